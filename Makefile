@@ -1,0 +1,43 @@
+# Two commands matter: `make demo` and `make test`. Both set up everything they need, in .venv, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export MPLBACKEND := Agg
+
+.PHONY: demo test test-all check bench clean help
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      set up, then run the main job: compare planners on a real network, with a picture"
+	@echo "make test      set up, then lint, type-check and test (minutes)"
+	@echo "make test-all  the same with the long sweeps"
+	@echo "make check     lint and types only"
+	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
+	@echo "make clean     remove the virtual environment and caches"
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Tradewind needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/tradewind compare gscale --bytes 1GB --out build/demo.png
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: check
+	$(BIN)/python -m pytest -n 2
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

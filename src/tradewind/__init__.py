@@ -1,0 +1,63 @@
+"""Tradewind: train one model across many data centers, clouds and racks, as fast as the network allows.
+
+The names below load on first use, so that `import tradewind` stays instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tradewind.catalog import load_network
+    from tradewind.network import Link, Network, Site, Trunk
+    from tradewind.planning import make_plan
+    from tradewind.planning.bound import Bound, bound
+    from tradewind.planning.check import check
+    from tradewind.planning.cost import Prediction, predict
+    from tradewind.planning.plan import Plan, Shard
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "load_network": "tradewind.catalog",
+    "Link": "tradewind.network",
+    "Network": "tradewind.network",
+    "Site": "tradewind.network",
+    "Trunk": "tradewind.network",
+    "make_plan": "tradewind.planning",
+    "Bound": "tradewind.planning.bound",
+    "bound": "tradewind.planning.bound",
+    "check": "tradewind.planning.check",
+    "Prediction": "tradewind.planning.cost",
+    "predict": "tradewind.planning.cost",
+    "Plan": "tradewind.planning.plan",
+    "Shard": "tradewind.planning.plan",
+}
+
+__all__ = [
+    "Bound",
+    "Link",
+    "Network",
+    "Plan",
+    "Prediction",
+    "Shard",
+    "Site",
+    "Trunk",
+    "__version__",
+    "bound",
+    "check",
+    "load_network",
+    "make_plan",
+    "predict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tradewind' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,88 @@
+"""Everything that can go wrong, and whose fault it was.
+
+    TradewindError
+    ├── InputError               the user's mistake: fix the input                    exit 2
+    │   ├── BadQuantity          a size, rate or duration that cannot be read
+    │   ├── BadNetwork           a network that breaks a rule, or a file that is no network
+    │   ├── BadPlan              a plan that breaks a rule, or a file that is no plan
+    │   ├── BadOption            an option that a planner, policy or verb does not take
+    │   └── UnknownName          no network, planner, site, ... of that name
+    ├── ImpossibleProblem        the input is fine, but the problem has no solution   exit 3
+    │   ├── InfeasiblePlan       no plan of that kind exists on this network
+    │   └── DisconnectedMembers  members that cannot reach each other
+    ├── RemoteFault              another process, machine or link failed              exit 1
+    └── InternalError            our bug: please report it                            exit 1
+
+Messages name what, where and the value, and end with what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TradewindError(Exception):
+    """Base of all errors that Tradewind raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(TradewindError):
+    """The user's mistake."""
+
+    exit_code = 2
+
+
+class BadQuantity(InputError):
+    """A size, rate or duration that cannot be read or makes no sense."""
+
+
+class BadNetwork(InputError):
+    """A network that breaks a rule, or a file that does not hold one."""
+
+
+class BadPlan(InputError):
+    """A plan that breaks a rule, or a file that does not hold one."""
+
+
+class BadOption(InputError):
+    """An option that is not taken, or a value that it does not take."""
+
+
+class UnknownName(InputError):
+    """Nothing of that kind has that name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name = kind, name
+        names = sorted(known)
+        close = get_close_matches(name, names, n=3)
+        if close:
+            hint = "Did you mean " + " or ".join(repr(c) for c in close) + "?"
+        elif len(names) <= 20:
+            hint = "Known: " + ", ".join(names) + "."
+        else:
+            hint = "Known: " + ", ".join(names[:20]) + f", ... ({len(names)} in all)."
+        super().__init__(f"no {kind} is called {name!r}. {hint}")
+
+
+class ImpossibleProblem(TradewindError):
+    """Well-formed input that has no solution."""
+
+    exit_code = 3
+
+
+class InfeasiblePlan(ImpossibleProblem):
+    """No plan of the asked kind exists on this network."""
+
+
+class DisconnectedMembers(ImpossibleProblem):
+    """Some members cannot reach others, so they cannot be synchronised."""
+
+
+class RemoteFault(TradewindError):
+    """Another process, machine or link failed."""
+
+
+class InternalError(TradewindError):
+    """A bug of ours."""

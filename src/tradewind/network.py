@@ -1,0 +1,404 @@
+"""What each directed link, each site's NIC and each shared trunk can carry.
+
+A Network is the one input of every planner. It is kept as matrices (row = source, column = destination, in
+the order of `sites`), because planners think in matrices and a mesh of a thousand sites has a million links;
+`links` gives the same as objects. It is frozen and checked on construction: what exists is valid. A missing
+link is a zero in `bandwidth_bps`, so a link of bandwidth zero cannot be written: leave it out instead.
+
+Four kinds of capacity cover the five papers: independent directed links (CREW's mesh, MTREE's and NetStorm's
+sparse graphs), a site's NIC (`egress_bps`, `ingress_bps`: Selective Reduce), and trunks, a capacity shared by
+all traffic from one zone to another (DS-Sync's rack uplinks). Zone `*` on one side of a trunk means any other
+zone: `("asia", "*")` is everything that leaves asia.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.errors import BadNetwork, UnknownName
+
+Matrix = npt.NDArray[np.float64]
+
+MAX_SITES = 5000
+ANY_ZONE = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A data center, a cloud region, a machine: whatever holds one participant."""
+
+    name: str
+    zone: str | None = None
+    provider: str | None = None
+    lat: float | None = None
+    lon: float | None = None
+    egress_bps: float = math.inf
+    ingress_bps: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed link, or what an overlay path between two sites offers."""
+
+    src: str
+    dst: str
+    bandwidth_bps: float
+    latency_s: float = 0.0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """A capacity shared by all traffic from `src_zone` to `dst_zone` (`*`: any other zone)."""
+
+    name: str
+    src_zone: str
+    dst_zone: str
+    capacity_bps: float
+
+
+def _matrix(value: npt.ArrayLike, n: int, what: str, name: str) -> Matrix:
+    try:
+        matrix = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadNetwork(
+            f"network {name!r}: the {what} matrix holds something that is not a number."
+        ) from error
+    if matrix.shape != (n, n):
+        raise BadNetwork(f"network {name!r}: the {what} matrix is {matrix.shape}, but there are {n} sites.")
+    return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Sites, directed links, NIC caps and trunks.
+
+    >>> net = Network("pair", [Site("a"), Site("b")], bandwidth_bps=[[0, 2e8], [1e8, 0]])
+    >>> net.link("a", "b").bandwidth_bps, len(net.links)
+    (200000000.0, 2)
+    """
+
+    name: str
+    sites: tuple[Site, ...]
+    bandwidth_bps: Matrix
+    latency_s: Matrix = field(default=None)  # type: ignore[assignment]
+    loss: Matrix = field(default=None)  # type: ignore[assignment]
+    trunks: tuple[Trunk, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        sites: Iterable[Site],
+        bandwidth_bps: npt.ArrayLike,
+        latency_s: npt.ArrayLike | None = None,
+        loss: npt.ArrayLike | None = None,
+        trunks: Iterable[Trunk] = (),
+    ) -> None:
+        sites = tuple(sites)
+        n = len(sites)
+        _check_sites(name, sites)
+        bandwidth = _matrix(bandwidth_bps, n, "bandwidth", name)
+        latency = np.zeros((n, n)) if latency_s is None else _matrix(latency_s, n, "latency", name)
+        lost = np.zeros((n, n)) if loss is None else _matrix(loss, n, "loss", name)
+        _check_links(name, sites, bandwidth, latency, lost)
+        absent = bandwidth == 0
+        latency[absent] = 0.0  # what is not there has no latency: equal networks are equal matrices
+        lost[absent] = 0.0
+        trunks = tuple(trunks)
+        _check_trunks(name, sites, trunks)
+        for matrix in (bandwidth, latency, lost):
+            matrix.setflags(write=False)
+        for key, value in (
+            ("name", name),
+            ("sites", sites),
+            ("bandwidth_bps", bandwidth),
+            ("latency_s", latency),
+            ("loss", lost),
+            ("trunks", trunks),
+        ):
+            object.__setattr__(self, key, value)
+
+    @classmethod
+    def from_links(
+        cls, name: str, sites: Iterable[Site], links: Iterable[Link], trunks: Iterable[Trunk] = ()
+    ) -> Network:
+        """Build from link objects; a link that is given twice is an error."""
+        sites = tuple(sites)
+        _check_sites(name, sites)
+        index = {site.name: i for i, site in enumerate(sites)}
+        bandwidth, latency, loss = (np.zeros((len(sites), len(sites))) for _ in range(3))
+        for link in links:
+            for end in (link.src, link.dst):
+                if end not in index:
+                    raise BadNetwork(
+                        f"network {name!r}: link {link.src}->{link.dst} names {end!r}, which is not a site."
+                    )
+            i, j = index[link.src], index[link.dst]
+            if i == j:
+                raise BadNetwork(f"network {name!r}: {link.src!r} has a link to itself. Remove it.")
+            if bandwidth[i, j]:
+                raise BadNetwork(
+                    f"network {name!r}: link {link.src}->{link.dst} is given twice. Merge the two."
+                )
+            if not (math.isfinite(link.bandwidth_bps) and link.bandwidth_bps > 0):
+                raise BadNetwork(
+                    f"network {name!r}: link {link.src}->{link.dst} has bandwidth {link.bandwidth_bps:g} bit/s; "
+                    "it must be a finite number above zero. Leave out a link that carries nothing."
+                )
+            bandwidth[i, j], latency[i, j], loss[i, j] = link.bandwidth_bps, link.latency_s, link.loss
+        return cls(name, sites, bandwidth, latency, loss, trunks)
+
+    # --- looking things up ---------------------------------------------------------------------------
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The sites' names, in order."""
+        return tuple(site.name for site in self.sites)
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Row (and column) of each site by name."""
+        return {site.name: i for i, site in enumerate(self.sites)}
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Network):
+            return NotImplemented
+        return (
+            (self.name, self.sites, self.trunks) == (other.name, other.sites, other.trunks)
+            and np.array_equal(self.bandwidth_bps, other.bandwidth_bps)
+            and np.array_equal(self.latency_s, other.latency_s)
+            and np.array_equal(self.loss, other.loss)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def site(self, name: str) -> Site:
+        """The site of that name."""
+        try:
+            return self.sites[self.index[name]]
+        except KeyError:
+            raise UnknownName("site", name, self.names) from None
+
+    def link(self, src: str, dst: str) -> Link:
+        """The link between two sites."""
+        i, j = self.index[self.site(src).name], self.index[self.site(dst).name]
+        if not self.bandwidth_bps[i, j]:
+            raise UnknownName(
+                "link", f"{src}->{dst}", (f"{src}->{self.names[k]}" for k in self.neighbours(i))
+            )
+        return self._link(i, j)
+
+    def _link(self, i: int, j: int) -> Link:
+        bandwidth, latency, loss = (float(m[i, j]) for m in (self.bandwidth_bps, self.latency_s, self.loss))
+        return Link(self.names[i], self.names[j], bandwidth, latency, loss)
+
+    def neighbours(self, i: int) -> list[int]:
+        """Rows of the sites that site `i` has a link to."""
+        return [int(j) for j in np.flatnonzero(self.bandwidth_bps[i])]
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """All links as objects, ordered by source and destination."""
+        return tuple(self._link(int(i), int(j)) for i, j in zip(*np.nonzero(self.bandwidth_bps), strict=True))
+
+    @property
+    def link_count(self) -> int:
+        """How many directed links there are."""
+        return int(np.count_nonzero(self.bandwidth_bps))
+
+    @cached_property
+    def egress_bps(self) -> npt.NDArray[np.float64]:
+        """NIC caps out of each site; infinite where none is given."""
+        return np.array([site.egress_bps for site in self.sites])
+
+    @cached_property
+    def ingress_bps(self) -> npt.NDArray[np.float64]:
+        """NIC caps into each site; infinite where none is given."""
+        return np.array([site.ingress_bps for site in self.sites])
+
+    @cached_property
+    def trunk_members(self) -> tuple[npt.NDArray[np.bool_], ...]:
+        """For each trunk, the matrix of site pairs whose traffic it carries."""
+        zones = [site.zone for site in self.sites]
+        masks = []
+        for trunk in self.trunks:
+            src = np.array([z is not None and trunk.src_zone in (ANY_ZONE, z) for z in zones])
+            dst = np.array([z is not None and trunk.dst_zone in (ANY_ZONE, z) for z in zones])
+            other = np.array([[a != b for b in zones] for a in zones])
+            masks.append(np.outer(src, dst) & other)
+        return tuple(masks)
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether every link has the same bandwidth both ways, and so do the NICs and trunks."""
+        both_ways = {(t.src_zone, t.dst_zone): t.capacity_bps for t in self.trunks}
+        return (
+            bool(np.array_equal(self.bandwidth_bps, self.bandwidth_bps.T))
+            and bool(np.array_equal(self.egress_bps, self.ingress_bps))
+            and all(both_ways.get((dst, src)) == capacity for (src, dst), capacity in both_ways.items())
+        )
+
+    @property
+    def has_shared_capacity(self) -> bool:
+        """Whether any NIC cap or trunk couples the links."""
+        return bool(self.trunks or np.isfinite(self.egress_bps).any() or np.isfinite(self.ingress_bps).any())
+
+    # --- deriving other networks ---------------------------------------------------------------------
+
+    def subnetwork(self, names: Sequence[str], name: str | None = None) -> Network:
+        """Only these sites, and the links among them, in the given order."""
+        rows = [self.index[self.site(s).name] for s in names]
+        grid = np.ix_(rows, rows)
+        zones = {self.sites[i].zone for i in rows}
+        kept = (t for t in self.trunks if {t.src_zone, t.dst_zone} - {ANY_ZONE} <= zones)
+        return Network(
+            name or self.name,
+            (self.sites[i] for i in rows),
+            self.bandwidth_bps[grid],
+            self.latency_s[grid],
+            self.loss[grid],
+            kept,
+        )
+
+    def symmetric(self) -> Network:
+        """The undirected view that MTREE plans on: the lower bandwidth, higher latency and loss of the two ways.
+
+        A link that exists in one direction only disappears.
+        """
+        both = (self.bandwidth_bps > 0) & (self.bandwidth_bps.T > 0)
+        nic = [min(site.egress_bps, site.ingress_bps) for site in self.sites]
+        capacity: dict[tuple[str, str], float] = {}
+        for t in self.trunks:
+            key = (min(t.src_zone, t.dst_zone), max(t.src_zone, t.dst_zone))
+            capacity[key] = min(t.capacity_bps, capacity.get(key, math.inf))
+        trunks = [
+            Trunk(f"{src}-{dst}", src, dst, bps)
+            for (a, b), bps in capacity.items()
+            for src, dst in ((a, b), (b, a))
+        ]
+        return Network(
+            self.name,
+            (replace(s, egress_bps=c, ingress_bps=c) for s, c in zip(self.sites, nic, strict=True)),
+            np.where(both, np.minimum(self.bandwidth_bps, self.bandwidth_bps.T), 0.0),
+            np.maximum(self.latency_s, self.latency_s.T),
+            np.maximum(self.loss, self.loss.T),
+            trunks,
+        )
+
+    def with_bandwidth(self, bandwidth_bps: npt.ArrayLike) -> Network:
+        """The same network with other link bandwidths: an estimate, a later moment, a what-if."""
+        return Network(self.name, self.sites, bandwidth_bps, self.latency_s, self.loss, self.trunks)
+
+    def scaled(self, factor: float) -> Network:
+        """Every capacity times `factor`: a faithful miniature to emulate on one machine."""
+        if not (math.isfinite(factor) and factor > 0):
+            raise BadNetwork(
+                f"network {self.name!r} cannot be scaled by {factor}: give a finite number above zero."
+            )
+        return Network(
+            self.name,
+            (
+                replace(s, egress_bps=s.egress_bps * factor, ingress_bps=s.ingress_bps * factor)
+                for s in self.sites
+            ),
+            self.bandwidth_bps * factor,
+            self.latency_s,
+            self.loss,
+            (replace(t, capacity_bps=t.capacity_bps * factor) for t in self.trunks),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Network({self.name!r}, {len(self)} sites, {self.link_count} links, {len(self.trunks)} trunks)"
+        )
+
+
+def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
+    if not isinstance(name, str) or not name:
+        raise BadNetwork("a network needs a name.")
+    if not sites:
+        raise BadNetwork(f"network {name!r} has no sites.")
+    if len(sites) > MAX_SITES:
+        raise BadNetwork(f"network {name!r} has {len(sites)} sites; Tradewind handles up to {MAX_SITES}.")
+    seen: set[str] = set()
+    for site in sites:
+        if not site.name or site.name != site.name.strip():
+            raise BadNetwork(
+                f"network {name!r}: {site.name!r} is not a site name (empty, or spaces around it)."
+            )
+        if site.name in seen:
+            raise BadNetwork(f"network {name!r}: site {site.name!r} is given twice.")
+        seen.add(site.name)
+        if site.zone in ("", ANY_ZONE):
+            raise BadNetwork(
+                f"network {name!r}: site {site.name!r} has zone {site.zone!r}, which is not a name."
+            )
+        for what, cap in (("egress", site.egress_bps), ("ingress", site.ingress_bps)):
+            if not cap > 0:  # also refuses NaN; infinity means uncapped
+                raise BadNetwork(
+                    f"network {name!r}: site {site.name!r} has {what} {cap:g} bit/s; it must be above zero."
+                )
+        for what, degrees, limit in (("lat", site.lat, 90), ("lon", site.lon, 360)):
+            if degrees is not None and not abs(degrees) <= limit:
+                raise BadNetwork(
+                    f"network {name!r}: site {site.name!r} has {what} {degrees:g}, which is not on Earth."
+                )
+        if (site.lat is None) != (site.lon is None):
+            raise BadNetwork(
+                f"network {name!r}: site {site.name!r} has only one of lat and lon. Give both or none."
+            )
+
+
+def _check_links(
+    name: str, sites: tuple[Site, ...], bandwidth: Matrix, latency: Matrix, loss: Matrix
+) -> None:
+    for what, matrix, bad, rule in (
+        (
+            "bandwidth",
+            bandwidth,
+            ~np.isfinite(bandwidth) | (bandwidth < 0),
+            "finite and not negative (0: no link)",
+        ),
+        ("latency", latency, ~np.isfinite(latency) | (latency < 0), "finite and not negative"),
+        ("loss", loss, ~np.isfinite(loss) | (loss < 0) | (loss >= 1), "at least 0 and below 1"),
+    ):
+        np.fill_diagonal(bad, False)
+        if bad.any():
+            i, j = np.argwhere(bad)[0]
+            raise BadNetwork(
+                f"network {name!r}: link {sites[i].name}->{sites[j].name} has {what} {matrix[i, j]:g}; "
+                f"it must be {rule}."
+            )
+    looped = np.flatnonzero(np.diagonal(bandwidth))
+    if len(looped):
+        raise BadNetwork(f"network {name!r}: {sites[looped[0]].name!r} has a link to itself. Remove it.")
+
+
+def _check_trunks(name: str, sites: tuple[Site, ...], trunks: tuple[Trunk, ...]) -> None:
+    zones = {site.zone for site in sites}
+    seen: set[str] = set()
+    for trunk in trunks:
+        if trunk.name in seen:
+            raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} is given twice.")
+        seen.add(trunk.name)
+        if not (math.isfinite(trunk.capacity_bps) and trunk.capacity_bps > 0):
+            raise BadNetwork(
+                f"network {name!r}: trunk {trunk.name!r} has capacity {trunk.capacity_bps:g} bit/s; "
+                "it must be a finite number above zero."
+            )
+        for zone in (trunk.src_zone, trunk.dst_zone):
+            if zone != ANY_ZONE and zone not in zones:
+                raise BadNetwork(
+                    f"network {name!r}: trunk {trunk.name!r} names zone {zone!r}, but no site is in it."
+                )
+        if trunk.src_zone == trunk.dst_zone:
+            raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} joins {trunk.src_zone!r} to itself.")
