@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,15 +67,13 @@ def _matrix(value: npt.ArrayLike, n: int, what: str, name: str) -> Matrix:
     try:
         matrix = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise BadNetwork(
-            f"network {name!r}: the {what} matrix holds something that is not a number."
-        ) from error
+        raise BadNetwork(f"network {name!r}: the {what} matrix holds something that is not a number.") from error
     if matrix.shape != (n, n):
         raise BadNetwork(f"network {name!r}: the {what} matrix is {matrix.shape}, but there are {n} sites.")
     return matrix
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Network:
     """Sites, directed links, NIC caps and trunks.
 
@@ -87,9 +85,9 @@ class Network:
     name: str
     sites: tuple[Site, ...]
     bandwidth_bps: Matrix
-    latency_s: Matrix = field(default=None)  # type: ignore[assignment]
-    loss: Matrix = field(default=None)  # type: ignore[assignment]
-    trunks: tuple[Trunk, ...] = ()
+    latency_s: Matrix
+    loss: Matrix
+    trunks: tuple[Trunk, ...]
 
     def __init__(
         self,
@@ -143,9 +141,7 @@ class Network:
             if i == j:
                 raise BadNetwork(f"network {name!r}: {link.src!r} has a link to itself. Remove it.")
             if bandwidth[i, j]:
-                raise BadNetwork(
-                    f"network {name!r}: link {link.src}->{link.dst} is given twice. Merge the two."
-                )
+                raise BadNetwork(f"network {name!r}: link {link.src}->{link.dst} is given twice. Merge the two.")
             if not (math.isfinite(link.bandwidth_bps) and link.bandwidth_bps > 0):
                 raise BadNetwork(
                     f"network {name!r}: link {link.src}->{link.dst} has bandwidth {link.bandwidth_bps:g} bit/s; "
@@ -192,9 +188,7 @@ class Network:
         """The link between two sites."""
         i, j = self.index[self.site(src).name], self.index[self.site(dst).name]
         if not self.bandwidth_bps[i, j]:
-            raise UnknownName(
-                "link", f"{src}->{dst}", (f"{src}->{self.names[k]}" for k in self.neighbours(i))
-            )
+            raise UnknownName("link", f"{src}->{dst}", (f"{src}->{self.names[k]}" for k in self.neighbours(i)))
         return self._link(i, j)
 
     def _link(self, i: int, j: int) -> Link:
@@ -281,9 +275,7 @@ class Network:
             key = (min(t.src_zone, t.dst_zone), max(t.src_zone, t.dst_zone))
             capacity[key] = min(t.capacity_bps, capacity.get(key, math.inf))
         trunks = [
-            Trunk(f"{src}-{dst}", src, dst, bps)
-            for (a, b), bps in capacity.items()
-            for src, dst in ((a, b), (b, a))
+            Trunk(f"{src}-{dst}", src, dst, bps) for (a, b), bps in capacity.items() for src, dst in ((a, b), (b, a))
         ]
         return Network(
             self.name,
@@ -301,15 +293,10 @@ class Network:
     def scaled(self, factor: float) -> Network:
         """Every capacity times `factor`: a faithful miniature to emulate on one machine."""
         if not (math.isfinite(factor) and factor > 0):
-            raise BadNetwork(
-                f"network {self.name!r} cannot be scaled by {factor}: give a finite number above zero."
-            )
+            raise BadNetwork(f"network {self.name!r} cannot be scaled by {factor}: give a finite number above zero.")
         return Network(
             self.name,
-            (
-                replace(s, egress_bps=s.egress_bps * factor, ingress_bps=s.ingress_bps * factor)
-                for s in self.sites
-            ),
+            (replace(s, egress_bps=s.egress_bps * factor, ingress_bps=s.ingress_bps * factor) for s in self.sites),
             self.bandwidth_bps * factor,
             self.latency_s,
             self.loss,
@@ -317,9 +304,7 @@ class Network:
         )
 
     def __repr__(self) -> str:
-        return (
-            f"Network({self.name!r}, {len(self)} sites, {self.link_count} links, {len(self.trunks)} trunks)"
-        )
+        return f"Network({self.name!r}, {len(self)} sites, {self.link_count} links, {len(self.trunks)} trunks)"
 
 
 def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
@@ -332,16 +317,12 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
     seen: set[str] = set()
     for site in sites:
         if not site.name or site.name != site.name.strip():
-            raise BadNetwork(
-                f"network {name!r}: {site.name!r} is not a site name (empty, or spaces around it)."
-            )
+            raise BadNetwork(f"network {name!r}: {site.name!r} is not a site name (empty, or spaces around it).")
         if site.name in seen:
             raise BadNetwork(f"network {name!r}: site {site.name!r} is given twice.")
         seen.add(site.name)
         if site.zone in ("", ANY_ZONE):
-            raise BadNetwork(
-                f"network {name!r}: site {site.name!r} has zone {site.zone!r}, which is not a name."
-            )
+            raise BadNetwork(f"network {name!r}: site {site.name!r} has zone {site.zone!r}, which is not a name.")
         for what, cap in (("egress", site.egress_bps), ("ingress", site.ingress_bps)):
             if not cap > 0:  # also refuses NaN; infinity means uncapped
                 raise BadNetwork(
@@ -349,18 +330,12 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
                 )
         for what, degrees, limit in (("lat", site.lat, 90), ("lon", site.lon, 360)):
             if degrees is not None and not abs(degrees) <= limit:
-                raise BadNetwork(
-                    f"network {name!r}: site {site.name!r} has {what} {degrees:g}, which is not on Earth."
-                )
+                raise BadNetwork(f"network {name!r}: site {site.name!r} has {what} {degrees:g}, which is not on Earth.")
         if (site.lat is None) != (site.lon is None):
-            raise BadNetwork(
-                f"network {name!r}: site {site.name!r} has only one of lat and lon. Give both or none."
-            )
+            raise BadNetwork(f"network {name!r}: site {site.name!r} has only one of lat and lon. Give both or none.")
 
 
-def _check_links(
-    name: str, sites: tuple[Site, ...], bandwidth: Matrix, latency: Matrix, loss: Matrix
-) -> None:
+def _check_links(name: str, sites: tuple[Site, ...], bandwidth: Matrix, latency: Matrix, loss: Matrix) -> None:
     for what, matrix, bad, rule in (
         (
             "bandwidth",
@@ -397,8 +372,6 @@ def _check_trunks(name: str, sites: tuple[Site, ...], trunks: tuple[Trunk, ...])
             )
         for zone in (trunk.src_zone, trunk.dst_zone):
             if zone != ANY_ZONE and zone not in zones:
-                raise BadNetwork(
-                    f"network {name!r}: trunk {trunk.name!r} names zone {zone!r}, but no site is in it."
-                )
+                raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} names zone {zone!r}, but no site is in it.")
         if trunk.src_zone == trunk.dst_zone:
             raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} joins {trunk.src_zone!r} to itself.")

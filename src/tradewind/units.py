@@ -72,9 +72,7 @@ def parse_rate(text: str) -> float:
     found = _RATE.fullmatch(unit)
     scale = _scale(found[1]) if found else None
     if not found or scale is None:
-        raise BadQuantity(
-            f"{text!r}: {unit!r} is not a unit of rate. Write it like 200Mbps, 1.5Gbit/s or 25MB/s."
-        )
+        raise BadQuantity(f"{text!r}: {unit!r} is not a unit of rate. Write it like 200Mbps, 1.5Gbit/s or 25MB/s.")
     bits = 8.0 if found[2] in ("Bps", "B/s", "byte/s", "bytes/s") else 1.0
     return _positive(number * scale * bits, text, "rate")
 
@@ -92,9 +90,7 @@ def parse_size(text: str) -> int:
         raise BadQuantity(f"{text!r}: {unit!r} is not a unit of size. Write it like 180MB, 64KiB or 1.5GB.")
     value = number * scale
     if value > MAX_BYTES:
-        raise BadQuantity(
-            f"{text!r} is more than {format_size(MAX_BYTES)}, the largest size that Tradewind plans for."
-        )
+        raise BadQuantity(f"{text!r} is more than {format_size(MAX_BYTES)}, the largest size that Tradewind plans for.")
     if not value >= 1:
         raise BadQuantity(f"{text!r}: a size must be at least one byte.")
     return round(value)
