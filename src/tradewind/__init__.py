@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tradewind.catalog import load_network
     from tradewind.network import Link, Network, Site, Trunk
-    from tradewind.planning import make_plan
+    from tradewind.planning import make_plan, predict
     from tradewind.planning.bound import Bound, bound
     from tradewind.planning.check import check
-    from tradewind.planning.cost import Prediction, predict
-    from tradewind.planning.plan import Plan, Shard
+    from tradewind.planning.cost import Cost, cost
+    from tradewind.planning.plan import Plan, Prediction, Shard
 
 __version__ = "0.1.0"
 
@@ -29,14 +29,17 @@ _HOMES = {
     "Bound": "tradewind.planning.bound",
     "bound": "tradewind.planning.bound",
     "check": "tradewind.planning.check",
-    "Prediction": "tradewind.planning.cost",
-    "predict": "tradewind.planning.cost",
+    "Cost": "tradewind.planning.cost",
+    "cost": "tradewind.planning.cost",
+    "predict": "tradewind.planning",
     "Plan": "tradewind.planning.plan",
+    "Prediction": "tradewind.planning.plan",
     "Shard": "tradewind.planning.plan",
 }
 
 __all__ = [
     "Bound",
+    "Cost",
     "Link",
     "Network",
     "Plan",
@@ -47,6 +50,7 @@ __all__ = [
     "__version__",
     "bound",
     "check",
+    "cost",
     "load_network",
     "make_plan",
     "predict",

@@ -1,0 +1,140 @@
+"""Flows that share capacities max-min fairly, on virtual time.
+
+A flow is an amount of bytes that crosses a set of resources (a link, a NIC, a trunk) at once. When a flow starts
+or ends, only flows that are connected with it through shared resources can change their rate, so only that
+component is recomputed: on a mesh of independent links the work per event does not grow with the mesh.
+
+Times and ids come from the caller; nothing here knows what a flow means. Ties are broken by the order of starting,
+so that the same input always plays out the same way.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+Resource = Hashable
+
+
+@dataclass(slots=True)
+class _Flow:
+    sequence: int
+    resources: tuple[Resource, ...]
+    remaining_bits: float
+    updated_s: float
+    rate_bps: float = 0.0
+    version: int = 0
+
+
+@dataclass(slots=True)
+class FluidSharing:
+    """Active flows, their max-min fair rates, and which of them ends next.
+
+    >>> fluid = FluidSharing({"link": 8e6})
+    >>> fluid.start("x", ["link"], nbytes=1_000_000, now_s=0.0)
+    >>> fluid.start("y", ["link"], nbytes=500_000, now_s=0.0)
+    >>> fluid.next_end(), fluid.end("y", 1.0), fluid.next_end()
+    ((1.0, 'y'), None, (1.5, 'x'))
+    """
+
+    capacity_bps: Mapping[Resource, float]
+    _flows: dict[Hashable, _Flow] = field(default_factory=dict)
+    _users: dict[Resource, dict[Hashable, None]] = field(default_factory=dict)
+    _ends: list[tuple[float, int, int, Hashable]] = field(default_factory=list)
+    _started: int = 0
+
+    def start(self, flow_id: Hashable, resources: Iterable[Resource], nbytes: float, now_s: float) -> None:
+        """Begin a flow; resources of infinite capacity do not matter and are left out."""
+        if flow_id in self._flows:
+            raise ValueError(f"flow {flow_id!r} is running already")
+        finite = tuple(r for r in resources if math.isfinite(self.capacity_bps[r]))
+        self._started += 1
+        self._flows[flow_id] = _Flow(self._started, finite, 8.0 * nbytes, now_s)
+        for resource in finite:
+            self._users.setdefault(resource, {})[flow_id] = None
+        self._share([flow_id], now_s)
+
+    def end(self, flow_id: Hashable, now_s: float) -> None:
+        """Remove a flow, finished or not, and give its capacity to the others."""
+        flow = self._flows.pop(flow_id)
+        affected: dict[Hashable, None] = {}
+        for resource in flow.resources:
+            users = self._users[resource]
+            del users[flow_id]
+            affected.update(users)
+        if affected:
+            self._share(affected, now_s)
+
+    def next_end(self) -> tuple[float, Hashable] | None:
+        """When the next flow ends, and which; None if nothing moves."""
+        while self._ends:
+            end_s, _, version, flow_id = self._ends[0]
+            flow = self._flows.get(flow_id)
+            if flow is not None and flow.version == version:
+                return end_s, flow_id
+            heapq.heappop(self._ends)
+        return None
+
+    def rate_bps(self, flow_id: Hashable) -> float:
+        """The flow's present rate."""
+        return self._flows[flow_id].rate_bps
+
+    def remaining_bytes(self, flow_id: Hashable, now_s: float) -> float:
+        """What the flow still has to carry."""
+        flow = self._flows[flow_id]
+        return max(0.0, flow.remaining_bits - flow.rate_bps * (now_s - flow.updated_s)) / 8.0
+
+    # --- max-min sharing ---------------------------------------------------------------------------------
+
+    def _share(self, touched: Iterable[Hashable], now_s: float) -> None:
+        component = self._component(touched)
+        for flow_id, rate in self._max_min(component).items():
+            flow = self._flows[flow_id]
+            if rate == flow.rate_bps:
+                continue
+            flow.remaining_bits = max(0.0, flow.remaining_bits - flow.rate_bps * (now_s - flow.updated_s))
+            flow.updated_s, flow.rate_bps, flow.version = now_s, rate, flow.version + 1
+            end_s = now_s if math.isinf(rate) else now_s + flow.remaining_bits / rate
+            heapq.heappush(self._ends, (end_s, flow.sequence, flow.version, flow_id))
+
+    def _component(self, touched: Iterable[Hashable]) -> list[Hashable]:
+        """Flows connected with `touched` through shared resources."""
+        found = dict.fromkeys(touched)
+        seen: set[Resource] = set()
+        queue = list(found)
+        while queue:
+            for resource in self._flows[queue.pop()].resources:
+                if resource in seen:
+                    continue
+                seen.add(resource)
+                for flow_id in self._users[resource]:
+                    if flow_id not in found:
+                        found[flow_id] = None
+                        queue.append(flow_id)
+        return list(found)
+
+    def _max_min(self, flows: list[Hashable]) -> dict[Hashable, float]:
+        """Progressive filling: the tightest resource fixes the rate of its flows, then the next tightest."""
+        if len(flows) == 1:
+            only = self._flows[flows[0]]
+            return {flows[0]: min((self.capacity_bps[r] for r in only.resources), default=math.inf)}
+        rates: dict[Hashable, float] = {}
+        left = {r: self.capacity_bps[r] for f in flows for r in self._flows[f].resources}
+        waiting = {r: len(self._users[r]) for r in left}
+        while left:
+            tightest = min(left, key=lambda r: left[r] / waiting[r])
+            share = left[tightest] / waiting[tightest]
+            for flow_id in self._users[tightest]:
+                if flow_id in rates:
+                    continue
+                rates[flow_id] = share
+                for resource in self._flows[flow_id].resources:
+                    waiting[resource] -= 1
+                    left[resource] = max(0.0, left[resource] - share)
+                    if not waiting[resource]:
+                        del left[resource]
+        for flow_id in flows:
+            rates.setdefault(flow_id, math.inf)  # crosses no finite resource at all
+        return rates

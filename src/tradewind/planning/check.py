@@ -1,0 +1,153 @@
+"""Is this plan valid on this network? Says exactly what is wrong, and where.
+
+A valid plan gives every member the sum of every element exactly once: each shard's reduce tree carries every
+member's contribution to the root, its broadcast tree carries the root's result to every member, and the shards
+that reach a member add up to the whole tensor. Every hop is a link that exists. Nothing here looks at speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tradewind.errors import BadPlan
+from tradewind.network import Network
+from tradewind.planning.plan import Plan, Route, Shard
+
+FRACTION_TOLERANCE = 1e-6
+"""How far the fractions may be from 1: well above what dividing and summing thousands of shares loses."""
+
+_SHOWN_AT_MOST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a plan."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+def check(plan: Plan, network: Network) -> tuple[Problem, ...]:
+    """Everything that is wrong with the plan; empty if it is valid."""
+    return tuple(_problems(plan, network))
+
+
+def ensure_valid(plan: Plan, network: Network) -> Plan:
+    """The plan itself if it is valid, else `BadPlan` with the first problems."""
+    problems = check(plan, network)
+    if problems:
+        more = f" (+{len(problems) - _SHOWN_AT_MOST} more)" if len(problems) > _SHOWN_AT_MOST else ""
+        text = "; ".join(map(str, problems[:_SHOWN_AT_MOST]))
+        raise BadPlan(f"plan {plan.planner!r} is not valid on network {network.name!r}: {text}{more}")
+    return plan
+
+
+def _problems(plan: Plan, network: Network) -> Iterator[Problem]:
+    members = set(plan.members)
+    if len(plan.members) < 2:
+        yield Problem("members", f"a plan needs at least two members, this one has {len(plan.members)}")
+    if len(members) != len(plan.members):
+        yield Problem("members", "a member is named twice")
+    for name in plan.members:
+        if name not in network.index:
+            yield Problem("members", f"{name!r} is not a site of {network.name!r}")
+    if not plan.shards:
+        yield Problem("shards", "a plan needs at least one shard")
+    for number, shard in enumerate(plan.shards):
+        yield from _shard_problems(f"shard {number}", shard, members, network)
+    yield from _coverage_problems(plan)
+
+
+def _shard_problems(where: str, shard: Shard, members: set[str], network: Network) -> Iterator[Problem]:
+    if not (math.isfinite(shard.fraction) and 0 < shard.fraction <= 1 + FRACTION_TOLERANCE):
+        yield Problem(where, f"fraction {shard.fraction} is not in (0, 1]")
+    if shard.chunk_bytes < 1:
+        yield Problem(where, f"chunk_bytes {shard.chunk_bytes} is below 1")
+    if shard.rate_bps is not None and not (math.isfinite(shard.rate_bps) and shard.rate_bps > 0):
+        yield Problem(where, f"rate {shard.rate_bps} bit/s is not a finite number above zero")
+    if shard.root not in network.index:
+        yield Problem(where, f"root {shard.root!r} is not a site of {network.name!r}")
+        return
+    if not shard.broadcast and shard.root not in members:
+        yield Problem(where, f"root {shard.root!r} is not a member and broadcasts to nobody: its result is lost")
+    yield from _tree_problems(f"{where} reduce", shard.reduce, shard.root, members, network)
+    if shard.broadcast:
+        towards_root = tuple(route[::-1] for route in shard.broadcast)
+        yield from _tree_problems(f"{where} broadcast", towards_root, shard.root, members, network, reverse=True)
+
+
+def _tree_problems(
+    where: str, routes: tuple[Route, ...], root: str, members: set[str], network: Network, reverse: bool = False
+) -> Iterator[Problem]:
+    """Problems of one tree, its routes written from child to parent."""
+    parent: dict[str, str] = {}
+    for route in routes:
+        shown = "->".join(route[::-1] if reverse else route)
+        if len(route) < 2:
+            yield Problem(where, f"edge [{shown}] has fewer than two sites")
+            continue
+        yield from _route_problems(where, shown, route[::-1] if reverse else route, network)
+        child = route[0]
+        if child == root:
+            yield Problem(where, f"edge {shown} gives the root {root!r} a parent")
+        elif child in parent:
+            yield Problem(where, f"{child!r} has two parents, {parent[child]!r} and {route[-1]!r}")
+        else:
+            parent[child] = route[-1]
+    missing = sorted(members - parent.keys() - {root})
+    if missing:
+        yield Problem(where, "does not reach " + ", ".join(map(repr, missing)))
+    reaches_root = {root}
+    for start in parent:
+        path: list[str] = []
+        site = start
+        while site not in reaches_root and site in parent and len(path) <= len(parent):
+            path.append(site)
+            site = parent[site]
+        if site in reaches_root:
+            reaches_root.update(path)
+        elif site not in parent:
+            yield Problem(where, f"{start!r} ends at {site!r}, which is not connected to the root {root!r}")
+            return
+        else:
+            yield Problem(where, f"{start!r} runs in a cycle and never reaches the root {root!r}")
+            return
+    needed = set(parent.values())
+    for helper in sorted(parent.keys() - members - needed):
+        yield Problem(where, f"helper {helper!r} is a leaf: it carries nothing and can go")
+
+
+def _route_problems(where: str, shown: str, route: Route, network: Network) -> Iterator[Problem]:
+    if len(set(route)) != len(route):
+        yield Problem(where, f"edge {shown} visits a site twice")
+        return
+    for src, dst in pairwise(route):
+        i, j = network.index.get(src), network.index.get(dst)
+        if i is None or j is None:
+            yield Problem(where, f"edge {shown} names {(src if i is None else dst)!r}, which is not a site")
+        elif not network.bandwidth_bps[i, j]:
+            yield Problem(where, f"edge {shown} needs a link {src}->{dst}, which {network.name!r} does not have")
+
+
+def _coverage_problems(plan: Plan) -> Iterator[Problem]:
+    """Every member must receive every element exactly once."""
+    to_all = [shard.fraction for shard in plan.shards if shard.broadcast]
+    to_root = [shard for shard in plan.shards if not shard.broadcast]
+    if to_all and to_root:
+        yield Problem("shards", "some broadcast and some do not: either all shards broadcast, or none does")
+        return
+    if to_all and abs(sum(to_all) - 1) > FRACTION_TOLERANCE:
+        yield Problem("shards", f"the fractions add up to {sum(to_all):.9g}, not to 1")
+    if to_root:
+        received = dict.fromkeys(plan.members, 0.0)
+        for shard in to_root:
+            received[shard.root] = received.get(shard.root, 0.0) + shard.fraction
+        for member in plan.members:
+            if abs(received[member] - 1) > FRACTION_TOLERANCE:
+                yield Problem("shards", f"{member!r} receives {received[member]:.9g} of the tensor, not all of it")

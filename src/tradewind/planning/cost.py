@@ -1,0 +1,199 @@
+"""How long a plan takes on a network, with everything shared that is shared.
+
+**Pipelined** (how the runtime works). Let every shard run at a rate in proportion to its fraction. The most loaded
+link, NIC or trunk then limits them all: `max(load / capacity)` is the time the bytes take, and no order of
+sending can beat it for these trees. On top comes the time to fill the pipeline: the first chunk crosses the
+longest path, up the reduce tree and down the broadcast tree, alone, paying each hop's latency and its own
+transmission.
+
+**Store and forward** (how most papers' baselines work). A site sends when it has received everything it waits for.
+Transfers overlap and share capacity max-min fairly, so this plays them out on virtual time (`fluid`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.fluid import FluidSharing, Resource
+from tradewind.network import Matrix, Network
+from tradewind.planning.hops import bytes_per_link, flatten, hop_rate_bps, longest_path
+from tradewind.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one round of a plan costs."""
+
+    seconds: float
+    transfer_seconds: float
+    """The part that bandwidth causes; for store-and-forward, all of it."""
+    fill_seconds: float
+    """The part that latency and chunk size cause."""
+    bottleneck: str
+    """The link, NIC or trunk that limits the plan."""
+    link_bytes: Matrix
+    nbytes: int
+
+    @property
+    def rate_bps(self) -> float:
+        """Tensor bits per second over the whole round."""
+        return 8.0 * self.nbytes / self.seconds
+
+    @property
+    def steady_rate_bps(self) -> float:
+        """Tensor bits per second once the pipeline is full: what a planner may promise."""
+        return 8.0 * self.nbytes / self.transfer_seconds
+
+    @property
+    def egress_bytes(self) -> npt.NDArray[np.float64]:
+        """What each site sends: what a cloud charges for."""
+        sent: npt.NDArray[np.float64] = self.link_bytes.sum(axis=1)
+        return sent
+
+
+def cost(plan: Plan, network: Network, pipelined: bool = True) -> Cost:
+    """The cost of a valid plan."""
+    hops = flatten(plan, network)
+    link_bytes = bytes_per_link(plan, network, hops)
+    transfer_s, bottleneck = busiest_resource(link_bytes, network)
+    if not pipelined:
+        seconds = _store_and_forward_seconds(plan, network)
+        return Cost(seconds, seconds, 0.0, bottleneck, link_bytes, plan.nbytes)
+    chunk_bits = 8.0 * np.array(
+        [min(shard.chunk_bytes, max(1.0, shard.fraction * plan.nbytes)) for shard in plan.shards]
+    )
+    shards = hops.shard
+    rate = hop_rate_bps(network)[hops.src, hops.dst]
+    hop_s = network.latency_s[hops.src, hops.dst] + chunk_bits[shards] / rate
+    route_s = np.zeros(len(hops.route_shard))
+    np.add.at(route_s, hops.route, hop_s)
+    path_s = longest_path(hops, route_s, len(plan.shards), len(network))
+    fastest = np.zeros(len(plan.shards))
+    np.maximum.at(fastest, shards, rate)
+    # The transfer time already holds one transmission of every chunk; take it off at the fastest hop, so that
+    # the prediction is exact on uniform links and never too short on others.
+    fill_s = float((path_s - chunk_bits / fastest).max())
+    return Cost(transfer_s + fill_s, transfer_s, fill_s, bottleneck, link_bytes, plan.nbytes)
+
+
+def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
+    """The longest time any link, NIC or trunk needs for its bytes, and its name."""
+    bits = 8.0 * link_bytes
+    used = bits > 0
+    link_s = np.divide(bits, network.bandwidth_bps, out=np.zeros_like(bits), where=used)
+    i, j = divmod(int(link_s.argmax()), len(network))
+    worst = (float(link_s[i, j]), f"link {network.names[i]}->{network.names[j]}")
+    for what, seconds in (
+        ("egress of", bits.sum(axis=1) / network.egress_bps),
+        ("ingress of", bits.sum(axis=0) / network.ingress_bps),
+    ):
+        k = int(seconds.argmax())
+        worst = max(worst, (float(seconds[k]), f"{what} {network.names[k]}"), key=lambda w: w[0])
+    for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
+        candidate = (float(bits[mask].sum() / trunk.capacity_bps), f"trunk {trunk.name}")
+        worst = max(worst, candidate, key=lambda w: w[0])
+    return worst
+
+
+def resource_capacities(network: Network) -> dict[Resource, float]:
+    """Every capacity of the network under the ids that `resources_of` uses."""
+    n = len(network)
+    capacity: dict[Resource, float] = {}
+    for i, j in zip(*np.nonzero(network.bandwidth_bps), strict=True):
+        capacity["link", int(i), int(j)] = float(network.bandwidth_bps[i, j])
+    for i in range(n):
+        capacity["out", i] = float(network.egress_bps[i])
+        capacity["in", i] = float(network.ingress_bps[i])
+    for k, trunk in enumerate(network.trunks):
+        capacity["trunk", k] = trunk.capacity_bps
+    return capacity
+
+
+def resources_of(network: Network, src: int, dst: int) -> tuple[Resource, ...]:
+    """What a transfer from one site to its neighbour uses."""
+    trunks = (("trunk", k) for k, mask in enumerate(network.trunk_members) if mask[src, dst])
+    return (("link", src, dst), ("out", src), ("in", dst), *trunks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A shard on one hop: where it is going, and what its arrival sets off."""
+
+    shard: int
+    phase: int
+    route: tuple[int, ...]
+    hop: int
+
+
+def _store_and_forward_seconds(plan: Plan, network: Network) -> float:
+    fluid = FluidSharing(resource_capacities(network))
+    arrivals: list[tuple[float, int, _Message]] = []
+    run = _StoreAndForward(plan, network)
+    now_s, sequence = 0.0, 0
+
+    def send(messages: Iterator[_Message]) -> None:
+        for message in messages:
+            src, dst = message.route[message.hop], message.route[message.hop + 1]
+            nbytes = plan.shards[message.shard].fraction * plan.nbytes
+            fluid.start(message, resources_of(network, src, dst), nbytes, now_s)
+
+    send(run.first())
+    while True:
+        ending = fluid.next_end()
+        if ending is not None and not (arrivals and arrivals[0][0] < ending[0]):
+            now_s, message = ending[0], ending[1]
+            assert isinstance(message, _Message)
+            fluid.end(message, now_s)
+            src, dst = message.route[message.hop], message.route[message.hop + 1]
+            sequence += 1
+            heapq.heappush(arrivals, (now_s + float(network.latency_s[src, dst]), sequence, message))
+        elif arrivals:
+            now_s, _, message = heapq.heappop(arrivals)
+            send(run.arrived(message))
+        else:
+            return now_s
+
+
+class _StoreAndForward:
+    """Which messages may be sent once others have arrived."""
+
+    def __init__(self, plan: Plan, network: Network) -> None:
+        index = network.index
+        self.root = [index[shard.root] for shard in plan.shards]
+        self.up: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.down: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+        self.awaited: dict[tuple[int, int], int] = defaultdict(int)
+        for s, shard in enumerate(plan.shards):
+            for route in shard.reduce:
+                sites = tuple(index[site] for site in route)
+                self.up[s, sites[0]] = sites
+                self.awaited[s, sites[-1]] += 1
+            for route in shard.broadcast:
+                sites = tuple(index[site] for site in route)
+                self.down[s, sites[0]].append(sites)
+
+    def first(self) -> Iterator[_Message]:
+        for (s, site), route in self.up.items():
+            if not self.awaited[s, site]:
+                yield _Message(s, 0, route, 0)
+
+    def arrived(self, message: _Message) -> Iterator[_Message]:
+        s, site = message.shard, message.route[message.hop + 1]
+        if message.hop + 2 < len(message.route):
+            yield _Message(s, message.phase, message.route, message.hop + 1)
+            return
+        if message.phase == 0:
+            self.awaited[s, site] -= 1
+            if self.awaited[s, site]:
+                return
+            if site != self.root[s]:
+                yield _Message(s, 0, self.up[s, site], 0)
+                return
+        for route in self.down[s, site]:
+            yield _Message(s, 1, route, 0)
