@@ -1,0 +1,162 @@
+"""Our own file format: one JSON object with sites, directed links and trunks (docs/networks.md).
+
+Numbers in a file are megabits per second and milliseconds, because people write and read them; inside, they are
+bits and seconds. A network that came from a file is written back with the same numbers (of up to 15 digits), and
+reading, writing and reading again gives an equal network. Any other network comes back within one rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.errors import BadNetwork
+from tradewind.formats.text import decode
+from tradewind.network import Link, Network, Site, Trunk
+
+Vector = npt.NDArray[np.float64]
+
+MBPS = 1e6
+MS_PER_S = 1e3
+
+
+class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A site as written in a file; a cap that is left out is no cap."""
+
+    name: str
+    zone: str | None = None
+    provider: str | None = None
+    lat: float | None = None
+    lon: float | None = None
+    egress_mbps: float | None = None
+    ingress_mbps: float | None = None
+
+
+class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A directed link as written in a file."""
+
+    src: str
+    dst: str
+    bandwidth_mbps: float
+    latency_ms: float = 0.0
+    loss: float = 0.0
+
+
+class TrunkDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A trunk as written in a file."""
+
+    name: str
+    src_zone: str
+    dst_zone: str
+    capacity_mbps: float
+
+
+class NetworkDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A whole network as written in a file."""
+
+    name: str
+    sites: list[SiteDocument]
+    links: list[LinkDocument] = []
+    trunks: list[TrunkDocument] = []
+
+
+_DECODER = msgspec.json.Decoder(NetworkDocument)
+_ENCODER = msgspec.json.Encoder()
+
+
+def network_from_json(data: bytes | str, source: str = "network JSON") -> Network:
+    """The network that JSON text describes; `source` names it in errors, usually a file.
+
+    >>> network_from_json('''{"name": "pair", "sites": [{"name": "a"}, {"name": "b"}],
+    ...     "links": [{"src": "a", "dst": "b", "bandwidth_mbps": 200}]}''')
+    Network('pair', 2 sites, 1 links, 0 trunks)
+    """
+    text = decode(data, source)
+    try:
+        document = _DECODER.decode(text.encode())
+    except msgspec.ValidationError as error:
+        raise BadNetwork(f"{source}: {error}. See docs/networks.md for the format.") from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadNetwork(f"{source}: is not valid JSON ({error}).") from error
+    return network_from_document(document, source)
+
+
+def network_from_document(document: NetworkDocument, source: str = "network document") -> Network:
+    """The network that a decoded document describes."""
+    try:
+        return Network.from_links(
+            document.name,
+            [_site(site) for site in document.sites],
+            [
+                Link(link.src, link.dst, link.bandwidth_mbps * MBPS, link.latency_ms / MS_PER_S, link.loss)
+                for link in document.links
+            ],
+            [Trunk(t.name, t.src_zone, t.dst_zone, t.capacity_mbps * MBPS) for t in document.trunks],
+        )
+    except BadNetwork as error:
+        raise BadNetwork(f"{source}: {error}") from error
+
+
+def network_to_document(network: Network) -> NetworkDocument:
+    """The network as a document in file units."""
+    rows, columns = np.nonzero(network.bandwidth_bps)
+    bandwidth_mbps = _in_mbps(network.bandwidth_bps[rows, columns])
+    latency_ms = _in_ms(network.latency_s[rows, columns])
+    loss = network.loss[rows, columns].tolist()
+    names = network.names
+    return NetworkDocument(
+        network.name,
+        [_site_document(site) for site in network.sites],
+        [
+            LinkDocument(names[i], names[j], *numbers)
+            for i, j, *numbers in zip(rows.tolist(), columns.tolist(), bandwidth_mbps, latency_ms, loss, strict=True)
+        ],
+        [TrunkDocument(t.name, t.src_zone, t.dst_zone, _in_mbps([t.capacity_bps])[0]) for t in network.trunks],
+    )
+
+
+def network_to_json(network: Network) -> bytes:
+    """JSON text of the network, with one site, link or trunk on a line."""
+    document = network_to_document(network)
+    lines = [b'{"name": ' + _ENCODER.encode(document.name), _block("sites", document.sites)]
+    lines += [_block(key, items) for key, items in (("links", document.links), ("trunks", document.trunks)) if items]
+    return b",\n ".join(lines) + b"}\n"
+
+
+def _block(key: str, items: Iterable[msgspec.Struct]) -> bytes:
+    return f'"{key}": ['.encode() + b",".join(b"\n  " + _ENCODER.encode(item) for item in items) + b"\n ]"
+
+
+def _site(site: SiteDocument) -> Site:
+    caps = []
+    for what, mbps in (("egress_mbps", site.egress_mbps), ("ingress_mbps", site.ingress_mbps)):
+        caps.append(math.inf if mbps is None else mbps * MBPS)
+        if mbps is not None and math.isinf(caps[-1]):
+            raise BadNetwork(f"site {site.name!r} has {what} {mbps:g}, which is too large. Leave it out for no cap.")
+    return Site(site.name, site.zone, site.provider, site.lat, site.lon, *caps)
+
+
+def _site_document(site: Site) -> SiteDocument:
+    caps = [None if math.isinf(bps) else _in_mbps([bps])[0] for bps in (site.egress_bps, site.ingress_bps)]
+    return SiteDocument(site.name, site.zone, site.provider, site.lat, site.lon, *caps)
+
+
+def _in_mbps(bps: Sequence[float] | Vector) -> list[float]:
+    return [_readable(exact / MBPS, exact, lambda mbps: mbps * MBPS) for exact in np.asarray(bps).tolist()]
+
+
+def _in_ms(seconds: Vector) -> list[float]:
+    if seconds.size and seconds.max() > sys.float_info.max / MS_PER_S:
+        raise BadNetwork(f"a latency of {seconds.max():g} s is too large to be written in milliseconds.")
+    return [_readable(exact * MS_PER_S, exact, lambda ms: ms / MS_PER_S) for exact in seconds.tolist()]
+
+
+def _readable(number: float, exact: float, read: Callable[[float], float]) -> float:
+    """The number as people write it, if it reads as the same value: 57.0 rather than 57.00000000000001."""
+    rounded = float(f"{number:.15g}")
+    return rounded if read(rounded) == exact else number

@@ -1,0 +1,169 @@
+"""GraphML and GML give the same network, and what cannot be one is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tradewind.errors import BadNetwork, BadOption
+from tradewind.formats import network_from_gml, network_from_graphml
+from tradewind.network import Network
+
+GML = """
+# Topology Zoo style
+Creator "somebody"
+graph [
+  directed 0
+  Network "Test"
+  node [ id 0 label "Paris" Latitude 48.86 Longitude 2.35 graphics [ x 1 y 2 ] ]
+  node [ id 1 label "Caf&#233;" Latitude 41.9 Longitude 12.5 ]
+  node [ id 7 label "None" ]
+  node [ id 8 label "None" ]
+  edge [ source 0 target 1 LinkSpeed "10" LinkSpeedUnits "G" LinkSpeedRaw 10000000000.0 ]
+  edge [ source 1 target 0 bandwidth 5000 latency 9 ]
+  edge [ source 0 target 7 bandwidth "2.5Gbps" delay "7ms" loss 0.01 ]
+  edge [ source 7 target 8 capacity 100 ]
+]
+"""
+
+GRAPHML = """<?xml version="1.0" encoding="utf-8"?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+  <key attr.name="label" attr.type="string" for="node" id="d0"/>
+  <key attr.name="Latitude" attr.type="double" for="node" id="d1"/>
+  <key attr.name="Longitude" attr.type="double" for="node" id="d2"/>
+  <key attr.name="LinkSpeedRaw" attr.type="double" for="edge" id="d3"/>
+  <key attr.name="bandwidth" for="edge" id="d4"><default></default></key>
+  <key attr.name="latency" for="edge" id="d5"/>
+  <key attr.name="loss" for="edge" id="d6"/>
+  <key attr.name="capacity" for="edge" id="d7"><default>100</default></key>
+  <graph edgedefault="undirected"><data key="d9">ignored</data>
+    <node id="0"><data key="d0">Paris</data><data key="d1">48.86</data><data key="d2">2.35</data></node>
+    <node id="1"><data key="d0">Caf&#233;</data><data key="d1">41.9</data><data key="d2">12.5</data></node>
+    <node id="7"><data key="d0">None</data></node>
+    <node id="8"><data key="d0">None</data></node>
+    <edge source="0" target="1"><data key="d3">1e10</data></edge>
+    <edge source="1" target="0"><data key="d4">5000</data><data key="d5">9</data></edge>
+    <edge source="0" target="7"><data key="d4">2.5Gbps</data><data key="d5">7ms</data><data key="d6">0.01</data></edge>
+    <edge source="7" target="8"/>
+  </graph>
+</graphml>
+"""
+
+
+@pytest.mark.parametrize("network", [network_from_gml(GML), network_from_graphml(GRAPHML)], ids=["gml", "graphml"])
+def test_a_graph_file_is_read_as_documented(network: Network) -> None:
+    assert network.names == ("Paris", "Café", "None#7", "None#8")
+    assert (network.site("Paris").lat, network.site("Paris").lon) == (48.86, 2.35)
+    assert network.link_count == 6, "two ways for each of three neighbours"
+    both = network.link("Paris", "Café")
+    assert both.bandwidth_bps == 15e9, "parallel edges add up"
+    assert both.latency_s == 0.009, "and have the highest latency that is given"
+    assert network.link("Café", "Paris").bandwidth_bps == 15e9
+    lossy = network.link("None#7", "Paris")
+    assert (lossy.bandwidth_bps, lossy.latency_s, lossy.loss) == (2.5e9, 0.007, 0.01)
+    assert network.link("None#7", "None#8").bandwidth_bps == 100e6
+    assert network.link("None#7", "None#8").latency_s == 0.008, "no coordinates: the median of the others, 7 and 9"
+
+
+def test_both_formats_give_the_same_network() -> None:
+    assert network_from_gml(GML, name="x") == network_from_graphml(GRAPHML, name="x")
+
+
+def test_a_missing_latency_follows_from_the_coordinates() -> None:
+    network = network_from_gml(GML.replace("latency 9", ""))
+    assert network.link("Paris", "Café").latency_s == pytest.approx(1106 / 200 / 1e3, rel=0.01)
+
+
+def test_directed_edges_go_one_way_only() -> None:
+    gml = "graph [ directed 1 node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 bandwidth 1 ] ]"
+    assert [(link.src, link.dst) for link in network_from_gml(gml).links] == [("0", "1")]
+    graphml = GRAPHML.replace('<edge source="7" target="8"/>', '<edge source="7" target="8" directed="true"/>')
+    network = network_from_graphml(graphml)
+    assert network.link_count == 5
+    assert network.link("None#7", "None#8").bandwidth_bps == 100e6
+    assert network_from_graphml(GRAPHML.replace('"undirected"', '"directed"')).link_count == 4
+
+
+def test_a_default_bandwidth_fills_in_only_what_is_missing() -> None:
+    gml = GML.replace("capacity 100", "")
+    with pytest.raises(BadNetwork, match=r"edge None#7-None#8 has no bandwidth .* pass a default"):
+        network_from_gml(gml, "zoo.gml")
+    network = network_from_gml(gml, "zoo.gml", default_bandwidth_bps=3e6)
+    assert network.link("None#7", "None#8").bandwidth_bps == 3e6
+    assert network.link("None#7", "Paris").bandwidth_bps == 2.5e9
+    with pytest.raises(BadOption, match="default bandwidth"):
+        network_from_gml(gml, "zoo.gml", default_bandwidth_bps=0)
+
+
+def test_site_attributes_are_read() -> None:
+    gml = 'graph [ node [ id 0 zone "east" provider "aws" egress_mbps 5 ingress_mbps "1Gbps" lat -3 lng 4 ] ]'
+    site = network_from_gml(gml).sites[0]
+    assert (site.zone, site.provider, site.egress_bps, site.ingress_bps) == ("east", "aws", 5e6, 1e9)
+    assert (site.lat, site.lon) == (-3, 4)
+
+
+@pytest.mark.parametrize(
+    ("gml", "says"),
+    [
+        ("", "holds 0 records"),
+        ("graph [ ", "ends in the middle"),
+        ("graph [ node ]", "key without a value"),
+        ("] graph [ ]", "closes nothing"),
+        ('"graph" [ ]', "expected a key"),
+        ('graph [ node [ id 0 label "x ] ]', "line 1: a quote that is never closed"),
+        ("graph [ ]", "no sites"),
+        ("graph [ ] graph [ ]", "holds 2 records"),
+        ("graph [ node [ label 3 ] ]", "has no 'id'"),
+        ("graph [ node [ id 0 ] node [ id 0 ] ]", "node '0' is given twice"),
+        ("graph [ node [ id 0 ] edge [ source 0 ] ]", "has no 'target'"),
+        ("graph [ node [ id 0 ] edge [ source 0 target 5 bandwidth 1 ] ]", "node '5', which is not in the file"),
+        ("graph [ node [ id 0 ] edge [ source 0 target 0 bandwidth 1 ] ]", "link to itself"),
+        ("graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 bandwidth -1 ] ]", "'-1Mbps'"),
+        ("graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 bandwidth 1 loss x ] ]", "loss: 'x'"),
+        ("graph [ node [ id 0 lat 3 ] ]", "only one of lat and lon"),
+        ("graph [ node [ id 0 lat 300 lon 5 ] ]", "not on Earth"),
+        ("graph [ node [ id 0 lat 1e999 lon 5 ] ]", "not a finite number"),
+        ("graph [ node [ id 0 lat NaN lon 5 ] ]", "not a finite number"),
+        ("a [ " * 100_000, "deeper than 100"),
+        ("graph [ " + "".join(f"node [ id {i} ]" for i in range(5001)) + " ]", "5001 sites"),
+    ],
+)
+def test_bad_gml_is_refused_with_the_reason(gml: str, says: str) -> None:
+    with pytest.raises(BadNetwork, match=r"zoo\.gml") as caught:
+        network_from_gml(gml, "zoo.gml")
+    assert says in str(caught.value)
+
+
+ENTITY_BOMB = """<?xml version="1.0"?><!DOCTYPE lolz [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>
+<graphml><graph><node id="&b;"/></graph></graphml>"""
+
+
+@pytest.mark.parametrize(
+    ("graphml", "says"),
+    [
+        ("", "not valid XML"),
+        ("<graphml>", "not valid XML"),
+        ("<html/>", "no <graph> element"),
+        ("<graphml><graph/></graphml>", "no sites"),
+        ("<graphml><graph/><graph/></graphml>", "more than one graph"),
+        ("<graphml><graph><node/></graph></graphml>", "<node> has no 'id'"),
+        ('<graphml><graph><node id="a"/><node id="a"/></graph></graphml>', "given twice"),
+        ('<graphml><graph><node id="a"/><edge source="a"/></graph></graphml>', "<edge> has no 'target'"),
+        ("<graphml><graph><hyperedge/></graph></graphml>", "hyperedge"),
+        (ENTITY_BOMB, "document type declaration"),
+        ('<!DOCTYPE x SYSTEM "file:///secret"><graphml/>', "document type declaration"),
+        ("<a>" * 100_000, "deeper than 100"),
+        ("<graphml>&nope;</graphml>", "not valid XML"),
+    ],
+)
+def test_bad_graphml_is_refused_with_the_reason(graphml: str, says: str) -> None:
+    for data in (graphml, graphml.encode()):
+        with pytest.raises(BadNetwork, match=r"zoo\.graphml") as caught:
+            network_from_graphml(data, "zoo.graphml")
+        assert says in str(caught.value)
+
+
+def test_graphml_may_be_in_any_declared_encoding() -> None:
+    latin = GRAPHML.replace("utf-8", "iso-8859-1").replace("&#233;", "é").encode("latin-1")
+    assert network_from_graphml(latin).names[1] == "Café"
+    with pytest.raises(BadNetwork, match="not valid XML"):
+        network_from_graphml(GRAPHML.replace("utf-8", "klingon").encode())
