@@ -40,20 +40,26 @@ class FluidSharing:
     """
 
     capacity_bps: Mapping[Resource, float]
+    """What each resource carries now. Where a capacity changes, say so with `capacity_changed`."""
     _flows: dict[Hashable, _Flow] = field(default_factory=dict)
     _users: dict[Resource, dict[Hashable, None]] = field(default_factory=dict)
+    _coupled: dict[Resource, int] = field(default_factory=dict)
+    """How many users of a resource cross another one, too."""
     _ends: list[tuple[float, int, int, Hashable]] = field(default_factory=list)
-    _started: int = 0
+    _drawn: int = 0
+    """Numbers drawn so far, for the order of starting and for versions: none is used twice."""
 
     def start(self, flow_id: Hashable, resources: Iterable[Resource], nbytes: float, now_s: float) -> None:
         """Begin a flow; resources of infinite capacity do not matter and are left out."""
         if flow_id in self._flows:
             raise ValueError(f"flow {flow_id!r} is running already")
         finite = tuple(r for r in resources if math.isfinite(self.capacity_bps[r]))
-        self._started += 1
-        self._flows[flow_id] = _Flow(self._started, finite, 8.0 * nbytes, now_s)
+        self._drawn += 1
+        self._flows[flow_id] = _Flow(self._drawn, finite, 8.0 * nbytes, now_s)
         for resource in finite:
             self._users.setdefault(resource, {})[flow_id] = None
+            if len(finite) > 1:
+                self._coupled[resource] = self._coupled.get(resource, 0) + 1
         self._share([flow_id], now_s)
 
     def end(self, flow_id: Hashable, now_s: float) -> None:
@@ -64,6 +70,16 @@ class FluidSharing:
             users = self._users[resource]
             del users[flow_id]
             affected.update(users)
+            if len(flow.resources) > 1:
+                self._coupled[resource] -= 1
+        if affected:
+            self._share(affected, now_s)
+
+    def capacity_changed(self, resources: Iterable[Resource], now_s: float) -> None:
+        """These finite capacities are others from now on, possibly zero: share them anew."""
+        affected: dict[Hashable, None] = {}
+        for resource in resources:
+            affected.update(self._users.get(resource, {}))
         if affected:
             self._share(affected, now_s)
 
@@ -89,15 +105,17 @@ class FluidSharing:
     # --- max-min sharing ---------------------------------------------------------------------------------
 
     def _share(self, touched: Iterable[Hashable], now_s: float) -> None:
-        component = self._component(touched)
-        for flow_id, rate in self._max_min(component).items():
+        for flow_id, rate in self._max_min(self._component(touched)).items():
             flow = self._flows[flow_id]
-            if rate == flow.rate_bps:
+            if rate == flow.rate_bps and flow.version:
                 continue
             flow.remaining_bits = max(0.0, flow.remaining_bits - flow.rate_bps * (now_s - flow.updated_s))
-            flow.updated_s, flow.rate_bps, flow.version = now_s, rate, flow.version + 1
-            end_s = now_s if math.isinf(rate) else now_s + flow.remaining_bits / rate
-            heapq.heappush(self._ends, (end_s, flow.sequence, flow.version, flow_id))
+            flow.updated_s, flow.rate_bps = now_s, rate
+            self._drawn += 1
+            flow.version = self._drawn  # also a later flow of the same name is not mistaken for this one
+            if rate or not flow.remaining_bits:
+                end_s = now_s if math.isinf(rate) or not flow.remaining_bits else now_s + flow.remaining_bits / rate
+                heapq.heappush(self._ends, (end_s, flow.sequence, flow.version, flow_id))
 
     def _component(self, touched: Iterable[Hashable]) -> list[Hashable]:
         """Flows connected with `touched` through shared resources."""
@@ -109,32 +127,47 @@ class FluidSharing:
                 if resource in seen:
                     continue
                 seen.add(resource)
-                for flow_id in self._users[resource]:
+                users = self._users[resource]
+                if len(users) == 1:
+                    continue
+                for flow_id in users:
                     if flow_id not in found:
                         found[flow_id] = None
                         queue.append(flow_id)
         return list(found)
 
     def _max_min(self, flows: list[Hashable]) -> dict[Hashable, float]:
-        """Progressive filling: the tightest resource fixes the rate of its flows, then the next tightest."""
+        """Progressive filling: the tightest resource fixes the rate of its flows, then the next tightest.
+
+        Shares only grow while others are fixed, so a heap of shares that may be out of date finds the tightest.
+        """
+        first = self._flows[flows[0]]
         if len(flows) == 1:
-            only = self._flows[flows[0]]
-            return {flows[0]: min((self.capacity_bps[r] for r in only.resources), default=math.inf)}
+            return {flows[0]: min((self.capacity_bps[r] for r in first.resources), default=math.inf)}
+        if len(first.resources) == 1:
+            (only,) = first.resources
+            if not self._coupled.get(only) and len(self._users[only]) == len(flows):
+                return dict.fromkeys(flows, self.capacity_bps[only] / len(flows))
         rates: dict[Hashable, float] = {}
         left = {r: self.capacity_bps[r] for f in flows for r in self._flows[f].resources}
         waiting = {r: len(self._users[r]) for r in left}
-        while left:
-            tightest = min(left, key=lambda r: left[r] / waiting[r])
-            share = left[tightest] / waiting[tightest]
-            for flow_id in self._users[tightest]:
+        tightest = [(left[r] / waiting[r], order, r) for order, r in enumerate(left)]
+        heapq.heapify(tightest)
+        while tightest:
+            share, order, resource = heapq.heappop(tightest)
+            if not waiting[resource]:
+                continue
+            now = left[resource] / waiting[resource]
+            if now > share:
+                heapq.heappush(tightest, (now, order, resource))
+                continue
+            for flow_id in self._users[resource]:
                 if flow_id in rates:
                     continue
                 rates[flow_id] = share
-                for resource in self._flows[flow_id].resources:
-                    waiting[resource] -= 1
-                    left[resource] = max(0.0, left[resource] - share)
-                    if not waiting[resource]:
-                        del left[resource]
+                for crossed in self._flows[flow_id].resources:
+                    waiting[crossed] -= 1
+                    left[crossed] = max(0.0, left[crossed] - share)
         for flow_id in flows:
             rates.setdefault(flow_id, math.inf)  # crosses no finite resource at all
         return rates

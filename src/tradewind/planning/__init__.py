@@ -6,32 +6,23 @@ To add a planner, write one file with a function
 
 and one line in `_PLANNERS`. Its first docstring line is its summary; the fields of its options dataclass are its
 options, here and on the command line. It may assume that members are distinct sites of the network, in the
-network's order, at least two, and able to reach each other.
+network's order, at least two, and able to reach each other. A planner with a time limit takes a further argument,
+`clock: Clock = no_clock`: planners are pure, so time is passed in.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-import msgspec
-
-from tradewind.errors import (
-    BadOption,
-    BadPlan,
-    BadQuantity,
-    DisconnectedMembers,
-    InputError,
-    InternalError,
-    UnknownName,
-)
+from tradewind.errors import BadPlan, BadQuantity, DisconnectedMembers, InputError, InternalError
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, Prediction
-from tradewind.units import MAX_BYTES, format_size
+from tradewind.registry import NoOptions as NoOptions
+from tradewind.registry import convert_options, load_entry, summary_of
+from tradewind.units import MAX_BYTES, format_rate, format_size
 
 if TYPE_CHECKING:
     from tradewind.planning.bound import Bound
@@ -44,14 +35,26 @@ _PLANNERS = {
     "balanced-tree": "tradewind.planning.balanced_tree:plan_balanced_tree",
     "spanning-tree": "tradewind.planning.spanning_tree:plan_spanning_tree",
     "hierarchical": "tradewind.planning.hierarchical:plan_hierarchical",
+    "plink": "tradewind.planning.plink:plan_plink",
+    "psld": "tradewind.planning.psld:plan_psld",
+    "blink": "tradewind.planning.blink:plan_blink",
+    "topoadopt": "tradewind.planning.topoadopt:plan_topoadopt",
+    "mtree": "tradewind.planning.mtree:plan_mtree",
+    "optimal": "tradewind.planning.optimal:plan_optimal",
+    "fapt": "tradewind.planning.fapt:plan_fapt",
+    "scatter": "tradewind.planning.scatter:plan_scatter",
+    "opr": "tradewind.planning.scatter:plan_opr",
+    "scatter-pipelined": "tradewind.planning.scatter_pipelined:plan_scatter_pipelined",
+    "relay": "tradewind.planning.relay:plan_relay",
+    "auto": "tradewind.planning.auto:plan_auto",
 }
 
-PlannerFunction = Callable[[Network, tuple[str, ...], int, Any], Plan]
+Clock = Callable[[], float]
 
 
-@dataclasses.dataclass(frozen=True)
-class NoOptions:
-    """For planners that leave nothing to choose."""
+def no_clock() -> float:
+    """For callers without a clock: no time passes, so time limits never count and plans are reproducible."""
+    return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +63,10 @@ class Planner:
 
     name: str
     summary: str
-    function: PlannerFunction
+    function: Callable[..., Plan]
     options: type
+    takes_clock: bool
+    """Whether it can stop at a time limit."""
 
     @property
     def option_fields(self) -> tuple[dataclasses.Field[Any], ...]:
@@ -77,26 +82,14 @@ def planner_names() -> tuple[str, ...]:
 @cache
 def planner(name: str) -> Planner:
     """Look a planner up; its module loads only now."""
-    if name not in _PLANNERS:
-        raise UnknownName("planner", name, _PLANNERS)
-    module, _, attribute = _PLANNERS[name].partition(":")
-    function = getattr(import_module(module), attribute)
-    summary = (inspect.getdoc(function) or "").split("\n")[0].rstrip(".")
-    return Planner(name, summary, function, get_type_hints(function)["options"])
+    function = load_entry("planner", name, _PLANNERS)
+    hints = get_type_hints(function)
+    return Planner(name, summary_of(function), function, hints["options"], "clock" in hints)
 
 
 def planner_options(name: str, given: Mapping[str, object]) -> Any:
     """The planner's options from names and values; values may be text, as from a command line."""
-    options = planner(name).options
-    known = {field.name for field in dataclasses.fields(options)}
-    for key in given:
-        if key not in known:
-            takes = "It takes " + ", ".join(sorted(known)) + "." if known else "It takes none."
-            raise BadOption(f"planner {name!r} has no option {key!r}. {takes}")
-    try:
-        return msgspec.convert(dict(given), type=options, strict=False)
-    except (msgspec.ValidationError, ValueError, OverflowError) as error:
-        raise BadOption(f"planner {name!r}: {error}") from error
+    return convert_options("planner", name, planner(name).options, given)
 
 
 def resolve_members(network: Network, members: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -136,11 +129,14 @@ def make_plan(
     members: Iterable[str] | None = None,
     *,
     limit: Bound | None = None,
+    clock: Clock = no_clock,
     **options: object,
 ) -> Plan:
     """Plan with the planner of that name: checked, predicted, and beside the limit.
 
-    Pass `limit` to reuse a bound that is known already, for instance when comparing planners.
+    Pass `limit` to reuse a bound that is known already, for instance when comparing planners, and `clock` (such as
+    `time.monotonic`) to make time limits count. Without a clock planners do the work they would do anywhere, and
+    the same input gives the same plan.
     """
     from tradewind.planning.check import ensure_valid
 
@@ -150,7 +146,9 @@ def make_plan(
         )
     chosen = planner_options(name, options)
     ordered = resolve_members(network, members)
-    plan = planner(name).function(network, ordered, nbytes, chosen)
+    chosen_planner = planner(name)
+    timed = {"clock": clock} if chosen_planner.takes_clock else {}
+    plan = chosen_planner.function(network, ordered, nbytes, chosen, **timed)
     try:
         ensure_valid(plan, network)
     except BadPlan as error:
@@ -165,4 +163,9 @@ def predict(plan: Plan, network: Network, limit: Bound | None = None) -> Predict
 
     limit = limit or bound(network, plan.members, plan.nbytes)
     spent = cost(plan, network)
-    return Prediction(spent.seconds, spent.rate_bps, limit.seconds, limit.rate_bps, limit.argument)
+    rate_bps, seconds, argument = limit.rate_bps, limit.seconds, limit.argument
+    if plan.proven_rate_bps is not None and plan.proven_rate_bps < rate_bps * (1 - 1e-9):
+        rate_bps = plan.proven_rate_bps
+        seconds = max(seconds, 8.0 * plan.nbytes / rate_bps)
+        argument = f"the prices of {plan.planner!r} prove that no packing of trees exceeds {format_rate(rate_bps)}"
+    return Prediction(spent.seconds, spent.rate_bps, seconds, rate_bps, argument)

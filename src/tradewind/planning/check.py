@@ -127,11 +127,12 @@ def _route_problems(where: str, shown: str, route: Route, network: Network) -> I
     if len(set(route)) != len(route):
         yield Problem(where, f"edge {shown} visits a site twice")
         return
+    for site in route:
+        if site not in network.index:
+            yield Problem(where, f"edge {shown} names {site!r}, which is not a site of {network.name!r}")
+            return
     for src, dst in pairwise(route):
-        i, j = network.index.get(src), network.index.get(dst)
-        if i is None or j is None:
-            yield Problem(where, f"edge {shown} names {(src if i is None else dst)!r}, which is not a site")
-        elif not network.bandwidth_bps[i, j]:
+        if not network.bandwidth_bps[network.index[src], network.index[dst]]:
             yield Problem(where, f"edge {shown} needs a link {src}->{dst}, which {network.name!r} does not have")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,11 +82,17 @@ def cost(plan: Plan, network: Network, pipelined: bool = True) -> Cost:
     return Cost(transfer_s + fill_s, transfer_s, fill_s, bottleneck, link_bytes, plan.nbytes)
 
 
+def link_seconds(link_bytes: Matrix, network: Network) -> Matrix:
+    """How long each link is busy with its bytes."""
+    seconds = np.zeros_like(link_bytes)
+    np.divide(8.0 * link_bytes, network.bandwidth_bps, out=seconds, where=link_bytes > 0)
+    return seconds
+
+
 def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
     """The longest time any link, NIC or trunk needs for its bytes, and its name."""
     bits = 8.0 * link_bytes
-    used = bits > 0
-    link_s = np.divide(bits, network.bandwidth_bps, out=np.zeros_like(bits), where=used)
+    link_s = link_seconds(link_bytes, network)
     i, j = divmod(int(link_s.argmax()), len(network))
     worst = (float(link_s[i, j]), f"link {network.names[i]}->{network.names[j]}")
     for what, seconds in (
@@ -101,18 +107,35 @@ def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
     return worst
 
 
-def resource_capacities(network: Network) -> dict[Resource, float]:
-    """Every capacity of the network under the ids that `resources_of` uses."""
-    n = len(network)
-    capacity: dict[Resource, float] = {}
-    for i, j in zip(*np.nonzero(network.bandwidth_bps), strict=True):
-        capacity["link", int(i), int(j)] = float(network.bandwidth_bps[i, j])
-    for i in range(n):
-        capacity["out", i] = float(network.egress_bps[i])
-        capacity["in", i] = float(network.ingress_bps[i])
-    for k, trunk in enumerate(network.trunks):
-        capacity["trunk", k] = trunk.capacity_bps
-    return capacity
+class NetworkCapacities(Mapping[Resource, float]):
+    """Every capacity of a network under the ids that `resources_of` uses, looked up when it is asked for.
+
+    A mesh of a thousand sites has a million links; a dictionary of them would cost more than most runs.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def __getitem__(self, resource: Resource) -> float:
+        match resource:
+            case ("link", int(i), int(j)):
+                return float(self.network.bandwidth_bps[i, j])
+            case ("out", int(i)):
+                return self.network.sites[i].egress_bps
+            case ("in", int(i)):
+                return self.network.sites[i].ingress_bps
+            case ("trunk", int(k)):
+                return self.network.trunks[k].capacity_bps
+        raise KeyError(resource)
+
+    def __iter__(self) -> Iterator[Resource]:
+        n = len(self.network)
+        yield from (("link", int(i), int(j)) for i, j in zip(*np.nonzero(self.network.bandwidth_bps), strict=True))
+        yield from ((side, i) for i in range(n) for side in ("out", "in"))
+        yield from (("trunk", k) for k in range(len(self.network.trunks)))
+
+    def __len__(self) -> int:
+        return self.network.link_count + 2 * len(self.network) + len(self.network.trunks)
 
 
 def resources_of(network: Network, src: int, dst: int) -> tuple[Resource, ...]:
@@ -132,7 +155,7 @@ class _Message:
 
 
 def _store_and_forward_seconds(plan: Plan, network: Network) -> float:
-    fluid = FluidSharing(resource_capacities(network))
+    fluid = FluidSharing(NetworkCapacities(network))
     arrivals: list[tuple[float, int, _Message]] = []
     run = _StoreAndForward(plan, network)
     now_s, sequence = 0.0, 0

@@ -84,6 +84,8 @@ class Plan:
     planning_seconds: float | None = None
     reason: str = ""
     """Why the planner chose this, where it has something to say."""
+    proven_rate_bps: float | None = None
+    """A limit that the planner proved on its way: no plan can be faster. None where it proved nothing."""
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
@@ -154,6 +156,7 @@ class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     predicted: _PredictionDocument | None = None
     planning_seconds: float | None = None
     reason: str = ""
+    proven_rate_mbps: float | None = None
 
 
 def _prediction_document(predicted: Prediction) -> _PredictionDocument:
@@ -190,6 +193,7 @@ def plan_to_json(plan: Plan, indent: int = 1) -> str:
         predicted=predicted,
         planning_seconds=plan.planning_seconds,
         reason=plan.reason,
+        proven_rate_mbps=None if plan.proven_rate_bps is None else plan.proven_rate_bps / 1e6,
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
 
@@ -229,4 +233,5 @@ def plan_from_json(data: bytes | str, source: str = "plan") -> Plan:
         predicted=predicted,
         planning_seconds=document.planning_seconds,
         reason=document.reason,
+        proven_rate_bps=None if document.proven_rate_mbps is None else document.proven_rate_mbps * 1e6,
     )

@@ -1,0 +1,83 @@
+"""The command line: `tradewind VERB`, one file per verb.
+
+Every verb follows the same rules. Data goes to stdout, progress and diagnostics to stderr. `--json` gives data that
+programs read, with the keys of docs/cli.md. The exit code is 0 for success, 1 for a failure, 2 for bad usage or
+input, 3 for a problem that has no solution. Verbs import what they need when they run, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from tradewind.cli import check, compare, draw, network, networks, plan, planners, reproduce
+from tradewind.cli.guard import guarded, set_debug
+from tradewind.cli.planner_flags import PlannerFlagsCommand
+
+EXIT_CODES = "Exit codes: 0 ok, 1 failed, 2 bad usage or input, 3 impossible problem."
+
+app = typer.Typer(
+    name="tradewind",
+    help="Plan how one model is synchronised across data centers, clouds and racks, and compare the plans.",
+    epilog=f"Example: tradewind compare gscale --bytes 1GB.  {EXIT_CODES}",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+for _name, _module in (
+    ("networks", networks),
+    ("network", network),
+    ("planners", planners),
+    ("plan", plan),
+    ("check", check),
+    ("compare", compare),
+    ("draw", draw),
+    ("reproduce", reproduce),
+):
+    _paragraphs = (_module.run.__doc__ or "").split("\n\n")
+    app.command(
+        _name,
+        cls=PlannerFlagsCommand if _module is plan else None,
+        help="\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs),
+        epilog=f"Example: {_module.EXAMPLE}",
+    )(guarded(_module.run))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from tradewind import __version__
+
+        typer.echo(f"tradewind {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="TRADEWIND_DEBUG", help="Show the traceback of unexpected errors.")
+    ] = False,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    set_debug(debug)
+
+
+def main() -> None:
+    """The `tradewind` command."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:  # a terminal that cannot show a character is no reason to fail
+            reconfigure(errors="replace")
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough; keep the interpreter from flushing into the void at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,33 @@
+"""Arguments that several verbs share, so that they are called and explained the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NetworkArgument = Annotated[
+    str, typer.Argument(metavar="NETWORK", help="A name from `tradewind networks`, or a file: JSON, CSV, GraphML, GML.")
+]
+MembersOption = Annotated[
+    str | None, typer.Option("--members", metavar="A,B,...", help="Sites that synchronise; all by default.")
+]
+BytesOption = Annotated[str, typer.Option("--bytes", metavar="SIZE", help="Size of the tensor: 180MB, 64KiB, 1.5GB.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (keys: docs/cli.md).")]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", metavar="N", help="Seed of a catalog network that is drawn at random.")
+]
+OptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="An option of a catalog network; may be repeated."),
+]
+LatencyOption = Annotated[
+    Path | None, typer.Option("--latency", metavar="FILE", help="Latency matrix beside a CSV bandwidth matrix.")
+]
+DefaultBandwidthOption = Annotated[
+    str | None,
+    typer.Option("--default-bandwidth", metavar="RATE", help="Bandwidth of links for which a graph file gives none."),
+]
+
+DEFAULT_BYTES = "100MB"

@@ -1,0 +1,205 @@
+"""`tradewind compare NETWORK`: all planners on one problem, beside the limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tradewind.cli.arguments import (
+    DEFAULT_BYTES,
+    BytesOption,
+    DefaultBandwidthOption,
+    JsonOption,
+    LatencyOption,
+    MembersOption,
+    NetworkArgument,
+    OptionOption,
+    SeedOption,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tradewind.comparison import Comparison, Contender
+
+EXAMPLE = "tradewind compare gscale --bytes 1GB --out gscale.png"
+
+
+def run(
+    network: NetworkArgument,
+    planners: Annotated[
+        str | None, typer.Option("--planners", metavar="A,B,...", help="Planners to compare; all by default.")
+    ] = None,
+    members: MembersOption = None,
+    size: BytesOption = DEFAULT_BYTES,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="F.png", help="Draw a picture: .png, .svg, .pdf.")
+    ] = None,
+    egress: Annotated[bool, typer.Option("--egress", help="Show what every site sends.")] = False,
+    seed: SeedOption = None,
+    option: OptionOption = None,
+    latency: LatencyOption = None,
+    default_bandwidth: DefaultBandwidthOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare planners by predicted time, share of the limit, egress and planning time.
+
+    A planner that cannot plan on this network is listed with the reason.
+    """
+    from tradewind.cli.output import check_out, console, print_json, write_whole
+    from tradewind.cli.resolve import parse_names, resolve_network
+    from tradewind.comparison import compare_planners
+    from tradewind.units import parse_size
+
+    if out is not None:
+        from tradewind.figures import PICTURE_SUFFIXES
+
+        check_out(out, PICTURE_SUFFIXES)
+    nbytes = parse_size(size)
+    wanted = parse_names(planners, "--planners")
+    found = resolve_network(network, seed, option, latency, default_bandwidth)
+    with console(stderr=True).status("planning") as status:
+        comparison = compare_planners(
+            found, nbytes, parse_names(members, "--members"), wanted, lambda name: status.update(f"planning: {name}")
+        )
+        if out is not None:
+            status.update("drawing")
+            write_whole(out, _picture(comparison, out.suffix))
+    if json:
+        print_json(as_json(comparison))
+    else:
+        _show(comparison, egress)
+        if out is not None:
+            typer.echo(f"wrote {out}", err=True)
+    _exit_if_nothing_worked(comparison)
+
+
+def _picture(comparison: Comparison, suffix: str) -> bytes:
+    from tradewind.figures import comparison_figure, render
+
+    return render(comparison_figure(comparison), suffix)
+
+
+def _exit_if_nothing_worked(comparison: Comparison) -> None:
+    """A bug among the planners, or no plan at all, must not look like success."""
+    from tradewind.cli.guard import describe
+
+    bugs = [failure for failure in comparison.failures if failure.is_bug]
+    for failure in bugs:
+        typer.echo(f"planner {failure.planner!r}: {describe(failure.error)}", err=True)
+    if bugs:
+        raise typer.Exit(1)
+    if not comparison.contenders:
+        raise comparison.failures[0].error
+
+
+def _show(comparison: Comparison, egress: bool) -> None:
+    from tradewind.cli.output import console, show
+    from tradewind.units import format_duration, format_rate, format_size
+
+    out, limit = console(), comparison.limit
+    members = f"{len(comparison.members)} of {len(comparison.network)} sites"
+    out.print(f"{comparison.network.name}: {format_size(comparison.nbytes)} among {members}")
+    show(out, _table(comparison))
+    out.print(f"limit: {format_duration(limit.seconds)} ({format_rate(limit.rate_bps)}): {limit.argument}")
+    reasons: dict[str, list[str]] = {}
+    for failure in comparison.failures:
+        if not failure.is_bug:
+            reasons.setdefault(f"{type(failure.error).__name__}: {failure.error}", []).append(failure.planner)
+    for reason, planners in reasons.items():
+        out.print(f"{', '.join(planners)}: {reason}")
+    if egress and comparison.contenders:
+        show(out, _egress_table(comparison))
+
+
+def _table(comparison: Comparison) -> Table:
+    from tradewind.cli.output import table
+    from tradewind.units import format_duration, format_rate, format_size
+
+    made = table(
+        "planner",
+        ">predicted",
+        ">rate",
+        ">of limit",
+        ">trees",
+        ">height",
+        ">fan-out",
+        ">egress",
+        ">most by one",
+        ">planned in",
+    )
+    for contender in comparison.contenders:
+        predicted, plan, sent = contender.predicted, contender.plan, contender.cost.egress_bytes
+        made.add_row(
+            plan.planner,
+            format_duration(predicted.seconds),
+            format_rate(predicted.rate_bps),
+            f"{100 * predicted.efficiency:.1f}%",
+            str(len(plan.shards)),
+            str(contender.shape.height),
+            str(contender.shape.fan_out),
+            format_size(float(sent.sum())),
+            format_size(float(sent.max())),
+            format_duration(plan.planning_seconds or 0.0),
+        )
+    for failure in comparison.failures:
+        made.add_row(failure.planner, "bug" if failure.is_bug else "no plan", *["-"] * 8, style="dim")
+    return made
+
+
+def _egress_table(comparison: Comparison) -> Table:
+    from tradewind.cli.output import table
+    from tradewind.units import format_size
+
+    best = comparison.contenders
+    made = table("site", *(f">{contender.plan.planner}" for contender in best), title="Egress of each site")
+    for i, name in enumerate(comparison.network.names):
+        made.add_row(name, *(format_size(float(contender.cost.egress_bytes[i])) for contender in best))
+    return made
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison with the keys of docs/cli.md."""
+    limit = comparison.limit
+    return {
+        "network": comparison.network.name,
+        "members": list(comparison.members),
+        "bytes": comparison.nbytes,
+        "limit": {
+            "seconds": limit.seconds,
+            "rate_mbps": limit.rate_bps / 1e6,
+            "exact": limit.exact,
+            "argument": limit.argument,
+            "parts": [list(part) for part in limit.parts],
+        },
+        "planners": [_contender_json(contender, comparison.network.names) for contender in comparison.contenders],
+        "failed": [
+            {
+                "planner": failure.planner,
+                "error": "InternalError" if failure.is_bug else type(failure.error).__name__,
+                "message": str(failure.error),
+            }
+            for failure in comparison.failures
+        ],
+    }
+
+
+def _contender_json(contender: Contender, sites: tuple[str, ...]) -> dict[str, Any]:
+    predicted, sent = contender.predicted, contender.cost.egress_bytes
+    return {
+        "planner": contender.plan.planner,
+        "seconds": predicted.seconds,
+        "rate_mbps": predicted.rate_bps / 1e6,
+        "efficiency": predicted.efficiency,
+        "trees": len(contender.plan.shards),
+        "height": contender.shape.height,
+        "fan_out": contender.shape.fan_out,
+        "bottleneck": contender.cost.bottleneck,
+        "egress_bytes": {site: float(nbytes) for site, nbytes in zip(sites, sent, strict=True)},
+        "egress_total_bytes": float(sent.sum()),
+        "egress_most_bytes": float(sent.max()),
+        "planning_seconds": contender.plan.planning_seconds,
+        "reason": contender.plan.reason,
+    }

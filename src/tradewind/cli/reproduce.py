@@ -1,0 +1,137 @@
+"""`tradewind reproduce [NAME ...]`: the papers' figures, computed here, with a verdict on every claim."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tradewind.cli.arguments import JsonOption
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from tradewind.reproduce import Experiment
+    from tradewind.reproduce.report import Outcome
+
+EXAMPLE = "tradewind reproduce mtree/fig6 --quick"
+DEFAULT_OUT = Path("build/reproduce")
+
+
+def run(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Figures (mtree/fig6) or papers (mtree); all if none."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few trials on a coarse grid: a first look.")] = False,
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, max=10_000, metavar="N", help="Random instances per point.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, metavar="N", help="Processes to use.")] = 1,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where CSV and PNG files go.")] = DEFAULT_OUT,
+    list_only: Annotated[bool, typer.Option("--list", help="Only list what can be reproduced.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Reproduce figures of the papers, and judge what the papers say about them.
+
+    Each figure gives a table, a CSV and a PNG file, and for every claim of the paper what we see and whether it
+    holds. A claim that does not hold is a result, not an error.
+    """
+    from tradewind.reproduce import experiment, resolve_experiments
+
+    chosen = [experiment(name) for name in resolve_experiments(names or ())]
+    if list_only:
+        _list(chosen, json)
+        return
+    from tradewind.cli.output import check_out, console, print_json
+    from tradewind.reproduce import Setting
+    from tradewind.reproduce.work import Workers
+
+    check_out(out / "reproduced.csv")
+    documents: list[dict[str, Any]] = []
+    with _executor(jobs) as executor, console(stderr=True).status("starting") as status:
+        workers = Workers(executor, lambda label, done, total: status.update(f"{label}: {done} of {total} trials"))
+        setting = Setting(workers, trials, quick)
+        for each in chosen:
+            outcome = each.outcome(setting)
+            paths = _write(each, outcome, out)
+            if json:
+                documents.append(_document(each, outcome, paths))
+            else:
+                _show(each, outcome, paths)
+    if json:
+        print_json(documents)
+
+
+@contextlib.contextmanager
+def _executor(jobs: int) -> Iterator[Executor | None]:
+    """Fresh processes rather than forks: a fork of a process with threads may hang."""
+    if jobs == 1:
+        yield None
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _write(each: Experiment, outcome: Outcome, folder: Path) -> tuple[Path, ...]:
+    from tradewind.cli.output import write_whole
+    from tradewind.reproduce.report import write_files
+
+    return write_files(each.name, each.title, outcome, folder, write_whole)
+
+
+def _list(chosen: list[Experiment], json: bool) -> None:
+    from tradewind.cli.output import console, print_json, table
+
+    if json:
+        print_json([{"name": each.name, "title": each.title, "claims": list(each.claims)} for each in chosen])
+        return
+    made = table("name", "title", ">claims")
+    for each in chosen:
+        made.add_row(each.name, each.title, str(len(each.claims)))
+    console().print(made)
+
+
+def _show(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> None:
+    from tradewind.cli.output import console, table
+    from tradewind.reproduce.report import shown
+
+    screen = console()
+    screen.print(each.title)
+    texts = {i for row in outcome.rows for i, cell in enumerate(row) if isinstance(cell, str)}
+    numbers = table(*(c if i in texts else f">{c}" for i, c in enumerate(outcome.columns)))
+    for row in outcome.rows:
+        numbers.add_row(*(shown(cell) for cell in row))
+    screen.print(numbers)
+    for claim in outcome.claims:
+        screen.print(f"{claim.verdict.upper()}: {claim.text}")
+        screen.print(f"  ours: {claim.ours}.{' ' + claim.reason if claim.reason else ''}")
+    for note in outcome.notes:
+        screen.print(f"note: {note}")
+    screen.print()
+    for path in paths:
+        typer.echo(f"wrote {path}", err=True)
+
+
+def _document(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "title": each.title,
+        "columns": list(outcome.columns),
+        "rows": [list(row) for row in outcome.rows],
+        "claims": [
+            {"claim": claim.text, "ours": claim.ours, "verdict": str(claim.verdict), "reason": claim.reason}
+            for claim in outcome.claims
+        ],
+        "notes": list(outcome.notes),
+        "files": [str(path) for path in paths],
+    }

@@ -1,0 +1,108 @@
+"""What the words of a command line mean: NETWORK, `--members`, `--bytes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tradewind.errors import BadOption, UnknownName
+
+if TYPE_CHECKING:
+    from tradewind.network import Network
+
+
+def resolve_network(
+    text: str,
+    seed: int | None = None,
+    options: Sequence[str] | None = None,
+    latency: Path | None = None,
+    default_bandwidth: str | None = None,
+) -> Network:
+    """The network that NETWORK names, in the catalog or in a file.
+
+    The catalog goes first, unless the text looks like a path (a separator or a suffix) and a file is there: a file
+    `gscale` in the working directory must not change what `gscale` means, and `./gscale` must mean that file.
+    """
+    path = Path(text)
+    looks_like_path = len(path.parts) > 1 or bool(path.suffix)
+    unknown = None
+    if not (looks_like_path and _exists(path)):
+        try:
+            found = _load(text, seed, options)
+        except UnknownName as error:
+            if (error.kind, error.name) != ("network", text):  # the name is fine, something it depends on is not
+                raise
+            unknown = error
+        else:
+            _refuse(text, "is a catalog network", {"--latency": latency, "--default-bandwidth": default_bandwidth})
+            return found
+    if unknown is not None and (not text or not (path.suffix or _exists(path))):
+        raise unknown
+    _refuse(text, "is a file", {"--seed": seed, "--option": options or None})
+    return _read(path, latency, default_bandwidth)
+
+
+def _load(name: str, seed: int | None, options: Sequence[str] | None) -> Network:
+    from tradewind.catalog import load_network
+
+    chosen = parse_options(options)
+    if seed is not None:
+        if "seed" in chosen:
+            raise BadOption("--seed and --option seed=... are both given. Leave one out.")
+        chosen["seed"] = str(seed)
+    return load_network(name, **chosen)
+
+
+def _read(path: Path, latency: Path | None, default_bandwidth: str | None) -> Network:
+    from tradewind.formats import read_network
+    from tradewind.units import parse_rate
+
+    rate_bps = None if default_bandwidth is None else parse_rate(default_bandwidth)
+    return read_network(path, latency_path=latency, default_bandwidth_bps=rate_bps)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or a zero byte: not a file in any case
+        return False
+
+
+def _refuse(text: str, why: str, flags: Mapping[str, object]) -> None:
+    """Flags that would be ignored are mistakes: say so rather than plan on another network than was meant."""
+    for flag, value in flags.items():
+        if value is not None:
+            raise BadOption(f"{text!r} {why}, which takes no {flag}. Leave it out.")
+
+
+def parse_options(pairs: Sequence[str] | None) -> dict[str, str]:
+    """`key=value` words as a dictionary; what a value means is the network's business.
+
+    >>> parse_options(["n=60", "min-mbps=20"])
+    {'n': '60', 'min_mbps': '20'}
+    """
+    options: dict[str, str] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise BadOption(f"--option {pair!r} is not KEY=VALUE.")
+        if key in options:
+            raise BadOption(f"--option {key} is given twice.")
+        options[key] = value.strip()
+    return options
+
+
+def parse_names(text: str | None, flag: str) -> tuple[str, ...] | None:
+    """Names from `a,b,c`; None if nothing is given.
+
+    >>> parse_names("fra, sin", "--members"), parse_names(None, "--members")
+    (('fra', 'sin'), None)
+    """
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise BadOption(f"{flag} {text!r} holds an empty name. Write it like {flag} a,b.")
+    return names

@@ -1,0 +1,127 @@
+"""A plan in words: its shards, its prediction beside the limit, and on request why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tradewind.cli.output import console, show, table
+from tradewind.planning.cost import Cost, cost, link_seconds
+from tradewind.planning.shape import shard_shape
+from tradewind.units import format_duration, format_rate, format_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.tree import Tree
+
+    from tradewind.network import Network
+    from tradewind.planning.bound import Bound
+    from tradewind.planning.plan import Plan, Shard
+
+_SHARDS_SHOWN = 40
+_TREES_SHOWN = 4
+_BUSIEST_SHOWN = 6
+
+
+def show_plan(plan: Plan, network: Network) -> None:
+    """The plan's shards and its prediction, on stdout."""
+    out = console()
+    members = f"{len(plan.members)} members" + (f" of {len(network)} sites" if len(plan.members) < len(network) else "")
+    out.print(f"{plan.planner} on {network.name}: {format_size(plan.nbytes)} among {members}")
+    show(out, _shards(plan))
+    out.print(_prediction(plan, cost(plan, network)))
+
+
+def _shards(plan: Plan) -> Table:
+    made = table(">shard", "root", ">share", ">height", ">fan-out", ">chunk")
+    for number, shard in enumerate(plan.shards[:_SHARDS_SHOWN]):
+        shape = shard_shape(shard)
+        made.add_row(
+            str(number),
+            shard.root,
+            f"{100 * shard.fraction:.2f}%",
+            str(shape.height),
+            str(shape.fan_out),
+            format_size(shard.chunk_bytes),
+        )
+    if len(plan.shards) > _SHARDS_SHOWN:
+        made.caption = f"{len(plan.shards) - _SHARDS_SHOWN} more; --json prints all"
+    return made
+
+
+def _prediction(plan: Plan, spent: Cost) -> Table:
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    predicted = plan.predicted
+    assert predicted is not None
+    made.add_row("predicted", f"{format_duration(predicted.seconds)}  ({format_rate(predicted.rate_bps)})")
+    made.add_row("limit", f"{format_duration(predicted.bound_seconds)}  ({format_rate(predicted.bound_rate_bps)})")
+    made.add_row("efficiency", f"{100 * predicted.efficiency:.1f}% of the limit")
+    made.add_row("bottleneck", spent.bottleneck)
+    made.add_row("why no faster", predicted.bound_argument)
+    made.add_row("egress", f"{format_size(float(spent.egress_bytes.sum()))} in all")
+    if plan.planning_seconds is not None:
+        made.add_row("planned in", format_duration(plan.planning_seconds))
+    return made
+
+
+def show_explanation(plan: Plan, network: Network, limit: Bound) -> None:
+    """Why the plan takes that long, and what its trees are."""
+    out = console()
+    spent = cost(plan, network)
+    out.print()
+    if plan.reason:
+        out.print(f"The planner says: {plan.reason}")
+    out.print(
+        f"Of the {format_duration(spent.seconds)}, {format_duration(spent.transfer_seconds)} move the bytes through "
+        f"{spent.bottleneck}; {format_duration(spent.fill_seconds)} fill the pipeline (latency and chunk size)."
+    )
+    if plan.predicted is not None and plan.predicted.bound_argument == limit.argument:
+        parts = " | ".join(", ".join(part) if len(part) <= 6 else f"{len(part)} sites" for part in limit.parts[:12])
+        more = f" | {len(limit.parts) - 12} more parts" if len(limit.parts) > 12 else ""
+        out.print(f"The limit's certificate: {parts}{more}")
+    show(out, _busiest(spent, network))
+    for number, shard in enumerate(plan.shards[:_TREES_SHOWN]):
+        out.print(_tree(number, shard))
+    if len(plan.shards) > _TREES_SHOWN:
+        out.print(f"{len(plan.shards) - _TREES_SHOWN} more trees; --json prints all")
+
+
+def _busiest(spent: Cost, network: Network) -> Table:
+    busy_s = link_seconds(spent.link_bytes, network)
+    order = np.argsort(-busy_s, axis=None, kind="stable")[:_BUSIEST_SHOWN]
+    made = table("busiest links", ">carry", ">bandwidth", ">busy")
+    for i, j in (divmod(int(flat), len(network)) for flat in order):
+        if busy_s[i, j] > 0:
+            made.add_row(
+                f"{network.names[i]} -> {network.names[j]}",
+                format_size(float(spent.link_bytes[i, j])),
+                format_rate(float(network.bandwidth_bps[i, j])),
+                f"{100 * float(busy_s[i, j]) / spent.seconds:.0f}%",
+            )
+    return made
+
+
+def _tree(number: int, shard: Shard) -> Tree:
+    """The reduce tree, root on top; the broadcast tree is usually the same, the other way."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    same = {route[::-1] for route in shard.broadcast} == set(shard.reduce)
+    note = "" if same else " (reduce; it broadcasts " + ("otherwise)" if shard.broadcast else "nothing)")
+    top = Tree(Text(f"shard {number}: {shard.root}{note}"))
+    branches = {shard.root: top}
+    waiting = list(shard.reduce)
+    while waiting:
+        later = []
+        for route in waiting:
+            above = branches.get(route[-1])
+            if above is None:
+                later.append(route)
+                continue
+            via = f" via {', '.join(route[1:-1])}" if len(route) > 2 else ""
+            branches[route[0]] = above.add(Text(route[0] + via))
+        waiting = later
+    return top

@@ -1,0 +1,109 @@
+"""A network, and a plan on it.
+
+Links are faint and as wide as their bandwidth (of the faster way). Up to eight trees have a colour each and run side
+by side where they share a link; a plan with more is drawn by how busy it keeps each link, which is what limits it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tradewind.figures import style
+from tradewind.figures.canvas import MARKER, Canvas
+from tradewind.figures.graticule import draw_graticule
+from tradewind.figures.layout import Layout, fit, lay_out, spread
+from tradewind.figures.legend import add_legend, add_load_scale, legend_columns
+from tradewind.figures.links import draw_links, draw_load, draw_trees
+from tradewind.figures.sites import draw_labels, draw_sites
+from tradewind.units import format_duration, format_rate, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+    from tradewind.network import Network
+    from tradewind.planning.plan import Plan
+
+_SIDE, _TOP, _BOTTOM = 0.9, 0.45, 0.4
+"""Room around the sites for their names, in inches."""
+
+
+def network_figure(network: Network, plan: Plan | None, shards: tuple[int, ...]) -> Figure:
+    """A picture of its own, with title and legend."""
+    layout = lay_out(network)
+    width, height = 11.0, body_height(layout, 11.0, 4.0, 7.5)
+    figure = Figure(figsize=(width, height), facecolor=style.PAPER)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    legend, busy_shown = draw_map(axes, network, plan, shards, layout, (width, height))
+    columns = legend_columns(legend, width - (3.4 if busy_shown else 0.6))
+    head, foot = 0.8, 0.3 + 0.22 * -(-len(legend) // columns)
+    total = head + height + foot
+    figure.set_size_inches(width, total)
+    axes.set_position((0.0, foot / total, 1.0, height / total))
+    title, subtitle = _titles(network, plan, shards)
+    x, y = 0.35 / width, 1 - 0.36 / total
+    figure.text(x, y, title, size=style.TITLE_POINTS, weight="bold", color=style.INK, parse_math=False)
+    figure.text(x, y - 0.26 / total, subtitle, size=style.TEXT_POINTS, color=style.QUIET, parse_math=False)
+    add_legend(figure, legend, columns, (0.3 / width, (foot - 0.08) / total))
+    if busy_shown:
+        add_load_scale(figure, ((width - 3.1) / width, (foot - 0.2) / total, 2.6 / width, 0.1 / total))
+    return figure
+
+
+def body_height(layout: Layout, width: float, least: float, most: float) -> float:
+    """How high a map of that width should be, in inches."""
+    extent = np.maximum(np.ptp(layout.points, axis=0), 1e-9)
+    if layout.longitude_scale is None:
+        return float(np.clip(width * min(0.62, extent[1] / extent[0] * 1.6), least, most))
+    return float(np.clip((width - 2 * _SIDE) * extent[1] / extent[0] + _TOP + _BOTTOM, least, most))
+
+
+def draw_map(
+    axes: Axes,
+    network: Network,
+    plan: Plan | None,
+    shards: tuple[int, ...],
+    layout: Layout,
+    box: tuple[float, float],
+) -> tuple[list[Artist], bool]:
+    """Draw on axes that are `box` inches; returns what the legend should show, and whether colours mean load."""
+    axes.set(xlim=(0, box[0]), ylim=(0, box[1]), aspect="equal")
+    axes.axis("off")
+    inner = (max(1.0, box[0] - 2 * _SIDE), max(1.0, box[1] - _TOP - _BOTTOM))
+    points, x_scale, y_scale = fit(layout.points, *inner, stretch=1.0 if layout.longitude_scale else 1.8)
+    points = points + np.array([(box[0] - inner[0]) / 2, _BOTTOM])
+    if layout.longitude_scale is not None:
+        draw_graticule(axes, layout, points, (x_scale, y_scale), box)
+    canvas = Canvas(axes, network, spread(points, 3.2 * MARKER), box)
+    draw_links(canvas, faint=plan is not None)
+    roots: dict[int, list[int]] = {}
+    if plan is not None:
+        chosen = shards or tuple(range(len(plan.shards)))
+        if len(chosen) <= len(style.TREE_COLOURS):
+            roots = draw_trees(canvas, plan, chosen)
+        else:
+            draw_load(canvas, plan)
+    draw_sites(canvas, plan, roots)
+    draw_labels(canvas, plan)
+    return canvas.legend, canvas.busy_shown
+
+
+def _titles(network: Network, plan: Plan | None, shards: tuple[int, ...]) -> tuple[str, str]:
+    if plan is None:
+        rates = network.bandwidth_bps[network.bandwidth_bps > 0]
+        span = f" · {format_rate(float(rates.min()))} to {format_rate(float(rates.max()))}" if len(rates) else ""
+        return network.name, f"{len(network)} sites · {network.link_count} directed links{span}"
+    trees = f"{len(plan.shards)} trees" if len(plan.shards) > 1 else "1 tree"
+    parts = [f"{format_size(plan.nbytes)} among {len(plan.members)} members", trees]
+    if shards:
+        parts[-1] += ", shown: " + ", ".join(map(str, shards))
+    if plan.predicted is not None:
+        predicted = plan.predicted
+        parts.append(
+            f"predicted {format_duration(predicted.seconds)}, limit {format_duration(predicted.bound_seconds)} "
+            f"({100 * predicted.efficiency:.0f}%)"
+        )
+    return f"{plan.planner} on {network.name}", " · ".join(parts)

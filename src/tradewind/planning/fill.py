@@ -1,0 +1,38 @@
+"""Chunks small enough that filling the pipeline does not eat what good trees gain.
+
+The first chunk crosses a tree alone, hop by hop, before the pipeline is full. Through a relay the way is longer, and
+on a short round 64 KiB a hop add up: four hops at 100 Mbps take 21 ms, a tenth of a round of 0.2 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tradewind.network import Network
+from tradewind.planning.cost import cost
+from tradewind.planning.hops import flatten, hop_rate_bps, longest_path
+from tradewind.planning.plan import Plan
+
+FILL_SHARE = 0.015
+"""How much of the round may be spent on filling the pipeline with chunks."""
+
+LEAST_CHUNK_BYTES = 4096
+"""Below this, headers and the work per chunk would cost more than a shorter fill saves."""
+
+
+def with_quick_fill(plan: Plan, network: Network, fill_share: float = FILL_SHARE) -> Plan:
+    """The plan with chunks no larger than before, and small enough to fill its trees in that share of the round.
+
+    Latency is not counted: no chunk size changes it.
+    """
+    hops = flatten(plan, network)
+    rate = hop_rate_bps(network)[hops.src, hops.dst]
+    route_s_per_bit = np.zeros(len(hops.route_shard))
+    np.add.at(route_s_per_bit, hops.route, 1.0 / rate)
+    path_s_per_bit = longest_path(hops, route_s_per_bit, len(plan.shards), len(network))
+    fill_s = fill_share * cost(plan, network).transfer_seconds
+    chunk_bytes = np.maximum(fill_s / path_s_per_bit / 8.0, LEAST_CHUNK_BYTES).astype(np.int64).tolist()
+    shards = zip(plan.shards, chunk_bytes, strict=True)
+    return replace(plan, shards=tuple(replace(s, chunk_bytes=min(s.chunk_bytes, chunk)) for s, chunk in shards))

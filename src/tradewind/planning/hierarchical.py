@@ -1,0 +1,31 @@
+"""Two-level all-reduce along the zones that the network names: racks, data centers, continents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tradewind.network import Network
+from tradewind.planning.plan import Plan
+from tradewind.planning.routes import Routes
+from tradewind.planning.two_level import Inter, plan_two_level
+
+
+@dataclass(frozen=True)
+class HierarchicalOptions:
+    """How the zones' leaders all-reduce among themselves."""
+
+    inter: Inter = "ring"
+
+
+def plan_hierarchical(network: Network, members: tuple[str, ...], nbytes: int, options: HierarchicalOptions) -> Plan:
+    """Two-level all-reduce: inside each zone to a leader, then between the leaders.
+
+    A member without a zone is a zone of its own: nothing says that it is close to another. So a network without zones
+    gives a flat ring (or star), and members that are all in one zone give one star. `plink` finds groups by
+    measurement instead.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in members:
+        zone = network.site(name).zone
+        groups.setdefault(("zone", zone) if zone is not None else ("site", name), []).append(name)
+    return plan_two_level("hierarchical", Routes(network), members, nbytes, list(groups.values()), options.inter)

@@ -1,0 +1,78 @@
+"""Given trees, the rates that make them fastest together: one linear program over links, NICs and trunks.
+
+What a plan's trees cost is linear in their rates: each directed link, NIC and trunk carries the rates of the trees that
+use it, once for every hop. So the best division of the tensor among given trees is the solution of
+
+    maximise sum(rate)   subject to   sum(rate of the trees that use it) <= capacity, for every capacity
+
+and its value is exactly what `cost` finds for the pipelined plan, because both count the same things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linprog
+from scipy.sparse import coo_array, csr_array, vstack
+
+from tradewind.errors import InternalError
+from tradewind.network import Network
+from tradewind.planning.cost import cost
+from tradewind.planning.plan import Plan
+
+Vector = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Which columns (trees, flows) of a program send over which links: one entry for each time they do."""
+
+    column: Indices
+    src: Indices
+    dst: Indices
+    columns: int
+
+
+def capacity_rows(network: Network, usage: Usage) -> csr_array:
+    """The rows of a program that keep every used link, NIC and trunk within its capacity: rows @ rates_bps <= 1.
+
+    Each row is divided by its capacity, so that a solver's tolerance means the same on slow links as on fast ones.
+    """
+    n = len(network)
+    links, row = np.unique(usage.src * n + usage.dst, return_inverse=True)
+    blocks = [_rows(row, usage.column, network.bandwidth_bps.ravel()[links], usage.columns)]
+    for site, cap_bps in ((usage.src, network.egress_bps), (usage.dst, network.ingress_bps)):
+        capped = np.flatnonzero(np.isfinite(cap_bps))
+        position = np.full(n, -1)
+        position[capped] = np.arange(len(capped))
+        here = position[site] >= 0
+        blocks.append(_rows(position[site[here]], usage.column[here], cap_bps[capped], usage.columns))
+    for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
+        column = usage.column[mask[usage.src, usage.dst]]
+        blocks.append(_rows(np.zeros_like(column), column, np.array([trunk.capacity_bps]), usage.columns))
+    return vstack(blocks, format="csr")
+
+
+def _rows(row: Indices, column: Indices, capacity_bps: Vector, columns: int) -> csr_array:
+    return coo_array((1.0 / capacity_bps[row], (row, column)), shape=(len(capacity_bps), columns)).tocsr()
+
+
+def best_rates_bps(network: Network, trees: Usage) -> Vector:
+    """The rate of each tree, so that their sum is the largest; trees that do not help get zero."""
+    rows = capacity_rows(network, trees)
+    best_alone_bps = 1.0 / float(rows.max(axis=0).toarray().min())  # the unit, so that rates are around 1
+    each = np.ones(trees.columns)
+    result = linprog(-each, A_ub=rows * best_alone_bps, b_ub=np.ones(rows.shape[0]), method="highs-ipm")
+    if result.status != 0:
+        raise InternalError(f"the rates of {trees.columns} trees could not be computed: {result.message}")
+    rates_bps: Vector = np.maximum(result.x, 0.0) * best_alone_bps
+    return rates_bps
+
+
+def with_confirmed_rates(plan: Plan, network: Network) -> Plan:
+    """The plan with each shard's rate: its part of what `cost` confirms for the whole plan."""
+    rate_bps = cost(plan, network).steady_rate_bps
+    return replace(plan, shards=tuple(replace(shard, rate_bps=shard.fraction * rate_bps) for shard in plan.shards))

@@ -1,0 +1,163 @@
+"""Which ready workers go together, and is it worth waiting for others? Selective Reduce's BAG and BPAWR.
+
+Both are pure functions of what is known now; `selective` calls them whenever something happened. As corrected in the
+errata: a group opens with p members (`<`, not `<=`), the threshold starts afresh with each group, a worker as fast as
+the group's slowest counts as a replacement (`>=`), and the answer is one of three rather than a flag used both ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+_BANDWIDTH = attrgetter("bandwidth_bps")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker and its available bandwidth (b)."""
+
+    name: str
+    bandwidth_bps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Workers that may make a round together, fastest first."""
+
+    members: tuple[Candidate, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, fastest first."""
+        return tuple(member.name for member in self.members)
+
+    @property
+    def bandwidth_bps(self) -> float:
+        """That of the slowest, which is the pace of the whole ring."""
+        return min(member.bandwidth_bps for member in self.members)
+
+    def seconds(self, nbytes: float) -> float:
+        """How long a ring takes them, Eq. (2) for large models: everybody sends the model about twice."""
+        return 2 * 8 * nbytes / self.bandwidth_bps
+
+
+def group_by_bandwidth(ready: Iterable[Candidate], p: int, slack: float) -> list[Group]:
+    """Split ready workers into groups of similar bandwidth (BAG, Algorithm 1).
+
+    A ring runs at its slowest member's speed, so mixing fast and slow workers wastes the fast ones. Each group takes
+    the p fastest left, then anyone within `slack` (the paper's eta) of the slowest of those: that grows the group and
+    slows it by a factor of at most 1/(1 - slack). The last group may be smaller than p; the caller decides whether it
+    waits. Among equals, who comes first in `ready` comes first.
+
+    >>> four = [Candidate("a", 5.0), Candidate("b", 5.0), Candidate("c", 1.0), Candidate("d", 1.0)]
+    >>> [g.names for g in group_by_bandwidth(four, p=2, slack=0.3)]
+    [('a', 'b'), ('c', 'd')]
+    """
+    ordered = sorted(ready, key=_BANDWIDTH, reverse=True)
+    groups: list[Group] = []
+    start = 0
+    while start < len(ordered):
+        end = min(start + p, len(ordered))
+        threshold_bps = ordered[end - 1].bandwidth_bps * (1 - slack)
+        while end < len(ordered) and ordered[end].bandwidth_bps >= threshold_bps:
+            end += 1
+        groups.append(Group(tuple(ordered[start:end])))
+        start = end
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A worker in training and how likely it is ready within the horizon."""
+
+    name: str
+    bandwidth_bps: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The group starts now: nobody worth waiting for is expected."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The group is smaller than p: it waits for whoever comes next."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAndReplace:
+    """The group waits for the `awaited`, who are expected to make a better one; the `replaced` are too slow for it."""
+
+    awaited: tuple[str, ...]
+    replaced: tuple[str, ...]
+    gain_s: float
+    reason: str
+
+
+Verdict = Launch | Wait | WaitAndReplace
+
+
+def least_acceptable_bps(group: Group, slack: float, value_scale: float) -> float:
+    """From which bandwidth on a newcomer is worth a wait: it must not slow the group, unless scale counts, too."""
+    return group.bandwidth_bps * (1 - slack if value_scale else 1)
+
+
+def judge_waiting(
+    group: Group,
+    training: Sequence[Prospect],
+    *,
+    p: int,
+    slack: float,
+    gain: float,
+    horizon_s: float,
+    nbytes: float,
+    value_scale: float = 0.0,
+) -> Verdict:
+    """Launch a group, or wait up to `horizon_s` for a better one (BPAWR, Algorithm 2)?
+
+    Those in training who would not slow the group down are expected to add k workers, the sum of their probabilities
+    rounded down, at their mean bandwidth. Grouping them with the group's own members gives the group that waiting
+    would make. It is worth it if the round gets faster by more than `gain` (theta) times the horizon. Beyond the
+    paper, a group of which nobody would be left starts at once: it has nothing to gain, and where fast workers come and
+    go all the time the slow ones would wait for ever.
+
+    `value_scale` goes beyond the paper, whose rule never waits for a larger group that is not faster (Fig. 3(d)).
+    A round of twice the scale does the work of two: with m members now and m* after waiting, waiting also gains the
+    share 1 - m/m* of the round's time, and `value_scale` says how much of that to count (0: none, 1: all).
+
+    >>> slow_pair = Group((Candidate("w2", 5.0), Candidate("w1", 1.0)))
+    >>> soon = [Prospect("w3", 1.0, 0.9), Prospect("w4", 5.0, 0.9), Prospect("w5", 5.0, 0.9)]
+    >>> verdict = judge_waiting(slow_pair, soon, p=2, slack=0.3, gain=1.0, horizon_s=1.0, nbytes=5 / 8)
+    >>> verdict.replaced, round(verdict.gain_s, 2)
+    (('w1',), 7.27)
+    """
+    if len(group.members) < p:
+        return Wait(f"{len(group.members)} ready, a round takes {p}")
+    acceptable_bps = least_acceptable_bps(group, slack, value_scale)
+    awaited = [prospect for prospect in training if prospect.bandwidth_bps >= acceptable_bps]
+    likely = sum(prospect.probability for prospect in awaited)
+    newcomers = math.floor(likely + 1e-9)
+    if not newcomers:
+        return Launch(f"fewer than one more worker is expected within {horizon_s:g} s")
+    mean_bps = sum(prospect.probability * prospect.bandwidth_bps for prospect in awaited) / likely
+    expected = [Candidate("", mean_bps)] * newcomers
+    better = group_by_bandwidth([*group.members, *expected], p, slack)[0]
+    kept = set(better.names)
+    replaced = tuple(name for name in group.names if name not in kept)
+    if len(replaced) == len(group.members):
+        return Launch("those expected are better off without any of this group")
+    gain_s = group.seconds(nbytes) - better.seconds(nbytes)
+    gain_s += value_scale * group.seconds(nbytes) * max(0.0, 1 - len(group.members) / len(better.members))
+    if gain_s > gain * horizon_s:
+        names = tuple(prospect.name for prospect in awaited)
+        reason = f"waiting for {newcomers} of {len(names)} in training is expected to gain {gain_s:.3g} s"
+        return WaitAndReplace(names, replaced, gain_s, reason)
+    return Launch(f"waiting would gain {gain_s:.3g} s, less than {gain * horizon_s:.3g} s")

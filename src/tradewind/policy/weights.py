@@ -1,0 +1,31 @@
+"""How much each member's model counts in an average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def uniform_weights(count: int) -> tuple[float, ...]:
+    """Everybody counts the same.
+
+    >>> uniform_weights(4)
+    (0.25, 0.25, 0.25, 0.25)
+    """
+    return (1.0 / count,) * count
+
+
+def staleness_weights(progress: Sequence[int]) -> tuple[float, ...]:
+    """A model that is s steps behind the most advanced one counts 1/(1 + s) as much.
+
+    A straggler's model lacks the last s steps of the others and would pull the average back to where they were; but it
+    holds gradients that no other model has, so it must count. This is the rule of DynSGD (heterogeneity-aware
+    parameter servers), which Selective Reduce II-C names for its weighted all-reduce; partial reduce weighs by the
+    same relative iteration counts.
+
+    >>> staleness_weights([7, 7, 6])
+    (0.4, 0.4, 0.2)
+    """
+    newest = max(progress)
+    shares = [1.0 / (1 + newest - own) for own in progress]
+    total = sum(shares)
+    return tuple(share / total for share in shares)

@@ -1,0 +1,246 @@
+"""What plans cost, against times computed by hand, and the arrays behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from networks import Problem, problems
+from tradewind.errors import UnknownName
+from tradewind.network import Link, Network, Site, Trunk
+from tradewind.planning import planner, planner_options
+from tradewind.planning.cost import cost
+from tradewind.planning.hops import bytes_per_link, flatten, hop_rate_bps, longest_path
+from tradewind.planning.plan import Plan, Shard
+
+MB = 10**6
+
+
+def uniform(names: str, mbps: float = 8, latency_s: float = 0.0, trunks: tuple[Trunk, ...] = (), **site) -> Network:
+    """A full mesh; 8 Mbps is one megabyte a second. `site` may give NIC caps and zones by site name."""
+    links = [Link(s, d, mbps * 1e6, latency_s) for s in names for d in names if s != d]
+    return Network.from_links("uniform", [Site(name, **site.get(name, {})) for name in names], links, trunks)
+
+
+def star(root: str, leaves: str, fraction: float = 1.0, chunk_bytes: int = 1000) -> Shard:
+    up = tuple((leaf, root) for leaf in leaves)
+    return Shard(fraction, root, up, tuple(route[::-1] for route in up), chunk_bytes)
+
+
+def plan_of(members: str, nbytes: int, *shards: Shard) -> Plan:
+    return Plan("hand", "uniform", tuple(members), nbytes, shards)
+
+
+# --- pipelined ----------------------------------------------------------------------------------------------
+
+
+def test_two_sites_take_the_slower_way_and_fill_both() -> None:
+    network = Network.from_links(
+        "pair", [Site("a"), Site("b")], [Link("a", "b", 80e6, 0.010), Link("b", "a", 40e6, 0.020)]
+    )
+    spent = cost(plan_of("ab", MB, star("b", "a", chunk_bytes=10_000)), network)
+    assert spent.transfer_seconds == pytest.approx(8e6 / 40e6)
+    # Up: 10 ms + 80 kbit at 80 Mbps. Down: 20 ms + 80 kbit at 40 Mbps. One transmission is in the transfer already.
+    assert spent.fill_seconds == pytest.approx(0.010 + 0.001 + 0.020 + 0.002 - 0.001)
+    assert spent.seconds == spent.transfer_seconds + spent.fill_seconds
+    assert spent.bottleneck == "link b->a"
+    assert spent.steady_rate_bps == pytest.approx(40e6)
+    assert spent.rate_bps == pytest.approx(8e6 / 0.232)
+    assert spent.egress_bytes.tolist() == [MB, MB]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1000, 50_000, MB])
+def test_a_chain_of_uniform_links_takes_what_mtree_eq_2_says(chunk_bytes: int) -> None:
+    """Eq. (2) without an alpha on every chunk: the sum of alphas + (l - 1) beta mu + beta v, with l = 6 up and down."""
+    latency_s = {"ab": 0.05, "bc": 0.02, "cd": 0.1}
+    links = [Link(*pair, 8e6, alpha) for key, alpha in latency_s.items() for pair in (key, key[::-1])]
+    network = Network.from_links("chain", [Site(name) for name in "abcd"], links)
+    reduce = (("d", "c"), ("c", "b"), ("b", "a"))
+    shard = Shard(1.0, "a", reduce, tuple(route[::-1] for route in reduce), chunk_bytes)
+    beta = 8 / 8e6
+    expected = 2 * sum(latency_s.values()) + 5 * beta * chunk_bytes + beta * MB
+    assert cost(plan_of("abcd", MB, shard), network).seconds == pytest.approx(expected)
+
+
+def test_a_routed_edge_pays_every_hop() -> None:
+    links = [Link(s, d, 8e6, 0.1) for s, d in ("ab", "ba", "bc", "cb")]
+    network = Network.from_links("chain", [Site(name) for name in "abc"], links)
+    shard = Shard(1.0, "a", (("c", "b", "a"),), (("a", "b", "c"),), 1000)
+    spent = cost(plan_of("ac", MB, shard), network)
+    assert spent.fill_seconds == pytest.approx(4 * 0.1 + 3 * 0.001)
+    assert spent.egress_bytes.tolist() == [MB, 2 * MB, MB]
+
+
+def test_a_chunk_is_never_larger_than_its_shard() -> None:
+    network = uniform("ab")
+    small = plan_of("ab", 100, star("a", "b", chunk_bytes=10**6))
+    assert cost(small, network).seconds == pytest.approx(0.0001 + 0.0001)
+
+
+def test_shards_that_share_a_link_share_its_bandwidth() -> None:
+    network = uniform("ab")
+    halves = plan_of("ab", MB, star("a", "b", 0.5), star("b", "a", 0.5))
+    assert cost(halves, network).transfer_seconds == pytest.approx(1.0)
+
+
+def test_the_nic_of_the_root_is_the_bottleneck_of_a_star() -> None:
+    network = uniform("abcd", a={"ingress_bps": 12e6, "egress_bps": 16e6})
+    spent = cost(plan_of("abcd", MB, star("a", "bcd")), network)
+    assert spent.transfer_seconds == pytest.approx(3 * 8e6 / 12e6)
+    assert spent.bottleneck == "ingress of a"
+    slow_out = uniform("abcd", a={"egress_bps": 4e6})
+    assert cost(plan_of("abcd", MB, star("a", "bcd")), slow_out).bottleneck == "egress of a"
+
+
+def test_what_a_site_receives_does_not_load_what_it_sends_through() -> None:
+    only_up = Shard(1.0, "a", (("b", "a"), ("c", "a")), (), 1000)
+    network = uniform("abc", a={"egress_bps": 1.0, "ingress_bps": 8e6}, b={"ingress_bps": 1.0})
+    spent = cost(plan_of("abc", MB, only_up), network)
+    assert (spent.transfer_seconds, spent.bottleneck) == (pytest.approx(2.0), "ingress of a")
+
+
+def test_a_trunk_is_shared_by_all_that_crosses_it() -> None:
+    zones = {"a": {"zone": "x"}, "b": {"zone": "x"}, "c": {"zone": "y"}, "d": {"zone": "y"}}
+    trunks = (Trunk("y-x", "y", "x", 10e6), Trunk("out", "x", "*", 100e6))
+    network = uniform("abcd", trunks=trunks, **zones)
+    spent = cost(plan_of("abcd", MB, star("a", "bcd")), network)
+    assert spent.transfer_seconds == pytest.approx(2 * 8e6 / 10e6)
+    assert spent.bottleneck == "trunk y-x"
+
+
+# --- store and forward --------------------------------------------------------------------------------------
+
+
+def test_store_and_forward_waits_for_the_slowest_leaf_before_it_sends_back() -> None:
+    links = [Link("b", "a", 8e6), Link("c", "a", 4e6, 0.5), Link("a", "b", 8e6), Link("a", "c", 2e6, 0.25)]
+    network = Network.from_links("star", [Site(name) for name in "abc"], links)
+    spent = cost(plan_of("abc", MB, star("a", "bc")), network, pipelined=False)
+    assert spent.seconds == pytest.approx((2 + 0.5) + (4 + 0.25))
+    assert spent.fill_seconds == 0
+
+
+def test_scatter_and_multicast_of_crew_take_one_after_the_other() -> None:
+    """CREW's blocks on a mesh: every link carries a third of the tensor towards a root, then a third back."""
+    network = uniform("abc", latency_s=0.1)
+    plan = plan_of("abc", 3 * MB, *(star(root, "abc".replace(root, ""), 1 / 3) for root in "abc"))
+    assert cost(plan, network, pipelined=False).seconds == pytest.approx(2 * (1 + 0.1))
+
+
+def test_uneven_blocks_meet_on_a_link_and_share_it() -> None:
+    """Link a->b first carries b's block and, from when a's block is complete, also a's result."""
+    network = uniform("ab")
+    plan = plan_of("ab", 4 * MB, star("a", "b", 0.25), star("b", "a", 0.75))
+    # 0-1 s: b sends 1 MB to a, and a sends 3 MB to b. From 1 s a->b holds 2 MB of those and 1 MB of a's result: at
+    # half rate each, the result is through at 3 s and the block at 4 s. Then b sends its result of 3 MB back.
+    assert cost(plan, network, pipelined=False).seconds == pytest.approx(7.0)
+
+
+def test_leaves_share_the_nic_of_their_root() -> None:
+    network = uniform("abc", a={"ingress_bps": 8e6})
+    spent = cost(plan_of("abc", MB, star("a", "bc")), network, pipelined=False)
+    assert spent.seconds == pytest.approx(2 + 1)
+
+
+def test_a_relay_forwards_when_it_has_everything() -> None:
+    links = [Link(s, d, 8e6) for s, d in ("ab", "ba", "bc", "cb")]
+    network = Network.from_links("chain", [Site(name) for name in "abc"], links)
+    plan = plan_of("ac", MB, Shard(1.0, "a", (("c", "b", "a"),), (("a", "b", "c"),), 1000))
+    assert cost(plan, network, pipelined=False).seconds == pytest.approx(4.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(max_sites=6), factor=st.sampled_from((0.5, 2.0, 4.0)))
+def test_more_capacity_makes_everything_proportionally_faster(problem: Problem, factor: float) -> None:
+    network, members, nbytes = problem
+    still = Network(network.name, network.sites, network.bandwidth_bps, trunks=network.trunks)
+    plan = planner("multi-star").function(still, members, nbytes, planner_options("multi-star", {}))
+    for pipelined in (True, False):
+        before, after = (cost(plan, net, pipelined).seconds for net in (still, still.scaled(factor)))
+        assert after == pytest.approx(before / factor)
+
+
+# --- hops ---------------------------------------------------------------------------------------------------
+
+
+def test_flatten_lists_every_hop_with_its_route_and_shard() -> None:
+    network = uniform("abc")
+    first = Shard(0.5, "a", (("c", "b", "a"), ("b", "a")), (("a", "b"), ("a", "c")), 1)
+    second = Shard(0.5, "b", (("a", "b"), ("c", "b")), (("b", "c", "a"), ("b", "c")), 1)
+    hops = flatten(plan_of("abc", 100, first, second), network)
+    assert hops.src.tolist() == [2, 1, 1, 0, 2, 0, 0, 1, 2, 1]
+    assert hops.dst.tolist() == [1, 0, 0, 1, 1, 1, 2, 2, 0, 2]
+    assert hops.route.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 6, 7]
+    assert hops.shard.tolist() == [0, 0, 0, 1, 1, 0, 0, 1, 1, 1]
+    assert hops.route_start.tolist() == [2, 1, 0, 2, 0, 0, 1, 1]
+    assert hops.route_end.tolist() == [0, 0, 1, 1, 1, 2, 0, 2]
+    assert hops.reduce_routes == 4
+
+
+def test_flatten_works_without_broadcast() -> None:
+    network = uniform("ab")
+    plan = plan_of("ab", 100, Shard(1.0, "a", (("b", "a"),), (), 1), Shard(1.0, "b", (("a", "b"),), (), 1))
+    assert flatten(plan, network).reduce_routes == 2
+    assert cost(plan, network).transfer_seconds == pytest.approx(100 * 8 / 8e6)
+
+
+def test_flatten_names_a_site_that_the_network_does_not_have() -> None:
+    with pytest.raises(UnknownName, match="'z'"):
+        flatten(plan_of("az", 100, star("a", "z")), uniform("abc"))
+
+
+def test_bytes_per_link_adds_up_what_crosses_each_link() -> None:
+    network = uniform("abc")
+    plan = plan_of("abc", 1000, star("a", "bc", 0.25), Shard(0.75, "b", (("c", "a", "b"), ("a", "b")), (), 1))
+    assert bytes_per_link(plan, network).tolist() == [[0, 250 + 2 * 750, 250], [250, 0, 0], [250 + 750, 0, 0]]
+
+
+def test_a_transfer_alone_is_limited_by_link_nics_and_trunk() -> None:
+    zones = {"a": {"zone": "x", "egress_bps": 5e6}, "b": {"zone": "x"}, "c": {"zone": "y", "ingress_bps": 3e6}}
+    network = uniform("abc", trunks=(Trunk("y-x", "y", "x", 2e6),), **zones)
+    assert (hop_rate_bps(network) / 1e6).tolist() == [[0, 5, 3], [8, 0, 3], [2, 2, 0]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), name=st.sampled_from(("ring", "star", "balanced-tree", "spanning-tree", "plink")))
+def test_longest_path_is_the_longest_way_up_and_down(problem: Problem, name: str) -> None:
+    network, members, nbytes = problem
+    plan = planner(name).function(network, members, nbytes, planner_options(name, {}))
+    hops = flatten(plan, network)
+    weight = np.random.default_rng(nbytes).uniform(0, 1, len(hops.route_shard))
+    found = longest_path(hops, weight, len(plan.shards), len(network))
+    numbered = iter(weight)
+    weights = [[next(numbered) for _ in tree] for phase in ("reduce", "broadcast") for tree in _trees(plan, phase)]
+    for s, shard in enumerate(plan.shards):
+        up = {r[0]: (r[-1], w) for r, w in zip(shard.reduce, weights[s], strict=True)}
+        down = {r[-1]: (r[0], w) for r, w in zip(shard.broadcast, weights[len(plan.shards) + s], strict=True)}
+        assert found[s] == pytest.approx(_height(up) + _height(down))
+
+
+def _trees(plan: Plan, phase: str) -> list[tuple[tuple[str, ...], ...]]:
+    return [getattr(shard, phase) for shard in plan.shards]
+
+
+def _height(parent: dict[str, tuple[str, float]]) -> float:
+    def above(site: str) -> float:
+        return parent[site][1] + above(parent[site][0]) if site in parent else 0.0
+
+    return max((above(site) for site in parent), default=0.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_smaller_chunks_and_less_latency_never_cost_more(problem: Problem) -> None:
+    network, members, nbytes = problem
+    plan = planner("spanning-tree").function(network, members, nbytes, planner_options("spanning-tree", {}))
+    spent = cost(plan, network)
+    assert spent.fill_seconds >= 0
+    fine = replace(plan, shards=tuple(replace(shard, chunk_bytes=1) for shard in plan.shards))
+    assert cost(fine, network).seconds <= spent.seconds * (1 + 1e-12)
+    still = Network(network.name, network.sites, network.bandwidth_bps, trunks=network.trunks)
+    assert cost(plan, still).seconds <= spent.seconds * (1 + 1e-12)
+    assert math.isclose(cost(plan, still).transfer_seconds, spent.transfer_seconds)
