@@ -137,7 +137,7 @@ class SymmetricTrees(TreeSource):
         other_side = inside & ~one_side
         a, b = self.links.T
         across = np.flatnonzero((one_side[a] & other_side[b]) | (one_side[b] & other_side[a]))
-        candidates = across[across != column.links[position]]
+        candidates: Indices = across[across != column.links[position]]
         if self.max_height is None:
             return candidates
         return np.array([c for c in candidates.tolist() if self._low_enough(np.append(rest, c), column.root)], int)
