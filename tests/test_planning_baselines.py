@@ -38,7 +38,10 @@ BASELINE_OPTIONS: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-QUICK: dict[str, dict[str, object]] = {"topoadopt": {"iterations": 10}}
+QUICK: dict[str, dict[str, object]] = {
+    "topoadopt": {"iterations": 10},
+    "auto": {"planners": ("star", "ring", "optimal")},
+}
 """For planners that search as long as they are told to: what holds for all plans holds for hasty ones, too."""
 
 

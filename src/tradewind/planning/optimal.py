@@ -29,7 +29,7 @@ from tradewind.network import Network
 from tradewind.planning import Clock, no_clock
 from tradewind.planning.arborescence import Parents
 from tradewind.planning.bound import bound
-from tradewind.planning.few_trees import Trees, best_few
+from tradewind.planning.few_trees import ATTEMPTS, Trees, best_few
 from tradewind.planning.packing import (
     SIMPLEX_ROWS,
     Column,
@@ -66,8 +66,10 @@ class OptimalOptions:
     """Stop within this share of the limit; by default 1e-6, or 1e-3 where that takes minutes (over 600 capacities)."""
     time_limit_s: float = 20.0
     """Return the best so far after this many seconds, where the caller has a clock."""
+    attempts: int = ATTEMPTS
+    """Searches for the best few trees under `max_trees`; the best of them counts."""
     seed: int = 0
-    """For the local search under `max_trees`."""
+    """For these searches."""
 
     def __post_init__(self) -> None:
         if self.max_trees is not None and self.max_trees < 1:
@@ -78,6 +80,8 @@ class OptimalOptions:
             raise ValueError(f"height_in must be 'hops' or 'ms', not {self.height_in!r}")
         if self.gap is not None and not 0 <= self.gap < 1:
             raise ValueError(f"gap must be at least 0 and below 1, not {self.gap}")
+        if self.attempts < 0:
+            raise ValueError(f"attempts must not be negative, not {self.attempts}")
         if not self.time_limit_s > 0:
             raise ValueError(f"time_limit_s must be above zero, not {self.time_limit_s}")
 
@@ -95,8 +99,16 @@ def plan_optimal(
     columns, rates_bps = packing.columns, packing.packed.rates_bps
     if options.max_trees is not None and int((rates_bps > 0).sum()) > options.max_trees:
         enough_bps = packing.limit_bps * (1 - _gap(packing.source, options))
-        rng = np.random.default_rng(options.seed)
-        few = best_few(packing.source, columns, packing.packed, options.max_trees, enough_bps, rng, out_of_time)
+        few = best_few(
+            packing.source,
+            columns,
+            packing.packed,
+            options.max_trees,
+            enough_bps,
+            np.random.default_rng(options.seed),
+            out_of_time,
+            options.attempts,
+        )
         columns, rates_bps = list(few.columns), few.rates_bps
     return _plan(network, members, nbytes, packing.source, columns, rates_bps, packing.limit_bps)
 
