@@ -17,8 +17,8 @@ from tradewind.planning.cost import cost
 SOME = ("star", "ring", "all-to-all", "spanning-tree", "optimal")
 
 
-@given(problems(max_sites=6))
-@settings(max_examples=15)
+@given(problems(max_sites=5))
+@settings(max_examples=10)
 def test_it_is_never_slower_than_any_planner_that_it_tried(problem: Problem) -> None:
     network, members, nbytes = problem
     chosen = make_plan("auto", network, nbytes, members, planners=SOME)
@@ -32,7 +32,7 @@ def test_it_is_never_slower_than_any_planner_that_it_tried(problem: Problem) -> 
 
 
 def test_a_small_tensor_goes_the_quickest_way_and_a_large_one_the_widest() -> None:
-    network = load_network("ec2-hotcloud18")
+    network = load_network("mesh", n=6, seed=1, latency_ms=50)
     some = ("star", "all-to-all", "multi-star", "relay", "optimal")
     small, large = (make_plan("auto", network, nbytes, planners=some) for nbytes in (64, 10**9))
     forest = make_plan("optimal", network, 64)

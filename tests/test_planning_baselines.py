@@ -40,7 +40,7 @@ BASELINE_OPTIONS: list[tuple[str, dict[str, object]]] = [
 
 QUICK: dict[str, dict[str, object]] = {
     "topoadopt": {"iterations": 10},
-    "auto": {"planners": ("star", "ring", "optimal")},
+    "auto": {"planners": ("star", "all-to-all", "spanning-tree")},
 }
 """For planners that search as long as they are told to: what holds for all plans holds for hasty ones, too."""
 

@@ -13,7 +13,8 @@ from tradewind.planning import planner, planner_names, planner_options, resolve_
 from tradewind.planning.bound import bound
 from tradewind.planning.cost import cost
 
-QUICK_PLANNERS = [name for name in planner_names() if name not in ("auto", "topoadopt")]
+QUICK_PLANNERS = [name for name in planner_names() if name not in ("auto", "topoadopt", "blink", "mtree")]
+"""Without those that only choose among others' plans, and those that solve an integer program for every network."""
 
 
 def mesh(n: int, mbps: float, **site: float) -> Network:
