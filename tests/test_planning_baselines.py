@@ -32,6 +32,7 @@ BASELINE_OPTIONS: list[tuple[str, dict[str, object]]] = [
     ("balanced-tree", {"arity": 1}),
     ("balanced-tree", {"arity": 3}),
     ("hierarchical", {"inter": "star"}),
+    ("hierarchical", {"intra": "ring"}),
     ("plink", {"groups": 1}),
     ("plink", {"groups": 2, "inter": "ring"}),
     ("psld", {"aggregators": 1}),

@@ -186,6 +186,15 @@ def test_shuffle_splits_around_a_contended_worker_and_comes_back_when_it_is_over
     assert shuffle.slow_racks == frozenset()
 
 
+def test_shuffle_finds_a_contended_worker_behind_an_uplink_that_is_as_slow() -> None:
+    run = LockStep("shuffle", rack_network([5, 3]), adjust_every=20)
+    shuffle = run.policy
+    assert isinstance(shuffle, Shuffle)
+    for _ in range(45):
+        run.step(slow_workers="r0w4", slow_uplink="r0")
+    assert shuffle.slow_workers == {"r0w4"}, "its turns as representative must not acquit it: there all are slow"
+
+
 def test_shuffle_finds_the_contended_uplink_among_all_racks_and_comes_back_when_it_is_over() -> None:
     run = LockStep("shuffle", rack_network([3, 3, 3, 3]), adjust_every=20)
     shuffle = run.policy

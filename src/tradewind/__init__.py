@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tradewind.planning.check import check
     from tradewind.planning.cost import Cost, cost
     from tradewind.planning.plan import Plan, Prediction, Shard
+    from tradewind.runtime.group import Group, Handle, connect
+    from tradewind.runtime.kvstore import KVStore
 
 __version__ = "0.1.0"
 
@@ -35,11 +37,18 @@ _HOMES = {
     "Plan": "tradewind.planning.plan",
     "Prediction": "tradewind.planning.plan",
     "Shard": "tradewind.planning.plan",
+    "Group": "tradewind.runtime.group",
+    "Handle": "tradewind.runtime.group",
+    "connect": "tradewind.runtime.group",
+    "KVStore": "tradewind.runtime.kvstore",
 }
 
 __all__ = [
     "Bound",
     "Cost",
+    "Group",
+    "Handle",
+    "KVStore",
     "Link",
     "Network",
     "Plan",
@@ -50,6 +59,7 @@ __all__ = [
     "__version__",
     "bound",
     "check",
+    "connect",
     "cost",
     "load_network",
     "make_plan",

@@ -6,11 +6,15 @@
     │   ├── BadNetwork           a network that breaks a rule, or a file that is no network
     │   ├── BadPlan              a plan that breaks a rule, or a file that is no plan
     │   ├── BadOption            an option that a planner, policy or verb does not take
+    │   ├── BadArray             an array that cannot be synchronised, or ranks that disagree about it
     │   └── UnknownName          no network, planner, site, ... of that name
     ├── ImpossibleProblem        the input is fine, but the problem has no solution   exit 3
     │   ├── InfeasiblePlan       no plan of that kind exists on this network
     │   └── DisconnectedMembers  members that cannot reach each other
     ├── RemoteFault              another process, machine or link failed              exit 1
+    │   ├── BadFrame             a peer sent bytes that are not our protocol
+    │   ├── NotAdmitted          wrong secret, wrong version, wrong run: one side refused the other
+    │   └── PeerLost             a worker or the controller died, left, or cannot be reached
     └── InternalError            our bug: please report it                            exit 1
 
 Messages name what, where and the value, and end with what to do about it.
@@ -50,6 +54,10 @@ class BadOption(InputError):
     """An option that is not taken, or a value that it does not take."""
 
 
+class BadArray(InputError):
+    """An array that cannot be synchronised, or ranks that disagree about its size, type or operation."""
+
+
 class UnknownName(InputError):
     """Nothing of that kind has that name."""
 
@@ -82,6 +90,18 @@ class DisconnectedMembers(ImpossibleProblem):
 
 class RemoteFault(TradewindError):
     """Another process, machine or link failed."""
+
+
+class BadFrame(RemoteFault):
+    """Bytes that are not our protocol; the connection they came on is closed."""
+
+
+class NotAdmitted(RemoteFault):
+    """One side of a connection refused the other."""
+
+
+class PeerLost(RemoteFault):
+    """A worker or the controller died, left, or cannot be reached."""
 
 
 class InternalError(TradewindError):

@@ -13,7 +13,20 @@ from typing import Annotated
 
 import typer
 
-from tradewind.cli import check, compare, draw, network, networks, plan, planners, reproduce
+from tradewind.cli import (
+    bench,
+    check,
+    compare,
+    controller,
+    draw,
+    network,
+    networks,
+    plan,
+    planners,
+    reproduce,
+    simulate,
+    timeline,
+)
 from tradewind.cli.guard import guarded, set_debug
 from tradewind.cli.planner_flags import PlannerFlagsCommand
 
@@ -36,7 +49,11 @@ for _name, _module in (
     ("check", check),
     ("compare", compare),
     ("draw", draw),
+    ("simulate", simulate),
+    ("timeline", timeline),
     ("reproduce", reproduce),
+    ("controller", controller),
+    ("bench", bench),
 ):
     _paragraphs = (_module.run.__doc__ or "").split("\n\n")
     app.command(

@@ -24,3 +24,5 @@ class Panel:
     y_label: str
     series: tuple[Series, ...]
     log_y: bool = False
+    categories: tuple[str, ...] = ()
+    """Names along the x axis instead of numbers: `x` counts them from 0, and the series are bars side by side."""

@@ -1,4 +1,4 @@
-"""Curves side by side, as papers show their results: one colour per competitor, in every panel the same."""
+"""Curves or bars side by side, as papers show their results: one colour per competitor, in every panel the same."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ if TYPE_CHECKING:
 
 _PANEL = (4.2, 3.1)
 _PER_ROW = 3
-_HEAD, _LEGEND_ROW = 0.55, 0.24
+_BARS_WIDE = 0.8
+"""The share of a category's room that its bars take."""
+_OVER_BARS, _OVER_CURVES = 1.15, 1.05
+"""How far an axis goes beyond its highest value: bars have a number on top."""
+_HEAD, _LEGEND_ROW, _LEGEND_LINE = 0.55, 0.24, 0.6
 _MARKERS = "os^Dv<>P"
 
 
 def panels_figure(title: str, panels: Sequence[Panel]) -> Figure:
-    """All panels, up to three in a row, with one legend below."""
-    columns = min(_PER_ROW, len(panels))
+    """All panels, up to three in a row (four make a square), with one legend below."""
+    columns = 2 if len(panels) == 4 else min(_PER_ROW, len(panels))
     rows = math.ceil(len(panels) / columns)
     labels = list(dict.fromkeys(series.label for panel in panels for series in panel.series if not series.reference))
-    entries = len({series.label for panel in panels for series in panel.series})
-    per_row = 2 * columns + 1
-    foot = 0.2 + _LEGEND_ROW * math.ceil(entries / per_row)
-    title_width = text_size(title, style.TITLE_POINTS, bold=True)[0] + 0.4
-    width, height = max(_PANEL[0] * columns, title_width), _PANEL[1] * rows + _HEAD + foot
+    entries = {series.label for panel in panels for series in panel.series}
+    width = max(_PANEL[0] * columns, text_size(title, style.TITLE_POINTS, bold=True)[0] + 0.4)
+    widest = max(text_size(entry, style.TEXT_POINTS)[0] for entry in entries) + _LEGEND_LINE
+    per_row = max(1, min(2 * columns + 1, int(width / widest)))
+    foot = 0.2 + _LEGEND_ROW * math.ceil(len(entries) / per_row)
+    height = _PANEL[1] * rows + _HEAD + foot
     inside = ConstrainedLayoutEngine(rect=(0, foot / height, 1, 1 - (_HEAD + foot) / height))
     figure = Figure(figsize=(width, height), facecolor=style.PAPER, layout=inside)
     at, size = (0.15 / width, 1 - 0.35 / height), style.TITLE_POINTS
@@ -42,7 +47,8 @@ def panels_figure(title: str, panels: Sequence[Panel]) -> Figure:
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, number + 1)
         for series in panel.series:
-            handles.setdefault(series.label, _draw(axes, series, labels))
+            drawn = _draw_bars(axes, series, panel, labels) if panel.categories else _draw(axes, series, labels)
+            handles.setdefault(series.label, drawn)
         _dress(axes, panel)
     figure.legend(
         handles=list(handles.values()),
@@ -71,19 +77,36 @@ def _draw(axes: Axes, series: Series, labels: list[str]) -> object:
     )[0]
 
 
+def _draw_bars(axes: Axes, series: Series, panel: Panel, labels: list[str]) -> object:
+    """One bar in each category, beside those of the other series; a reference is a dash across the category."""
+    if series.reference:
+        half = _BARS_WIDE / 2
+        ends = [x - half for x in series.x], [x + half for x in series.x]
+        return axes.hlines(series.y, *ends, color=style.LIMIT, lw=1.2, ls=(0, (3, 2)))
+    competitors = [other.label for other in panel.series if not other.reference]
+    width = _BARS_WIDE / len(competitors)
+    offset = (competitors.index(series.label) - (len(competitors) - 1) / 2) * width
+    colour = style.TREE_COLOURS[labels.index(series.label) % len(style.TREE_COLOURS)]
+    bars = axes.bar([x + offset for x in series.x], series.y, width=width, color=colour)
+    axes.bar_label(bars, fmt="{:.3g}", size=0.8 * style.SMALL_POINTS, color=style.QUIET, rotation=90, padding=2)
+    return bars
+
+
 def _dress(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title, size=style.TEXT_POINTS, color=style.INK, parse_math=False)
     axes.set_xlabel(panel.x_label, size=style.TEXT_POINTS, color=style.QUIET, parse_math=False)
     axes.set_ylabel(panel.y_label, size=style.TEXT_POINTS, color=style.QUIET, parse_math=False)
     axes.tick_params(labelsize=style.SMALL_POINTS, labelcolor=style.QUIET, color=style.FAINT)
-    axes.grid(color=style.FAINT, lw=0.6)
+    axes.grid(color=style.FAINT, lw=0.6, axis="y" if panel.categories else "both")
     axes.set_axisbelow(True)
+    if panel.categories:
+        axes.set_xticks(range(len(panel.categories)), panel.categories, rotation=40, ha="right", rotation_mode="anchor")
     if panel.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.dataLim.y1 * (_OVER_BARS if panel.categories else _OVER_CURVES) or 1)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tradewind.network import Network
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes
-from tradewind.planning.two_level import Inter, plan_two_level
+from tradewind.planning.two_level import Inter, plan_sliced, plan_two_level
 
 
 @dataclass(frozen=True)
 class HierarchicalOptions:
-    """How the zones' leaders all-reduce among themselves."""
+    """How the zones' leaders all-reduce among themselves, and how they get what they sum."""
 
     inter: Inter = "ring"
+    intra: Literal["star", "ring"] = "star"
+    """star: one leader a zone; ring: everybody in a zone leads a slice of the tensor, which comes around the zone's
+    ring (BlueConnect, and what DS-Sync counts as hierarchical). Then `inter` must be ring, too."""
+
+    def __post_init__(self) -> None:
+        if self.intra == "ring" and self.inter != "ring":
+            raise ValueError(f"with intra 'ring' inter must be 'ring', not {self.inter!r}.")
 
 
 def plan_hierarchical(network: Network, members: tuple[str, ...], nbytes: int, options: HierarchicalOptions) -> Plan:
@@ -28,4 +36,6 @@ def plan_hierarchical(network: Network, members: tuple[str, ...], nbytes: int, o
     for name in members:
         zone = network.site(name).zone
         groups.setdefault(("zone", zone) if zone is not None else ("site", name), []).append(name)
+    if options.intra == "ring":
+        return plan_sliced("hierarchical", Routes(network), members, nbytes, list(groups.values()))
     return plan_two_level("hierarchical", Routes(network), members, nbytes, list(groups.values()), options.inter)

@@ -48,10 +48,10 @@ def flatten(plan: Plan, network: Network) -> Hops:
     route_shard = np.concatenate([np.repeat(shards, counts) for counts in trees_per_phase])
     index = network.index
     try:
-        sites = np.array([index[site] for site in chain.from_iterable(routes)], dtype=np.int64)
+        sites = np.array(list(map(index.__getitem__, chain.from_iterable(routes))), dtype=np.int64)
     except KeyError as error:
         raise UnknownName("site", str(error.args[0]), network.names) from None
-    length = np.array([len(route) for route in routes], dtype=np.int64)
+    length = np.array(list(map(len, routes)), dtype=np.int64)
     last = np.cumsum(length) - 1
     is_source = np.ones(len(sites), dtype=bool)
     is_source[last] = False
@@ -88,11 +88,16 @@ def hop_rate_bps(network: Network) -> Matrix:
 def longest_path(hops: Hops, weight: npt.NDArray[np.float64], shards: int, sites: int) -> npt.NDArray[np.float64]:
     """For each shard, the largest sum of route weights from a leaf up to the root and down to a leaf again.
 
-    Trees are followed by pointer jumping, all shards at once: after k steps each site has seen 2^k ancestors.
+    Trees are followed by pointer jumping, all shards at once: after k steps each site has seen 2^k ancestors. Only
+    sites that some route touches are looked at.
     """
     total = np.zeros(shards)
+    touched = np.zeros(sites, dtype=bool)
+    touched[hops.route_start] = touched[hops.route_end] = True
+    column = np.cumsum(touched) - 1
+    starts, ends, sites = column[hops.route_start], column[hops.route_end], int(touched.sum())
     for phase in (slice(0, hops.reduce_routes), slice(hops.reduce_routes, None)):
-        shard, start, end = (a[phase] for a in (hops.route_shard, hops.route_start, hops.route_end))
+        shard, start, end = (a[phase] for a in (hops.route_shard, starts, ends))
         child, parent = (start, end) if phase.start == 0 else (end, start)
         towards = np.tile(np.arange(sites), (shards, 1))
         cost = np.zeros((shards, sites))

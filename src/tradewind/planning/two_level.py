@@ -50,3 +50,32 @@ def plan_two_level(
     shown = ", ".join(leaders[:_LEADERS_SHOWN]) + (", ..." if len(leaders) > _LEADERS_SHOWN else "")
     reason = f"{len(groups)} groups, led by {shown}" if len(groups) > 1 else f"one group, led by {shown}"
     return Plan(planner, routes.network.name, members, nbytes, shards, reason=reason)
+
+
+def plan_sliced(
+    planner: str, routes: Routes, members: tuple[str, ...], nbytes: int, groups: Sequence[Sequence[str]]
+) -> Plan:
+    """The same with a slice of the tensor for everybody in a group, so that no leader's NIC is the bottleneck.
+
+    Slice k is summed along the ring of each group up to its k-th member; those members all-reduce it on a ring of their
+    own, and the result runs around the groups again (BlueConnect). In groups of fewer members some lead several slices.
+    """
+    slices = max(len(group) for group in groups)
+    shards = []
+    for k in range(slices):
+        leaders = [group[k % len(group)] for group in groups]
+        up: dict[str, str] = {}
+        down: dict[str, str] = {}
+        for leader, group in zip(leaders, groups, strict=True):
+            turn = k % len(group)
+            after = [*group[turn + 1 :], *group[:turn]]
+            for place, name in enumerate(after):
+                up[name] = after[place + 1] if place + 1 < len(after) else leader
+                down[name] = after[place - 1] if place else leader
+        trees = list(ring_trees(leaders)) if len(leaders) > 1 else [(leaders[0], {}, {})]
+        shards += [
+            tree_shard(routes, nbytes, 1 / (slices * len(trees)), root, up | between, down | back)
+            for root, between, back in trees
+        ]
+    reason = f"{len(groups)} groups, {slices} slices, each with a leader in every group"
+    return Plan(planner, routes.network.name, members, nbytes, tuple(shards), reason=reason)

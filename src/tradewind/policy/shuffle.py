@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from tradewind.errors import BadOption
@@ -12,6 +13,9 @@ from tradewind.policy.follow import Follower
 from tradewind.policy.patterns import Pattern, grid_pattern, rack_pattern
 from tradewind.policy.racks import racks_of
 from tradewind.policy.roster import Running
+
+SMALL_RACK = 2
+"""A rack of so many has no rounds at home while one of its workers is away."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,15 @@ class Shuffle(Follower):
         if finished is None or ended.repaired or not self._rack_of:
             return
         kind = ended.scope, len(ended.members)
-        self._workers.timed(*kind, finished.seconds, ended.members)
-        racks = {self._rack_of[name] for name in ended.members if name in self._rack_of}
-        if len(racks) > 1:
-            self._uplinks.timed(*kind, finished.seconds, racks)
+        homes = [self._rack_of[name] for name in ended.members if name in self._rack_of]
+        suspects = ended.members
+        if len(set(homes)) > 1:
+            self._uplinks.timed(*kind, finished.seconds, set(homes))
+            # Away from home the uplink is what limits everybody alike, which says nothing about a worker's own NIC:
+            # such rounds count for those only who have none at home.
+            size = Counter(self._rack_of.values())
+            suspects = tuple(name for name in suspects if size[self._rack_of.get(name, "")] <= SMALL_RACK)
+        self._workers.timed(*kind, finished.seconds, suspects)
 
     def _adjust(self) -> None:
         slow_racks, slow_workers = self._uplinks.check(), self._workers.check()

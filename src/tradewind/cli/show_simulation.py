@@ -1,0 +1,134 @@
+"""Simulations as tables and as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tradewind.network import Network
+    from tradewind.sim import SimulationResult
+
+_BUSIEST_LINKS = 10
+
+
+def show(results: list[SimulationResult], network: Network, links: bool) -> None:
+    """A table with one row a scheme, and what it wasted; `links` adds the busiest links."""
+    from tradewind.cli.output import console
+    from tradewind.units import format_duration, format_size
+
+    out, first = console(), results[0]
+    head = f"{network.name}: {len(first.workers)} workers, {format_size(first.nbytes)}"
+    out.print(f"{head}, {format_duration(first.seconds)} of training, seed {first.seed}")
+    out.print(_table(results, network))
+    out.print(
+        "rounds, wait: per worker; scale, sync: per round; wasted: wait in vain; used, busiest: of links and NICs"
+    )
+    for result in results:
+        for what, nbytes in (("discarded", result.discarded_bytes), ("lost to failures", result.lost_bytes)):
+            if nbytes:
+                out.print(f"{result.scheme.name}: {format_size(nbytes)} {what}")
+    if links:
+        for result in results:
+            out.print(_links_table(result, network))
+
+
+def _table(results: list[SimulationResult], network: Network) -> Table:
+    from tradewind.cli.output import table
+    from tradewind.units import format_duration, format_size
+
+    made = table(
+        "scheme",
+        ">rounds",
+        ">scale",
+        ">sync",
+        ">limit",
+        ">of limit",
+        ">wait",
+        ">wasted",
+        ">computing",
+        ">sent",
+        ">used",
+        ">busiest",
+    )
+    for result in results:
+        limit_s, took_s = result.limit_s(network)
+        shown = result.finished_rounds > 0
+        made.add_row(
+            result.scheme.name,
+            f"{result.rounds_per_worker:.1f}",
+            f"{result.average_scale:.1f}" if shown else "-",
+            format_duration(result.average_sync_s) if shown else "-",
+            format_duration(limit_s) if math.isfinite(limit_s) else "-",
+            f"{100 * limit_s / took_s:.0f}%" if math.isfinite(limit_s) else "-",
+            format_duration(result.average_wait_s) if shown else "-",
+            format_duration(result.wasted_wait_s),
+            f"{100 * result.compute_share:.0f}%",
+            format_size(result.total_bytes),
+            f"{100 * result.utilisation:.1f}%",
+            f"{100 * result.peak_utilisation:.1f}%",
+        )
+    return made
+
+
+def _links_table(result: SimulationResult, network: Network) -> Table:
+    import numpy as np
+
+    from tradewind.cli.output import table
+    from tradewind.units import format_size
+
+    made = table("link", ">sent", ">used", title=f"{result.scheme.name}: busiest links")
+    possible = result.link_capacity_bytes > 0
+    used = np.divide(
+        result.link_bytes, result.link_capacity_bytes, out=np.zeros_like(result.link_bytes), where=possible
+    )
+    for key in np.argsort(-used, axis=None, kind="stable")[:_BUSIEST_LINKS]:
+        i, j = divmod(int(key), len(network))
+        if result.link_bytes[i, j]:
+            link = f"{network.names[i]}->{network.names[j]}"
+            made.add_row(link, format_size(float(result.link_bytes[i, j])), f"{100 * used[i, j]:.1f}%")
+    return made
+
+
+def as_json(result: SimulationResult, network: Network) -> dict[str, Any]:
+    """The result with the keys of docs/cli.md."""
+    limit_s, took_s = result.limit_s(network)
+    scheme = result.scheme
+    return {
+        "network": result.network,
+        "scheme": scheme.name,
+        "policy": scheme.policy,
+        "planner": scheme.planner,
+        "execution": scheme.execution,
+        "discipline": scheme.discipline,
+        "seed": result.seed,
+        "bytes": result.nbytes,
+        "seconds": result.seconds,
+        "rounds_per_worker": result.rounds_per_worker,
+        "rounds": result.finished_rounds,
+        "steps": result.steps,
+        "average_scale": result.average_scale,
+        "average_sync_seconds": result.average_sync_s,
+        "average_wait_seconds": result.average_wait_s,
+        "wasted_wait_seconds": result.wasted_wait_s,
+        "limit_seconds": limit_s,
+        "share_of_limit": limit_s / took_s,
+        "computing": result.compute_share,
+        "sent_bytes": result.total_bytes,
+        "discarded_bytes": result.discarded_bytes,
+        "lost_bytes": result.lost_bytes,
+        "utilisation": result.utilisation,
+        "peak_utilisation": result.peak_utilisation,
+        "workers": [
+            {"name": w.name, "steps": w.steps, "rounds": w.rounds, "wait_seconds": w.wait_s, "sync_seconds": w.sync_s}
+            for w in result.workers
+        ],
+        "link_bytes": {
+            f"{network.names[i]}->{network.names[j]}": float(result.link_bytes[i, j])
+            for i, j in zip(*result.link_bytes.nonzero(), strict=True)
+        },
+        "flows": result.flows,
+        "events": result.events,
+    }

@@ -1,0 +1,81 @@
+"""`tradewind timeline TRACE --out F.png`: what every worker did when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tradewind.cli.arguments import JsonOption
+
+if TYPE_CHECKING:
+    from tradewind.trace import Trace
+
+EXAMPLE = "tradewind timeline trace.jsonl --out timeline.png --to 10s"
+MOST_ROWS = 64
+
+
+def run(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A file from `simulate --trace`: .jsonl, .csv, .parquet.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", metavar="F.png", help="The picture: .png, .svg, .pdf.")] = None,
+    begin: Annotated[str, typer.Option("--from", metavar="TIME", help="Where the picture begins.")] = "0s",
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Where it ends; the run's end.")] = None,
+    workers: Annotated[
+        str | None, typer.Option("--workers", metavar="A,B,...", help="Only these workers, in this order.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Draw a trace: one row a worker, with its steps, its waits and its rounds."""
+    from tradewind.cli.output import check_out, print_json, write_whole
+    from tradewind.cli.resolve import parse_names
+    from tradewind.errors import BadOption, UnknownName
+    from tradewind.figures import PICTURE_SUFFIXES, render
+    from tradewind.trace import read_trace
+    from tradewind.units import parse_duration
+
+    if out is None and not json:
+        raise BadOption("nothing to do: give a picture with --out, or ask for --json.")
+    check_out(out, PICTURE_SUFFIXES)
+    found = read_trace(trace)
+    known = sorted({r.site for r in found.records if r.kind in ("compute", "wait", "sync")})
+    if not known:
+        raise BadOption(f"{trace} holds no workers: there is nothing to draw.")
+    chosen = parse_names(workers, "--workers") or tuple(known)
+    for name in chosen:
+        if name not in known:
+            raise UnknownName("worker", name, known)
+    begin_s = parse_duration(begin)
+    end_s = parse_duration(end) if end is not None else max(r.end_s for r in found.records)
+    if not begin_s < end_s:
+        raise BadOption(f"--from {begin} is not before the end at {end_s:g} s.")
+    if out is not None:
+        from tradewind.figures.timeline import timeline_figure
+
+        if len(chosen) > MOST_ROWS:
+            typer.echo(f"drawing the first {MOST_ROWS} of {len(chosen)} workers; choose with --workers", err=True)
+        write_whole(out, render(timeline_figure(found, chosen[:MOST_ROWS], begin_s, end_s), out.suffix))
+    if json:
+        print_json(_summary(found, chosen, begin_s, end_s))
+    elif out is not None:
+        typer.echo(f"wrote {out}", err=True)
+
+
+def _summary(trace: Trace, workers: tuple[str, ...], begin_s: float, end_s: float) -> list[dict[str, object]]:
+    """How long each worker did what between the two times."""
+    spent = {name: {"compute": 0.0, "wait": 0.0, "sync": 0.0, "failure": 0.0} for name in workers}
+    for record in trace.records:
+        if record.site in spent and record.kind in spent[record.site] and not record.peer:
+            spent[record.site][record.kind] += max(0.0, min(record.end_s, end_s) - max(record.start_s, begin_s))
+    return [
+        {
+            "worker": name,
+            "compute_seconds": kinds["compute"],
+            "wait_seconds": kinds["wait"],
+            "sync_seconds": kinds["sync"],
+            "down_seconds": kinds["failure"],
+        }
+        for name, kinds in spent.items()
+    ]

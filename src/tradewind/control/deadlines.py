@@ -1,0 +1,46 @@
+"""Every time limit of a run, from one setting: how long a silence may be before somebody counts as lost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tradewind.errors import BadOption
+
+DEFAULT_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """What follows from `patience_s`."""
+
+    patience_s: float = DEFAULT_PATIENCE_S
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.patience_s) and self.patience_s > 0):
+            raise BadOption(f"patience {self.patience_s} s makes no sense: give a finite number of seconds above zero.")
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Between two signs of life: several may be late or lost before a worker is."""
+        return self.patience_s / 6
+
+    @property
+    def silence_s(self) -> float:
+        """A worker, controller or busy data connection that is silent for longer is lost."""
+        return self.patience_s * 0.8
+
+    @property
+    def handshake_s(self) -> float:
+        """For a connection to be made and both sides to prove themselves."""
+        return self.patience_s / 3
+
+    @property
+    def gather_s(self) -> float:
+        """For all workers to join: machines do not start at the same time."""
+        return self.patience_s * 4
+
+    @property
+    def straggler_s(self) -> float:
+        """For the last member of a round to become ready after the first: training steps differ a lot."""
+        return self.patience_s * 20

@@ -1,0 +1,137 @@
+"""Sums, means, extremes and products of chunks, in the order in which they are given.
+
+Sixteen-bit floats are added in float32 and rounded once a site: half the bytes on the wire without half the digits lost
+at every addition. numpy has no bfloat16, so its arrays are 16-bit patterns (`uint16`); a bfloat16 is the upper half
+of a float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.errors import BadArray
+
+Array = npt.NDArray[Any]
+
+BLOCK_BYTES = 256 * 1024
+"""Worked on at a time, so that what one part brought into the cache is still there for the next."""
+
+OPERATIONS = ("sum", "mean", "min", "max", "product")
+_UFUNCS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "mean": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "product": np.multiply,
+}
+_STORAGE: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+    "int32": np.dtype(np.int32),
+    "int64": np.dtype(np.int64),
+}
+DTYPES = tuple(_STORAGE)
+
+
+def storage_of(dtype: str) -> np.dtype[Any]:
+    """How numpy holds items of that type."""
+    if dtype not in _STORAGE:
+        raise BadArray(f"arrays of {dtype} cannot be synchronised. Convert to one of {', '.join(DTYPES)}.")
+    return _STORAGE[dtype]
+
+
+def name_dtype(array: Array) -> str:
+    """The name of an array's type, refused if it is none of ours."""
+    name = array.dtype.name
+    storage_of(name)
+    if not array.dtype.isnative:
+        raise BadArray(f"an array of {name} in foreign byte order cannot be synchronised. Use array.astype({name!r}).")
+    return name
+
+
+def check_operation(op: str, dtype: str, weighted: bool = False) -> None:
+    """Refuse what cannot be computed."""
+    if op not in OPERATIONS:
+        raise BadArray(f"no operation is called {op!r}. Known: {', '.join(OPERATIONS)}.")
+    if op == "mean" and dtype.startswith("int"):
+        raise BadArray(f"the mean of {dtype} is not a whole number. Use op='sum', or convert to float64.")
+    if weighted and op != "mean":
+        raise BadArray(f"weights go with op='mean', not with {op!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How a round's chunks are combined at one site."""
+
+    dtype: str
+    op: str
+    weight: float = 1.0
+    """What the site's own array is multiplied with."""
+    root_scale: float = 1.0
+    """What a finished sum is multiplied with at the root."""
+
+    @property
+    def gathers(self) -> bool:
+        """Whether all parts of a sum have to be there at once, to be rounded once."""
+        return self.dtype in ("float16", "bfloat16")
+
+    def combine(self, out: Array, own: Array | None, parts: Sequence[Array], finish: bool = False) -> None:
+        """out = own x weight, if given, and the parts, folded from left to right; `out` may be one of them.
+
+        `finish`: this completes the sum at the root.
+        """
+        scale = self.root_scale if finish else 1.0
+        step = BLOCK_BYTES // out.itemsize
+        with np.errstate(all="ignore"):  # an infinity is a result like any other
+            for start in range(0, len(out), step):
+                block = slice(start, start + step)
+                mine = None if own is None else own[block]
+                self._fold(out[block], mine, [part[block] for part in parts], scale)
+
+    def _fold(self, out: Array, own: Array | None, parts: list[Array], scale: float) -> None:
+        if self.gathers:
+            wide = [_widen(part, self.dtype) for part in ([] if own is None else [own]) + parts]
+            total = wide[0]
+            if own is not None and self.weight != 1.0:
+                total *= np.float32(self.weight)
+            for part in wide[1:]:
+                _UFUNCS[self.op](total, part, out=total)
+            if scale != 1.0:
+                total *= np.float32(scale)
+            _narrow(total, out, self.dtype)
+            return
+        first, rest = parts[0] if own is None else own, parts if own is not None else parts[1:]
+        if own is not None and self.weight != 1.0:
+            first = np.multiply(own, out.dtype.type(self.weight), out=out)
+        for part in rest:
+            first = _UFUNCS[self.op](first, part, out=out)
+        if first is not out and not rest:
+            out[...] = first
+        if scale != 1.0:
+            np.multiply(out, out.dtype.type(scale), out=out)
+
+
+def _widen(part: Array, dtype: str) -> npt.NDArray[np.float32]:
+    """A copy in float32."""
+    if dtype == "float16":
+        return part.astype(np.float32)
+    return np.left_shift(part.astype(np.uint32), 16).view(np.float32)
+
+
+def _narrow(total: npt.NDArray[np.float32], out: Array, dtype: str) -> None:
+    """Rounded to nearest, ties to even."""
+    if dtype == "float16":
+        out[...] = total
+        return
+    bits = total.view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    not_a_number = np.isnan(total)
+    rounded[not_a_number] = (bits[not_a_number] >> 16) | 0x40  # rounding up must not turn NaN into infinity
+    out[...] = rounded

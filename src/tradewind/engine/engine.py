@@ -1,0 +1,398 @@
+"""The engine: what one site does about every chunk, as a state machine without I/O.
+
+Theory of operation. A shard's chunks climb its reduce tree and come down its broadcast tree, each by itself:
+
+- a **leaf** may send every chunk at once, straight from its array;
+- a site with **children** adds their contributions to its own, always in the plan's order of children, so that the same
+  inputs give the same bits whatever the network does. The child whose turn it is is added while it is received
+  (ADD); who comes out of turn is kept and added when it is due (`Combine`). A finished sum goes up;
+- the **root** turns a finished sum around at once: its chunk goes down while later ones still climb;
+- who gets a result puts it in its place (STORE) and passes it on;
+- a **helper**, no member, has no array: it keeps what it sums or passes on until that has left;
+- a **relay** passes on what its header's path says, without knowing the plan.
+
+A round is complete here when every chunk of the result is final and every chunk that others need has left. Chunks of a
+round that is not open yet, or of a newer version of its plan, are kept until it is. Chunks of rounds that are over, of
+older versions, and chunks that have come before are discarded. A chunk that fits no plan raises `BadFrame`: its
+connection is to be closed.
+
+Opening and closing a round apart, no event's cost grows with arrays or plans, so drivers can hold one lock for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tradewind.engine import events as ev
+from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, Source, Transmit
+from tradewind.engine.buffers import Buffers
+from tradewind.engine.early import Early, EarlyChunks
+from tradewind.engine.receiving import RoundState, ShardState, Sum
+from tradewind.engine.sending import Flow, Forward, Outbox
+from tradewind.errors import BadFrame, InternalError
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+
+
+class Engine:
+    """One site's data plane."""
+
+    def __init__(self, run: int, site: int) -> None:
+        self.run, self.site = run, site
+        self._rounds: dict[int, RoundState] = {}
+        self._closed: set[int] = set()
+        self._floor = 0
+        self._early = EarlyChunks()
+        self._buffers = Buffers()
+        self._outboxes: dict[int, Outbox] = {}
+        self._actions: list[Action] = []
+
+    def handle(self, event: ev.Event) -> list[Action]:
+        """What to do about an event. Raises BadFrame where a peer is at fault, before anything has changed."""
+        self._actions = []
+        match event:
+            case ev.HeaderReceived(peer, header):
+                self._header(peer, header)
+            case ev.Received(action):
+                self._received(action)
+            case ev.Transmitted(action):
+                self._transmitted(action)
+            case ev.LinkIdle(peer):
+                outbox = self._outbox(peer)
+                outbox.idle += 1
+                self._serve(outbox)
+            case ev.Combined(action):
+                self._combined(action)
+            case ev.OpenRound():
+                self._open(event)
+            case ev.CloseRound(number):
+                self._close(number)
+            case ev.ForgetBelow(number):
+                self._forget_below(number)
+        return self._actions
+
+    @property
+    def kept_bytes(self) -> int:
+        """In all buffers that the driver keeps for us now."""
+        return self._buffers.total_bytes
+
+    @property
+    def open_rounds(self) -> tuple[int, ...]:
+        """Rounds that are being worked on."""
+        return tuple(sorted(self._rounds))
+
+    def waiting_for(self) -> tuple[int, ...]:
+        """Sites whose chunks some open round still needs; not quick, for when nothing moves."""
+        return tuple(sorted({origin for state in self._rounds.values() for origin in state.late()}))
+
+    # --- rounds --------------------------------------------------------------------------------------------
+
+    def _open(self, event: ev.OpenRound) -> None:
+        known = self._rounds.get(event.round)
+        if event.round in self._closed or event.round < self._floor or (known and known.version >= event.version):
+            raise InternalError(f"round {event.round} is opened in version {event.version}, but it was before.")
+        if known:
+            self._drop(known)
+        state = self._rounds[event.round] = RoundState(self.run, event)
+        for shard in state.shards:
+            if shard.up is not None and shard.work.chunks:
+                self._offer(shard.up)
+        for early in self._early.take(event.round, event.round, event.version):
+            self._end_early(early, state)
+        if not state.remaining:
+            self._actions.append(RoundComplete(state.number, state.version))
+
+    def _end_early(self, early: Early, state: RoundState) -> None:
+        """What came early can be used now, unless it should not have come."""
+        header, buffer = early.header, early.buffer
+        if header.plan_version < state.version:
+            self._doom(buffer)
+            return
+        try:
+            shard = state.expect(self.site, early.origin, header)
+            if header.phase is Phase.BROADCAST and shard.work.receives:
+                raise BadFrame(f"round {header.round}: {early.origin} sent a result before {self.site} contributed.")
+        except BadFrame as error:
+            self._doom(buffer)
+            self._actions.append(PeerFaulty(early.origin, str(error)))
+            return
+        self._buffers.give(buffer, state.number)
+        if shard.inbound[header.phase, early.origin].mark_seen(header):
+            self._take(state, shard, early.origin, header, buffer)
+        else:
+            self._doom(buffer)
+
+    def _close(self, number: int) -> None:
+        self._closed.add(number)
+        state = self._rounds.pop(number, None)
+        if state is not None:
+            self._drop(state)
+        self._drop_early(number, number)
+
+    def _forget_below(self, number: int) -> None:
+        self._floor = max(self._floor, number)
+        for old in [old for old in self._rounds if old < self._floor]:
+            self._drop(self._rounds.pop(old))
+        self._drop_early(0, self._floor - 1)
+        self._closed = {closed for closed in self._closed if closed >= self._floor}
+
+    def _drop(self, state: RoundState) -> None:
+        for shard in state.shards:
+            for flow in shard.flows:
+                flow.closed = True
+        self._buffers.doom_round(state.number, self._actions)
+
+    def _drop_early(self, first_round: int, last_round: int) -> None:
+        for early in self._early.take(first_round, last_round):
+            self._doom(early.buffer)
+
+    # --- frames coming in ------------------------------------------------------------------------------------
+
+    def _header(self, peer: int, header: FrameHeader) -> None:
+        if header.run != self.run:
+            raise BadFrame(f"a frame belongs to another run ({header.run:#x}, not {self.run:#x}).")
+        if header.path and not (header.path[header.hop] == self.site and header.path[header.hop - 1] == peer):
+            raise BadFrame(f"a frame from {peer} has come to {self.site}, but its path is {header.path}.")
+        if header.kind is FrameKind.MESSAGE:
+            raise BadFrame("a control message came on a data connection.")
+        if header.kind is FrameKind.ACK:
+            self._acknowledged(peer, header)
+        elif header.round < self._floor or header.round in self._closed:
+            self._actions.append(Receive(How.DISCARD, peer, header))
+        elif header.path and header.hop < len(header.path) - 1:
+            self._keep(peer, header, None)
+        else:
+            self._chunk(peer, header)
+
+    def _chunk(self, peer: int, header: FrameHeader) -> None:
+        state = self._rounds.get(header.round)
+        if state is None or header.plan_version > state.version:
+            self._early.admit(peer, header)
+            self._keep(peer, header, None)
+            return
+        if header.plan_version < state.version:
+            self._actions.append(Receive(How.DISCARD, peer, header))
+            return
+        origin = header.path[0] if header.path else peer
+        shard = state.expect(self.site, origin, header)
+        if not shard.inbound[header.phase, origin].mark_seen(header):
+            self._actions.append(Receive(How.DISCARD, peer, header))
+            return
+        work = shard.work
+        if header.phase is Phase.BROADCAST and work.receives:
+            self._actions.append(Receive(How.STORE, peer, header))
+            return
+        if header.phase is Phase.REDUCE and work.in_place and not (state.gathers and len(work.children) > 1):
+            sum_ = shard.sums.setdefault(header.index, Sum())
+            if not sum_.busy and shard.place[origin] == sum_.applied:
+                sum_.busy = True
+                finish = work.is_root and sum_.applied + 1 == len(work.children)
+                self._actions.append(Receive(How.ADD, peer, header, own=sum_.applied == 0, finish=finish))
+                return
+        self._keep(peer, header, state.number)
+
+    def _keep(self, peer: int, header: FrameHeader, owner: int | None) -> None:
+        buffer = self._buffers.new(header.payload_bytes, owner, pins=1)
+        self._actions.append(Receive(How.KEEP, peer, header, buffer))
+
+    def _received(self, action: Receive) -> None:
+        header, buffer = action.header, action.buffer
+        if action.how is How.DISCARD:
+            return
+        if buffer is not None and not self._buffers.unpin(buffer, self._actions):
+            return
+        if header.path and header.hop < len(header.path) - 1:
+            assert buffer is not None
+            self._buffers[buffer].waiting = 1
+            outbox = self._outbox(header.path[header.hop + 1])
+            outbox.forward(replace(header, hop=header.hop + 1), buffer)
+            self._serve(outbox)
+            return
+        origin = header.path[0] if header.path else action.peer
+        state = self._rounds.get(header.round)
+        if buffer is not None and self._buffers[buffer].round is None:
+            self._received_early(Early(origin, header, buffer), state)
+        elif state is not None and state.version == header.plan_version:
+            shard = state.shards[header.shard]
+            if action.how is How.STORE:
+                self._final(state, shard, header.index, None)
+                self._finished(state, shard, header.phase, origin)
+            elif action.how is How.ADD:
+                self._added(state, shard, header.index, 1)
+            else:
+                assert buffer is not None
+                self._take(state, shard, origin, header, buffer)
+
+    def _received_early(self, early: Early, state: RoundState | None) -> None:
+        header = early.header
+        if header.round in self._closed or header.round < self._floor:
+            self._early.left(early)
+            self._doom(early.buffer)
+        elif state is not None and header.plan_version <= state.version:
+            self._early.left(early)
+            self._end_early(early, state)
+        else:
+            self._early.put(early)
+
+    # --- summing -----------------------------------------------------------------------------------------------
+
+    def _take(self, state: RoundState, shard: ShardState, origin: int, header: FrameHeader, buffer: int) -> None:
+        """A kept chunk is there and may be used."""
+        if header.phase is Phase.REDUCE:
+            shard.sums.setdefault(header.index, Sum()).kept[shard.place[origin]] = buffer
+            self._advance(state, shard, header.index)
+        else:
+            self._final(state, shard, header.index, buffer)
+
+    def _advance(self, state: RoundState, shard: ShardState, index: int) -> None:
+        """Add what is kept and due, if nobody is adding."""
+        sum_, work = shard.sums[index], shard.work
+        if sum_.busy:
+            return
+        places: list[int] = []
+        while sum_.applied + len(places) in sum_.kept:
+            places.append(sum_.applied + len(places))
+        complete = sum_.applied + len(places) == len(work.children)
+        if not places or (state.gathers and not complete):
+            return
+        parts = tuple(sum_.kept.pop(place) for place in places)
+        own = sum_.applied == 0 and work.contributes
+        if not work.in_place and sum_.into is None:
+            sum_.into = self._buffers.new(self._buffers[parts[0]].nbytes, state.number) if own else parts[0]
+        if parts == (sum_.into,) and not own:  # a helper's first part: it is the sum so far
+            self._added(state, shard, index, 1)
+            return
+        sum_.busy = True
+        action = Combine(
+            state.number, state.version, work.shard, index, own, parts, sum_.into, work.is_root and complete
+        )
+        for buffer in action.buffers:
+            self._buffers.pin(buffer)
+        self._actions.append(action)
+
+    def _combined(self, action: Combine) -> None:
+        alive = [self._buffers.unpin(buffer, self._actions) for buffer in action.buffers]
+        state = self._rounds.get(action.round)
+        if state is None or state.version != action.version:
+            return
+        assert all(alive)
+        for buffer in action.parts:
+            if buffer != action.into:
+                self._doom(buffer)
+        self._added(state, state.shards[action.shard], action.index, len(action.parts))
+
+    def _added(self, state: RoundState, shard: ShardState, index: int, parts: int) -> None:
+        sum_, work = shard.sums[index], shard.work
+        sum_.busy = False
+        first = sum_.applied
+        sum_.applied += parts
+        if work.in_place:
+            for child in work.children[first : sum_.applied]:
+                self._finished(state, shard, Phase.REDUCE, child)
+        if sum_.applied < len(work.children):
+            self._advance(state, shard, index)
+            return
+        del shard.sums[index]
+        if work.is_root:
+            self._final(state, shard, index, sum_.into)
+        else:
+            assert shard.up is not None
+            self._send(state, shard, [shard.up], index, sum_.into)
+
+    def _final(self, state: RoundState, shard: ShardState, index: int, buffer: int | None) -> None:
+        """A chunk of the result is known here."""
+        if shard.work.receives:
+            self._progress(state)
+        self._send(state, shard, shard.down, index, buffer)
+
+    def _finished(self, state: RoundState, shard: ShardState, phase: Phase, origin: int) -> None:
+        """A chunk takes no room here any more: let its sender know, now and then."""
+        header = state.ack_due(self.run, shard, phase, origin)
+        if header is not None:
+            self._acknowledge(header.path[1] if header.path else origin, header)
+
+    # --- frames going out ----------------------------------------------------------------------------------------
+
+    def _send(self, state: RoundState, shard: ShardState, flows: list[Flow], index: int, buffer: int | None) -> None:
+        if buffer is not None:
+            self._buffers[buffer].waiting = len(flows)
+            if not flows:
+                raise InternalError(f"round {state.number}: chunk {index} of shard {shard.work.shard} goes nowhere.")
+        for flow in flows:
+            flow.ready[index] = 1
+            if buffer is not None:
+                flow.buffers[index] = buffer
+            self._offer(flow)
+
+    def _offer(self, flow: Flow) -> None:
+        outbox = self._outbox(flow.route[1])
+        outbox.offer(flow)
+        self._serve(outbox)
+
+    def _serve(self, outbox: Outbox) -> None:
+        """Hand frames to idle connections."""
+        while outbox.idle and (entry := outbox.pop()) is not None:
+            outbox.idle -= 1
+            if isinstance(entry, Flow):
+                action = self._rounds[entry.round].next_chunk(entry)
+                outbox.offer(entry)
+            elif isinstance(entry, Forward):
+                action = Transmit(outbox.peer, entry.header, Source.KEPT, entry.buffer)
+            else:
+                action = entry
+            if action.buffer is not None:
+                self._buffers.pin(action.buffer)
+            self._actions.append(action)
+
+    def _transmitted(self, action: Transmit) -> None:
+        header, buffer = action.header, action.buffer
+        state = self._rounds.get(header.round)
+        if state is not None and state.version != header.plan_version:
+            state = None
+        is_ours = header.kind is FrameKind.CHUNK and header.hop < 2  # else an acknowledgement, or relayed
+        if buffer is not None:
+            kept = self._buffers[buffer]
+            kept.waiting -= 1
+            if not kept.waiting:
+                self._doom(buffer)
+                if is_ours and state is not None:
+                    self._left(state, header)
+            self._buffers.unpin(buffer, self._actions)
+        if is_ours and state is not None:
+            self._progress(state)
+
+    def _left(self, state: RoundState, header: FrameHeader) -> None:
+        """A chunk that was kept here has left: whoever sent it, or parts of it, may send more."""
+        shard = state.shards[header.shard]
+        came = Phase.REDUCE if shard.work.is_root else header.phase
+        for phase, origin in shard.inbound:
+            if phase is came:
+                self._finished(state, shard, phase, origin)
+
+    def _progress(self, state: RoundState) -> None:
+        state.remaining -= 1
+        if not state.remaining:
+            self._actions.append(RoundComplete(state.number, state.version))
+
+    def _acknowledge(self, peer: int, header: FrameHeader) -> None:
+        outbox = self._outbox(peer)
+        outbox.acks.append(header)
+        self._serve(outbox)
+
+    def _acknowledged(self, peer: int, header: FrameHeader) -> None:
+        if header.path and header.hop < len(header.path) - 1:
+            self._acknowledge(header.path[header.hop + 1], replace(header, hop=header.hop + 1))
+            return
+        state = self._rounds.get(header.round)
+        if state is None or state.version != header.plan_version or header.shard >= len(state.shards):
+            return
+        for flow in state.shards[header.shard].flows:
+            if flow.acknowledge(header.path[0] if header.path else peer, header):
+                self._offer(flow)
+
+    def _outbox(self, peer: int) -> Outbox:
+        if peer not in self._outboxes:
+            self._outboxes[peer] = Outbox(peer)
+        return self._outboxes[peer]
+
+    def _doom(self, buffer: int) -> None:
+        self._buffers.doom(buffer, self._actions)

@@ -1,0 +1,73 @@
+"""What the engine is told. Drivers make these, one at a time, under one lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tradewind.engine.actions import Combine, Receive, Transmit
+from tradewind.engine.layout import Layout
+from tradewind.wire.frames import FrameHeader
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRound:
+    """The round may be worked on: the plan is known, and so is the own array of a member."""
+
+    round: int
+    version: int
+    layout: Layout
+    gathers: bool = False
+    """Add only when all parts are there (see `Arithmetic.gathers`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRound:
+    """The round is committed or abandoned: nothing of it is needed any more."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetBelow:
+    """No round below this one is running anywhere."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderReceived:
+    """A frame's header came in; the answer starts with the one `Receive` that says where its payload goes."""
+
+    peer: int
+    header: FrameHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The payload is where it should be."""
+
+    action: Receive
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """The sum is computed."""
+
+    action: Combine
+
+
+@dataclass(frozen=True, slots=True)
+class LinkIdle:
+    """A connection to the peer can take a frame."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transmitted:
+    """The frame's bytes are on their way, and their source may change."""
+
+    action: Transmit
+
+
+Event = OpenRound | CloseRound | ForgetBelow | HeaderReceived | Received | Combined | LinkIdle | Transmitted

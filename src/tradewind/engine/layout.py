@@ -1,0 +1,194 @@
+"""What one site does in a plan, for an array of a given length: which items, in which chunks, from whom and to whom.
+
+Sites are numbers in the run's roster here, as in frames. Arrays are cut by items, never inside one, by
+`plan.split_points`, so that every site computes the same cuts.
+
+**Windows.** Some chunks have to be kept until they can be used or passed on: contributions that come out of turn or
+before the site itself has started, chunks that are relayed, sums at sites that are no members and so have no array of
+their own to put them in. The sender of such a flow may be ahead of what its receiver has finished with by `window`
+chunks and no more, which bounds what any site keeps to KEPT_BYTES a round. The window follows from the plan alone, so
+both ends know it without asking. A broadcast straight to a member is put where it belongs at once and needs none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tradewind.errors import BadPlan
+from tradewind.planning.plan import Plan, Route, Shard, split_points
+from tradewind.wire.frames import MAX_CHUNK_BYTES, MAX_PATH_SITES, Phase
+
+KEPT_BYTES = 48 * 2**20
+"""What a site keeps of a round beside its arrays, at most: see the windows above."""
+MIN_CHUNK_BYTES = 4096
+"""Chunks are not cut below this to fit the window: a plan with more flows than fit keeps more."""
+MIN_WINDOW = 2
+"""One chunk on its way while another is used."""
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """One site's part in one shard."""
+
+    shard: int
+    first_item: int
+    items: int
+    chunk_items: int
+    chunks: int
+    contributes: bool
+    """Adds its own array: a member."""
+    receives: bool
+    """Holds the result in its array at the end."""
+    in_place: bool
+    """Sums in its result array, whose items of this shard nobody needs before; else in a kept buffer."""
+    is_root: bool
+    children: Path
+    """Whose contributions to add, in this order."""
+    up: Path
+    """Where the sum goes: the whole route to the parent; empty at the root and where nothing is contributed."""
+    parent_down: int | None
+    """Who sends the result."""
+    down: tuple[Path, ...]
+    """Where the result goes on to."""
+
+    def span(self, index: int) -> tuple[int, int]:
+        """First item and end of a chunk, in the whole array."""
+        start = index * self.chunk_items
+        return self.first_item + start, self.first_item + min(start + self.chunk_items, self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One site's part in a plan."""
+
+    site: int
+    items: int
+    item_bytes: int
+    window: int
+    shards: tuple[ShardWork, ...]
+    """By number; shards too small to hold an item have no chunks."""
+    peers: tuple[int, ...]
+    """Whom it exchanges chunks with directly, relayed ones included."""
+    helpers: frozenset[int]
+    """Sites of the plan that are no members."""
+
+    def needs_window(self, phase: Phase, route: Path) -> bool:
+        """Whether the receiver of a flow that starts here, or a relay of it, may have to keep chunks."""
+        return phase is Phase.REDUCE or len(route) > 2 or route[-1] in self.helpers
+
+
+def lay_out(plan: Plan, roster: Mapping[str, int], site: str, items: int, item_bytes: int) -> Layout:
+    """The part of `site` in a valid plan."""
+    numbers = _numbers(plan, roster)
+    members = {numbers[name] for name in plan.members}
+    chunk_bytes, window = _chunks_and_window(plan, items * item_bytes)
+    here = roster[site]
+    spans = _spans(plan, items)
+    shards = tuple(
+        _shard_work(number, shard, spans[number], numbers, members, here, max(1, limit // item_bytes))
+        for number, (shard, limit) in enumerate(zip(plan.shards, chunk_bytes, strict=True))
+    )
+    return Layout(
+        here, items, item_bytes, window, shards, _peers(plan, numbers, here), frozenset(numbers.values()) - members
+    )
+
+
+def _numbers(plan: Plan, roster: Mapping[str, int]) -> dict[str, int]:
+    missing = [name for name in plan.sites if name not in roster]
+    if missing:
+        raise BadPlan(f"plan {plan.planner!r} passes through {missing[0]!r}, which has not joined the run.")
+    return {name: roster[name] for name in plan.sites}
+
+
+def _spans(plan: Plan, items: int) -> list[tuple[int, int]]:
+    """First item and count of each shard; shards without a broadcast split the array once for each root."""
+    groups: dict[str, list[int]] = {}
+    for number, shard in enumerate(plan.shards):
+        groups.setdefault("" if shard.broadcast else shard.root, []).append(number)
+    spans = [(0, 0)] * len(plan.shards)
+    for group in groups.values():
+        points = split_points([plan.shards[number].fraction for number in group], items)
+        for number, start, end in zip(group, points, points[1:], strict=False):
+            spans[number] = (start, end - start)
+    return spans
+
+
+def _routes(plan: Plan) -> list[tuple[int, Phase, Route]]:
+    return [
+        (number, phase, route)
+        for number, shard in enumerate(plan.shards)
+        for phase, tree in ((Phase.REDUCE, shard.reduce), (Phase.BROADCAST, shard.broadcast))
+        for route in tree
+    ]
+
+
+def _chunks_and_window(plan: Plan, nbytes: int) -> tuple[list[int], int]:
+    """The chunk size of each shard, and how many chunks of a flow may be under way, so that no site keeps too much."""
+    members = set(plan.members)
+    size = [min(shard.chunk_bytes, MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
+    keeping: Counter[str] = Counter()
+    for _, phase, route in _routes(plan):
+        if len(route) > MAX_PATH_SITES:
+            raise BadPlan(
+                f"plan {plan.planner!r}: a route of {len(route)} sites is too long; the most is {MAX_PATH_SITES}."
+            )
+        for site in route[1:-1]:
+            keeping[site] += 1
+        if phase is Phase.REDUCE or route[-1] not in members:
+            keeping[route[-1]] += 1
+    most_flows = max(keeping.values(), default=1)
+    fitting = max(MIN_CHUNK_BYTES, KEPT_BYTES // ((MIN_WINDOW + 1) * most_flows))
+    size = [min(chunk, fitting) for chunk in size]
+    kept: Counter[str] = Counter()
+    for number, _, route in _routes(plan):
+        for site in route[1:]:
+            kept[site] += size[number]
+    return size, max(MIN_WINDOW, KEPT_BYTES // (max(kept.values(), default=1) + 1))
+
+
+def _peers(plan: Plan, numbers: Mapping[str, int], here: int) -> tuple[int, ...]:
+    peers: set[int] = set()
+    for _, _, route in _routes(plan):
+        path = [numbers[name] for name in route]
+        if here in path:
+            place = path.index(here)
+            peers.update(path[max(0, place - 1) : place] + path[place + 1 : place + 2])
+    return tuple(sorted(peers))
+
+
+def _shard_work(
+    number: int,
+    shard: Shard,
+    span: tuple[int, int],
+    numbers: Mapping[str, int],
+    members: set[int],
+    here: int,
+    chunk_items: int,
+) -> ShardWork:
+    first_item, items = span
+    reduce = [tuple(numbers[name] for name in route) for route in shard.reduce]
+    broadcast = [tuple(numbers[name] for name in route) for route in shard.broadcast]
+    is_root = numbers[shard.root] == here
+    is_member = here in members
+    receives = is_member and (bool(broadcast) or is_root)
+    up = next((route for route in reduce if route[0] == here), ())
+    children = tuple(route[0] for route in reduce if route[-1] == here)
+    return ShardWork(
+        shard=number,
+        first_item=first_item,
+        items=items,
+        chunk_items=min(chunk_items, max(1, items)),
+        chunks=-(-items // min(chunk_items, max(1, items))),
+        contributes=is_member,
+        receives=receives,
+        in_place=receives,
+        is_root=is_root,
+        children=children,
+        up=up,
+        parent_down=next((route[0] for route in broadcast if route[-1] == here), None),
+        down=tuple(route for route in broadcast if route[0] == here),
+    )

@@ -1,0 +1,78 @@
+"""The payload side of a round: where each chunk lies, and the work that actions ask for, on numpy views.
+
+Drivers own the arrays and the buffers; this says which part of which array an action means. Nothing here needs the
+engine's lock: the engine hands out a chunk to one action at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tradewind.engine.actions import Combine, Receive, Source, Transmit
+from tradewind.engine.arithmetic import Arithmetic, Array, storage_of
+from tradewind.engine.layout import Layout
+
+Bytes = bytearray | memoryview
+
+
+class RoundPayload:
+    """One round's arrays at one site; helpers have none."""
+
+    def __init__(self, layout: Layout, arithmetic: Arithmetic, own: Array | None, result: Array | None) -> None:
+        self.layout, self.arithmetic = layout, arithmetic
+        self.storage = storage_of(arithmetic.dtype)
+        self.own = None if own is None else own.reshape(-1).view(self.storage)
+        self.result = None if result is None else result.reshape(-1).view(self.storage)
+
+    def chunk(self, array: Array | None, shard: int, index: int) -> Array:
+        """A chunk's part of the own array or the result."""
+        assert array is not None
+        start, end = self.layout.shards[shard].span(index)
+        return array[start:end]
+
+    def result_of(self, action: Receive) -> Array:
+        """Where a received chunk goes, for ADD and STORE."""
+        return self.chunk(self.result, action.header.shard, action.header.index)
+
+    def add(self, action: Receive, block: Array, first_item: int) -> None:
+        """Add a piece of a chunk that has come, from the chunk's item `first_item` on."""
+        here = slice(first_item, first_item + len(block))
+        out = self.result_of(action)[here]
+        if action.own:
+            own = self.chunk(self.own, action.header.shard, action.header.index)[here]
+            self.arithmetic.combine(out, own, [block], action.finish)
+        else:
+            self.arithmetic.combine(out, None, [out, block], action.finish)
+
+    def combine(self, action: Combine, buffers: Mapping[int, Bytes]) -> None:
+        """Do what a `Combine` asks for."""
+        parts = [self.items(buffers[number]) for number in action.parts]
+        own = None
+        if action.into is None:
+            out = self.chunk(self.result, action.shard, action.index)
+        else:
+            out = self.items(buffers[action.into])
+        if action.own:
+            own = self.chunk(self.own, action.shard, action.index)
+        elif action.into is None or action.into not in action.parts:
+            parts.insert(0, out)
+        self.arithmetic.combine(out, own, parts, action.finish)
+
+    def outgoing(self, action: Transmit) -> memoryview:
+        """The bytes of a chunk of INPUT or RESULT that is sent."""
+        shard, index = action.header.shard, action.header.index
+        if action.source is Source.RESULT:
+            return memoryview(self.chunk(self.result, shard, index).data).cast("B")
+        own = self.chunk(self.own, shard, index)
+        if self.arithmetic.weight != 1.0:
+            weighted = np.empty_like(own)
+            self.arithmetic.combine(weighted, own, [])
+            own = weighted
+        return memoryview(own.data).cast("B")
+
+    def items(self, buffer: Bytes) -> np.ndarray[Any, Any]:
+        """A buffer's bytes as items."""
+        return np.frombuffer(buffer, dtype=self.storage)

@@ -1,0 +1,146 @@
+"""What has come in of one round, and what is being summed: the state behind the engine's decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tradewind.engine.actions import Source, Transmit
+from tradewind.engine.events import OpenRound
+from tradewind.engine.layout import Layout, ShardWork
+from tradewind.engine.sending import Flow
+from tradewind.errors import BadFrame
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+
+
+@dataclass(slots=True)
+class Inbound:
+    """A flow that ends here: which chunks were seen, and how many are finished with and acknowledged."""
+
+    seen: bytearray
+    path: tuple[int, ...] = ()
+    """As its chunks say; empty for a direct one."""
+    finished: int = 0
+    acknowledged: int = 0
+
+    def mark_seen(self, header: FrameHeader) -> bool:
+        """Note that a chunk is here; False if it was before."""
+        fresh = not self.seen[header.index]
+        self.seen[header.index] = 1
+        self.path = header.path
+        return fresh
+
+
+@dataclass(slots=True)
+class Sum:
+    """A chunk that is being summed."""
+
+    applied: int = 0
+    """The first so many children are in it."""
+    busy: bool = False
+    """Somebody is adding to it: nobody else may."""
+    kept: dict[int, int] = field(default_factory=dict)
+    """Contributions that wait for their turn: the child's place to the buffer."""
+    into: int | None = None
+    """The buffer that it is summed in; None: the result, or nothing yet."""
+
+
+class ShardState:
+    """One shard of a round."""
+
+    __slots__ = ("down", "inbound", "place", "sums", "up", "work")
+
+    def __init__(self, run: int, opened: OpenRound, work: ShardWork) -> None:
+        layout = opened.layout
+        self.work = work
+        self.place = {child: place for place, child in enumerate(work.children)}
+        self.sums: dict[int, Sum] = {}
+        self.inbound = {(Phase.REDUCE, child): Inbound(bytearray(work.chunks)) for child in work.children}
+        if work.parent_down is not None:
+            self.inbound[Phase.BROADCAST, work.parent_down] = Inbound(bytearray(work.chunks))
+
+        def flow(phase: Phase, route: tuple[int, ...], source: Source, ready: bool) -> Flow:
+            window = layout.window if layout.needs_window(phase, route) else None
+            flags = bytearray(b"\1" * work.chunks) if ready else bytearray(work.chunks)
+            return Flow(run, opened.round, opened.version, work.shard, phase, route, work.chunks, window, source, flags)
+
+        summed = Source.RESULT if work.in_place else Source.KEPT
+        is_leaf = not work.children
+        self.up = flow(Phase.REDUCE, work.up, Source.INPUT if is_leaf else summed, is_leaf) if work.up else None
+        self.down = [flow(Phase.BROADCAST, route, summed, False) for route in work.down]
+
+    @property
+    def flows(self) -> list[Flow]:
+        """All that start here."""
+        return self.down if self.up is None else [self.up, *self.down]
+
+
+class RoundState:
+    """One round at one site."""
+
+    __slots__ = ("gathers", "layout", "number", "remaining", "shards", "version")
+
+    def __init__(self, run: int, opened: OpenRound) -> None:
+        self.number, self.version = opened.round, opened.version
+        self.layout: Layout = opened.layout
+        self.gathers = opened.gathers
+        self.shards = [ShardState(run, opened, work) for work in opened.layout.shards]
+        self.remaining = sum(state.work.chunks * (state.work.receives + len(state.flows)) for state in self.shards)
+        """Chunks of the result that are not final, and chunks that have not left."""
+
+    def expect(self, site: int, origin: int, header: FrameHeader) -> ShardState:
+        """The shard that a chunk belongs to, if the plan expects it at `site`."""
+        what = f"round {header.round}, shard {header.shard}, chunk {header.index}, {header.phase.name} from {origin}"
+        if header.shard >= len(self.shards):
+            raise BadFrame(f"{what}: the plan has {len(self.shards)} shards.")
+        shard = self.shards[header.shard]
+        if (header.phase, origin) not in shard.inbound:
+            raise BadFrame(f"{what}: the plan does not expect it at {site}.")
+        if header.chunks != shard.work.chunks:
+            raise BadFrame(f"{what}: it is one of {header.chunks} chunks, here of {shard.work.chunks}.")
+        expected = self.payload_bytes(shard.work, header.index)
+        if header.payload_bytes != expected:
+            raise BadFrame(f"{what}: it has {header.payload_bytes} bytes, not {expected}.")
+        return shard
+
+    def ack_due(self, run: int, shard: ShardState, phase: Phase, origin: int) -> FrameHeader | None:
+        """One more chunk of a flow takes no room here any more: the acknowledgement, when one is due.
+
+        A quarter of the window at a time: often enough that the sender never waits for one, rarely enough that they
+        cost nothing.
+        """
+        inbound = shard.inbound[phase, origin]
+        inbound.finished += 1
+        needs_none = phase is Phase.BROADCAST and not inbound.path and shard.work.receives
+        if needs_none or inbound.finished - inbound.acknowledged < max(1, self.layout.window // 4):
+            return None
+        inbound.acknowledged = inbound.finished
+        back = inbound.path[::-1]
+        return FrameHeader(
+            kind=FrameKind.ACK,
+            run=run,
+            round=self.number,
+            plan_version=self.version,
+            shard=shard.work.shard,
+            index=inbound.finished,
+            chunks=shard.work.chunks,
+            phase=phase,
+            hop=1 if back else 0,
+            path=back,
+        )
+
+    def late(self) -> set[int]:
+        """Sites whose chunks are still needed."""
+        inbound = [item for shard in self.shards for item in shard.inbound.items()]
+        return {origin for (_, origin), flow in inbound if not all(flow.seen)}
+
+    def next_chunk(self, flow: Flow) -> Transmit:
+        """A flow's next chunk, on its way."""
+        index = flow.next_index
+        header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index))
+        flow.next_index += 1
+        return Transmit(flow.route[1], header, flow.source, flow.buffers.pop(index, None))
+
+    def payload_bytes(self, work: ShardWork, index: int) -> int:
+        """How long a chunk is."""
+        start, end = work.span(index)
+        return (end - start) * self.layout.item_bytes

@@ -1,0 +1,129 @@
+"""What goes out, and in which order.
+
+Each peer has one queue for all its connections. Rounds are served in the order in which they started, which is the
+order of their numbers: first come, first served, and the same everywhere, so that no two sites wait for each other's
+later round. Within a round the chunk with the least progress, (index + 0.5) / chunks of its shard, goes first, whoever
+it comes from: leaves have all their chunks ready at once and would else block what is relayed. A round that has nothing
+to send just now holds up nobody. Acknowledgements go before everything: they are small, and somebody waits for them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+from tradewind.engine.actions import Source, Transmit
+from tradewind.engine.layout import Path
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """One edge of a shard's tree that starts here: its chunks leave in order of index, as the window allows."""
+
+    run: int
+    round: int
+    version: int
+    shard: int
+    phase: Phase
+    route: Path
+    chunks: int
+    window: int | None
+    """How far ahead of the receiver it may run; None: any."""
+    source: Source
+    ready: bytearray
+    """For each chunk, whether it may be sent."""
+    buffers: dict[int, int] = field(default_factory=dict)
+    """Where chunks are kept, for source KEPT."""
+    next_index: int = 0
+    acknowledged: int = 0
+    queued: bool = False
+    closed: bool = False
+
+    @property
+    def sendable(self) -> bool:
+        """Whether its next chunk may go now."""
+        index = self.next_index
+        return (
+            not self.closed
+            and index < self.chunks
+            and bool(self.ready[index])
+            and (self.window is None or index < self.acknowledged + self.window)
+        )
+
+    def acknowledge(self, receiver: int, header: FrameHeader) -> bool:
+        """Take an acknowledgement, if it is for this flow."""
+        if self.phase is not header.phase or self.route[-1] != receiver:
+            return False
+        self.acknowledged = max(self.acknowledged, min(header.index, self.next_index))
+        return True
+
+    def header(self, payload_bytes: int) -> FrameHeader:
+        """The header of its next chunk."""
+        relayed = len(self.route) > 2
+        return FrameHeader(
+            kind=FrameKind.CHUNK,
+            run=self.run,
+            payload_bytes=payload_bytes,
+            round=self.round,
+            plan_version=self.version,
+            shard=self.shard,
+            index=self.next_index,
+            chunks=self.chunks,
+            phase=self.phase,
+            hop=1 if relayed else 0,
+            path=self.route if relayed else (),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One chunk that is relayed."""
+
+    header: FrameHeader
+    buffer: int
+
+
+Entry = Flow | Forward
+
+
+class Outbox:
+    """The queue towards one peer."""
+
+    __slots__ = ("_heap", "_sequence", "acks", "idle", "peer")
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+        self.idle = 0
+        """How many connections wait for a frame."""
+        self.acks: deque[FrameHeader] = deque()
+        self._heap: list[tuple[int, float, int, Entry]] = []
+        self._sequence = 0
+
+    def offer(self, flow: Flow) -> None:
+        """Queue a flow's next chunk, if it may go and is not queued already."""
+        if not flow.queued and flow.sendable:
+            flow.queued = True
+            self._push(flow.round, (flow.next_index + 0.5) / flow.chunks, flow)
+
+    def forward(self, header: FrameHeader, buffer: int) -> None:
+        """Queue a relayed chunk."""
+        self._push(header.round, (header.index + 0.5) / header.chunks, Forward(header, buffer))
+
+    def pop(self) -> Transmit | Entry | None:
+        """What goes next: an acknowledgement as it is, or who may send a chunk; None if there is nothing."""
+        if self.acks:
+            return Transmit(self.peer, self.acks.popleft(), Source.NOTHING)
+        while self._heap:
+            entry = heapq.heappop(self._heap)[3]
+            if isinstance(entry, Flow):
+                entry.queued = False
+                if not entry.sendable:
+                    continue
+            return entry
+        return None
+
+    def _push(self, round_: int, progress: float, entry: Entry) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (round_, progress, self._sequence, entry))

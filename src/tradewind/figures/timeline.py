@@ -1,0 +1,116 @@
+"""What every worker did when: compute, wait, synchronise, fail."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tradewind.figures import style
+from tradewind.trace.records import Record, Trace
+from tradewind.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COMPUTE, WAIT, FAILURE = "#e4e9ee", "#f2c14e", style.LIMIT
+ROUNDS = tuple(style.TREE_COLOURS[k] for k in (0, 1, 2, 3, 4, 6))
+"""Without those that look like waiting or failing."""
+
+_ROW = 0.24
+_WIDTH, _LETTER = 13.0, 0.075
+_HEAD, _FOOT = 0.8, 0.45
+
+
+def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s: float) -> Figure:
+    """The workers' rows between two times; rounds are told apart by their colours."""
+    cut_links = [r for r in trace.kind("failure") if r.peer and r.end_s > begin_s and r.start_s < end_s]
+    rows = len(workers) + (1 if cut_links else 0)
+    names = 0.35 + _LETTER * max(len(name) for name in (*workers, *(["links down"] if cut_links else [])))
+    height = max(rows * _ROW, 1.2) + _HEAD + _FOOT
+    figure = Figure(figsize=(_WIDTH, height), facecolor=style.PAPER)
+    figure.text(
+        0.25 / _WIDTH,
+        1 - 0.36 / height,
+        _title(trace),
+        size=style.TITLE_POINTS,
+        weight="bold",
+        color=style.INK,
+        parse_math=False,
+    )
+    axes = figure.add_axes((names / _WIDTH, _FOOT / height, 1 - (names + 0.3) / _WIDTH, 1 - (_HEAD + _FOOT) / height))
+    _draw(axes, trace, workers, cut_links, begin_s, end_s)
+    handles = [
+        Patch(color=COMPUTE, label="compute"),
+        Patch(color=WAIT, label="wait for a round"),
+        Patch(color=ROUNDS[0], label="synchronise (a colour a round)"),
+    ]
+    if any(trace.kind("failure")):
+        handles.append(Patch(color=FAILURE, label="down"))
+    figure.legend(
+        handles=handles,
+        loc="upper right",
+        bbox_to_anchor=(1 - 0.25 / _WIDTH, 1 - 0.2 / height),
+        ncols=4,
+        frameon=False,
+        fontsize=style.TEXT_POINTS,
+        labelcolor=style.INK,
+        handlelength=1.2,
+        handleheight=0.9,
+        columnspacing=1.4,
+    )
+    return figure
+
+
+def _title(trace: Trace) -> str:
+    run = trace.run
+    if run is None:
+        return "Timeline"
+    return f"{run.peer} on {run.site}: {format_size(run.nbytes)} a round"
+
+
+def _draw(
+    axes: Axes, trace: Trace, workers: Sequence[str], cut_links: list[Record], begin_s: float, end_s: float
+) -> None:
+    row = {name: k for k, name in enumerate(workers)}
+    bars: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    for record in trace.records:
+        if record.site not in row or record.end_s <= begin_s or record.start_s >= end_s:
+            continue
+        colour = _colour(record)
+        if colour is not None:
+            start_s = max(record.start_s, begin_s)
+            bars[row[record.site], colour].append((start_s, min(record.end_s, end_s) - start_s))
+    for (k, colour), spans in bars.items():
+        tall = 0.92 if colour == FAILURE else 0.78
+        axes.broken_barh(spans, (k - tall / 2, tall), facecolors=colour, linewidth=0)
+    names = list(workers)
+    if cut_links:
+        spans = [(max(r.start_s, begin_s), min(r.end_s, end_s) - max(r.start_s, begin_s)) for r in cut_links]
+        axes.broken_barh(spans, (len(workers) - 0.39, 0.78), facecolors=FAILURE, alpha=0.5, linewidth=0)
+        names.append("links down")
+    axes.set(xlim=(begin_s, end_s), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)))
+    axes.set_yticklabels(names, parse_math=False)
+    axes.tick_params(axis="y", length=0, labelsize=style.SMALL_POINTS, labelcolor=style.INK)
+    axes.tick_params(axis="x", length=3, color=style.FAINT, labelsize=style.SMALL_POINTS, labelcolor=style.QUIET)
+    axes.xaxis.set_major_formatter(lambda seconds, _: format_duration(seconds) if seconds else "0")
+    axes.grid(axis="x", color=style.FAINT, lw=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def _colour(record: Record) -> str | None:
+    match record.kind:
+        case "compute":
+            return COMPUTE
+        case "wait":
+            return WAIT
+        case "sync":
+            return ROUNDS[(record.round or 0) % len(ROUNDS)]
+        case "failure":
+            return None if record.peer else FAILURE
+    return None

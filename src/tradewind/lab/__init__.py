@@ -1,0 +1,3 @@
+"""Emulated networks on one machine, and what to measure on them."""
+
+from __future__ import annotations

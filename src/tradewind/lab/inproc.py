@@ -1,0 +1,96 @@
+"""A network on one machine without any privilege: all ranks as threads of this process, on our own shaped transport.
+
+Everything but the links is real: the controller, the sockets, the engine, the sums. One interpreter carries all ranks,
+so there is a limit to how many bits per second it can move; a larger network is scaled down to a faithful miniature.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from tradewind.errors import InternalError
+from tradewind.network import Network
+from tradewind.planning import make_plan
+from tradewind.planning.cost import cost
+from tradewind.runtime.addresses import LOOPBACK, listen_on
+from tradewind.runtime.group import Group, connect
+from tradewind.runtime.shaping import ShapedNetwork
+
+CARRIED_BPS = 1e9
+"""What one process is trusted to carry, over all links; measured to leave room on two cores."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class WanTimes:
+    """Rounds of one planner on a shaped network, beside what was predicted for it."""
+
+    planner: str
+    scale: float
+    """Of the network that ran; times below are of that one."""
+    seconds: tuple[float, ...]
+    predicted_s: float
+    bound_s: float
+
+
+def run_inproc(
+    network: Network, body: Callable[[Group], T], shape: ShapedNetwork | None = None, **options: object
+) -> list[T]:
+    """Run `body` on a rank at every site; what it returned, in the order of sites. Raises the first error of any."""
+    with listen_on(LOOPBACK, 0) as probe:
+        address = f"{LOOPBACK}:{probe.getsockname()[1]}"
+    shaped = shape or ShapedNetwork(network)
+    secret = secrets.token_hex(16)
+
+    def rank_at(rank: int) -> T:
+        given = {"secret": secret, "network": network, "connections": 1, "shape": shaped, **options}
+        with connect(address, rank, len(network), **given) as group:  # type: ignore[arg-type]
+            answer = body(group)
+            group.barrier()
+            return answer
+
+    with ThreadPoolExecutor(len(network)) as pool:
+        futures = [pool.submit(rank_at, rank) for rank in range(len(network))]
+        return [future.result() for future in futures]
+
+
+def miniature(network: Network, planners: Iterable[str], nbytes: int, most_bps: float = CARRIED_BPS) -> float:
+    """The scale, at most 1, at which all that any of the planners carries at once fits into one process."""
+    scale = 1.0
+    for planner in planners:
+        spent = cost(make_plan(planner, network, nbytes), network)
+        carried_bps = 8.0 * float(spent.link_bytes.sum()) / spent.transfer_seconds
+        scale = min(scale, most_bps / carried_bps)
+    return scale
+
+
+def measure_wan(network: Network, planner: str, nbytes: int, rounds: int, scale: float = 1.0) -> WanTimes:
+    """Carry out rounds of a planner's plan on a shaped network, scaled; results are checked."""
+    small = network if scale == 1.0 else network.scaled(scale)
+    predicted = make_plan(planner, small, nbytes).predicted
+    assert predicted is not None
+    world = len(network)
+
+    def body(group: Group) -> list[float]:
+        array = np.full(max(1, nbytes // 4), group.rank + 1, np.float32)
+        out, times = np.empty_like(array), []
+        for _ in range(rounds + 1):
+            group.barrier()
+            start_s = time.monotonic()
+            group.all_reduce(array, out=out)
+            times.append(time.monotonic() - start_s)
+            if not (out == world * (world + 1) / 2).all():
+                raise InternalError(f"{group.names[group.rank]} has a wrong sum.")
+        return times[1:]
+
+    per_rank = run_inproc(small, body, planner=planner)
+    slowest = tuple(max(times) for times in zip(*per_rank, strict=True))
+    return WanTimes(planner, scale, slowest, predicted.seconds, predicted.bound_seconds)

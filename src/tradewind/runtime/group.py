@@ -1,0 +1,243 @@
+"""`tradewind.connect(...)`: a group of processes that all-reduce arrays.
+
+    with tradewind.connect("10.0.0.1:4000", rank=0, world=4, secret="...") as group:
+        total = group.all_reduce(gradients, op="mean")
+
+Every process of the group must ask for the same operations in the same order. An operation either succeeds on every
+member, or raises and leaves every input as it was.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tradewind.control import ControlOptions
+from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
+from tradewind.engine.arithmetic import Array, check_operation, name_dtype, storage_of
+from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
+from tradewind.network import Network
+from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.runtime.addresses import HostPort, choose_addresses, listen_on
+from tradewind.runtime.control_server import ControlServer
+from tradewind.runtime.shaping import ShapedNetwork
+from tradewind.runtime.worker import Worker
+from tradewind.wire.handshake import MIN_SECRET_BYTES, Credentials
+from tradewind.wire.messages import Operation
+
+SECRET_VARIABLE = "TRADEWIND_SECRET"
+STREAM_BYTES = 4 * 2**20
+"""What one TCP connection keeps under way with usual buffers; more bandwidth x delay needs more connections."""
+MAX_CONNECTIONS = 16
+
+
+class Handle:
+    """An operation that is under way."""
+
+    def __init__(self, result: Array) -> None:
+        self._result = result
+        self._done = threading.Event()
+        self._error: TradewindError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> Array:
+        """The result, when it is there. Raises what went wrong, and TimeoutError if it is not over in time."""
+        if not self._done.wait(timeout_s):
+            raise TimeoutError(f"the operation is not over after {timeout_s} s.")
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+        return self._result
+
+    def _end(self, error: TradewindError | None) -> None:
+        self._error = error
+        self._done.set()
+
+
+class Group:
+    """The processes of a run, from one of them. Made by `connect`."""
+
+    def __init__(self, worker: Worker, server: ControlServer | None, rank: int) -> None:
+        self._worker, self._server = worker, server
+        self.rank = rank
+        self.names = worker.roster
+        self.world = len(self.names)
+
+    def all_reduce(self, array: Array, op: str = "sum", *, out: Array | None = None, dtype: str | None = None) -> Array:
+        """The sum (mean, min, max, product) of everybody's arrays, in `out` or a new array; `array` stays as it is.
+
+        `dtype="bfloat16"` takes 16-bit patterns (`uint16`) as such.
+        """
+        return self.all_reduce_async(array, op, out=out, dtype=dtype).wait()
+
+    def all_reduce_async(
+        self, array: Array, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
+    ) -> Handle:
+        """The same without waiting. The array must not change, and `out` not be used, before the handle is done."""
+        name = dtype or name_dtype(array)
+        storage = storage_of(name)
+        check_operation(op, name)
+        if array.itemsize != storage.itemsize:
+            raise BadArray(f"an array of {array.dtype} cannot be taken as {name}.")
+        own = np.ascontiguousarray(array).reshape(array.shape)  # which alone would give a scalar a dimension
+        result = np.empty(own.shape, own.dtype) if out is None else out
+        if result.shape != array.shape or result.dtype != array.dtype or not result.flags.c_contiguous:
+            raise BadArray(
+                f"out is a {result.dtype} array of shape {result.shape}, array one of {array.dtype} and {array.shape}: "
+                "they must be alike, and out contiguous."
+            )
+        if np.shares_memory(own, result):
+            raise BadArray("out must not share memory with array, which has to survive a failure. Leave out away.")
+        return self._submit(Operation(own.size, storage.itemsize, name, op), own, result)
+
+    def broadcast(self, array: Array, root: int = 0) -> Array:
+        """The root's array, on every member; others give one of the same size and type, which stays as it is."""
+        if not 0 <= root < self.world:
+            raise BadOption(f"root is {root}, but ranks go from 0 to {self.world - 1}.")
+        name = name_dtype(array)
+        # A sum of bit patterns in which all but one are zero: exact for every value, whatever the plan.
+        padded = -(-array.nbytes // 4)
+        own, result = np.zeros(padded, np.int32), np.empty(padded, np.int32)
+        if self.rank == root:
+            own.view(np.uint8)[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        operation = Operation(padded, 4, "int32", "sum", root=f"rank {root}, {array.size} items of {name}")
+        bits = self._submit(operation, own, result).wait()
+        return bits.view(np.uint8)[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def barrier(self) -> None:
+        """Wait until everybody is here."""
+        one = np.ones(1, np.int32)
+        self._submit(Operation(1, 4, "int32", "sum", root="barrier"), one, np.empty_like(one)).wait()
+
+    def _submit(self, operation: Operation, own: Array, result: Array) -> Handle:
+        handle = Handle(result)
+
+        def ended(error: TradewindError | None, alone: bool) -> None:
+            if alone:
+                result[...] = own
+            handle._end(error)
+
+        self._worker.submit(operation, own, result, ended)
+        return handle
+
+    def close(self) -> None:
+        """Leave the group; operations under way fail."""
+        self._worker.close()
+        if self._server is not None:
+            self._server.close(f"{self.names[self.rank]!r}, which runs the controller, has left the run")
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
+    """How many TCP connections keep a link full.
+
+    >>> connections_needed(100e6, 0.1), connections_needed(1e9, 0.1), connections_needed(10e9, 0.0)
+    (1, 6, 1)
+    """
+    under_way = bandwidth_bps / 8 * 2 * latency_s
+    return max(1, min(MAX_CONNECTIONS, math.ceil(under_way / STREAM_BYTES)))
+
+
+def connect(
+    controller: str,
+    rank: int,
+    world: int,
+    *,
+    secret: str | bytes | None = None,
+    name: str | None = None,
+    run: str = "tradewind",
+    network: Network | None = None,
+    planner: str | None = None,
+    planner_options: Mapping[str, object] | None = None,
+    plan: Plan | str | Path | None = None,
+    policy: str = "bsp",
+    policy_options: Mapping[str, object] | None = None,
+    embed: bool = True,
+    bind: str | None = None,
+    interface: str | None = None,
+    advertise: str | None = None,
+    connections: int | None = None,
+    patience_s: float = DEFAULT_PATIENCE_S,
+    shape: ShapedNetwork | None = None,
+) -> Group:
+    """Join a run of `world` processes; returns when all have joined.
+
+    `controller` is where the controller listens: rank 0 runs it there, unless `embed` is false and `tradewind
+    controller` does. What concerns the whole run (`network` to `policy_options`) counts where the controller runs. The
+    secret comes from the argument or the environment variable TRADEWIND_SECRET. Data connections listen on loopback
+    unless `bind` or `interface` says otherwise. `patience_s` is how long a silence may be before somebody is lost;
+    every other time limit follows from it. `shape` makes data connections behave like a network's (see `lab.inproc`).
+    """
+    if not 0 <= rank < world:
+        raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
+    if name is None:
+        name = f"rank{rank}" if network is None else network.names[rank]
+    address, deadlines = HostPort.parse(controller), Deadlines(patience_s)
+    credentials = Credentials(run, name, find_secret(secret))
+    bound, advertised = choose_addresses(bind, interface, advertise)
+    server = None
+    if rank == 0 and embed:
+        given = plan_from_json(Path(plan).read_bytes(), str(plan)) if isinstance(plan, str | Path) else plan
+        options = ControlOptions(
+            world, network, given, planner, planner_options or {}, policy, policy_options or {}, deadlines
+        )
+        control = Credentials(run, f"controller of {name}", credentials.secret)
+        server = ControlServer(address.host, address.port, control, options)
+        address = HostPort(address.host, server.port)
+    worker = Worker(credentials, deadlines, _connections(name, network, connections), network is not None, shape)
+    try:
+        worker.start(address, listen_on(bound, 0), advertised, rank)
+        if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):
+            raise PeerLost(
+                f"the run did not begin within {deadlines.gather_s:g} s. Check that all {world} are started."
+            )
+        if worker.lost is not None:
+            raise worker.lost
+    except BaseException:
+        worker.close(PeerLost(f"{name!r} could not join."))
+        if server is not None:
+            server.close(f"{name!r}, which runs the controller, could not join")
+        raise
+    return Group(worker, server, rank)
+
+
+def find_secret(given: str | bytes | None) -> bytes:
+    """The run's secret, from the argument or the environment."""
+    secret = given if given is not None else os.environ.get(SECRET_VARIABLE, "")
+    packed = secret.encode() if isinstance(secret, str) else secret
+    if len(packed) < MIN_SECRET_BYTES:
+        raise BadOption(
+            f"a run needs a secret of at least {MIN_SECRET_BYTES} characters, the same for every process: pass secret= "
+            f"or set {SECRET_VARIABLE}."
+        )
+    return packed
+
+
+def _connections(here: str, network: Network | None, asked: int | None) -> Any:
+    if asked is not None:
+        if not 1 <= asked <= MAX_CONNECTIONS:
+            raise BadOption(f"{asked} connections to a peer make no sense: give 1 to {MAX_CONNECTIONS}.")
+        return lambda _: asked
+
+    def needed(peer: str) -> int:
+        if network is None or not {here, peer} <= network.index.keys():
+            return 1
+        i, j = network.index[here], network.index[peer]
+        both = ((i, j), (j, i))
+        return max(connections_needed(float(network.bandwidth_bps[e]), float(network.latency_s[e])) for e in both)
+
+    return needed

@@ -1,0 +1,147 @@
+"""Data connections: one thread receives, one sends, and neither holds the engine's lock while it touches a payload.
+
+The receiver asks the engine where a payload goes as soon as it has the header: into the result, into a kept buffer, or,
+block by block through a scratch that stays in the cache, added to what is there. The sender takes what the engine
+hands out for its peer; several connections to a peer share that queue.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from typing import Protocol
+
+import numpy as np
+
+from tradewind.engine import events as ev
+from tradewind.engine.actions import Action, How, Receive, Transmit
+from tradewind.engine.payload import RoundPayload
+from tradewind.errors import BadFrame
+from tradewind.runtime.shaping import ShapedSender
+from tradewind.runtime.sockets import hang_up, receive_header, receive_into, send_all
+from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameKind, encode_header
+
+SCRATCH_BYTES = 256 * 1024
+
+
+class Host(Protocol):
+    """What a connection needs of its worker."""
+
+    def tell(self, *events: ev.Event) -> list[Action]:
+        """Let the engine handle events; everything but a `Receive` is being taken care of."""
+        ...
+
+    def payload_of(self, round_: int) -> RoundPayload | None:
+        """The arrays of a round; None if it is over."""
+        ...
+
+    def keep(self, buffer: int, nbytes: int) -> memoryview:
+        """Memory for a buffer."""
+        ...
+
+    def bytes_to_send(self, action: Transmit) -> memoryview | None:
+        """A chunk's payload; None if its round is over and nobody needs it."""
+        ...
+
+    def link_broke(self, peer: int, reason: str) -> None:
+        """A connection to a peer is gone."""
+        ...
+
+
+class Link:
+    """One connection to a peer."""
+
+    def __init__(
+        self,
+        host: Host,
+        peer: int,
+        sock: socket.socket,
+        outbox: queue.SimpleQueue[Transmit | None],
+        shaped: ShapedSender | None = None,
+    ) -> None:
+        self.peer, self.moved = peer, 0
+        """`moved` changes whenever something got through, either way."""
+        self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
+        self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
+        for target, name in ((self._receive, "rx"), (self._send, "tx")):
+            threading.Thread(target=target, name=f"tradewind-{name}-{peer}", daemon=True).start()
+
+    def close(self) -> None:
+        """Both threads end."""
+        hang_up(self._sock)
+        if self._shaped is not None:
+            self._shaped.close()
+
+    # --- receiving -----------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        sock, host = self._sock, self._host
+        scratch = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
+        try:
+            while True:
+                header = receive_header(sock, scratch)
+                actions = host.tell(ev.HeaderReceived(self.peer, header))
+                self.moved += 1
+                if header.kind is FrameKind.CHUNK:
+                    action = next(action for action in actions if isinstance(action, Receive))
+                    self._receive_payload(action)
+                    host.tell(ev.Received(action))
+        except BadFrame as error:
+            host.link_broke(self.peer, str(error))
+        except OSError as error:
+            host.link_broke(self.peer, error.strerror or str(error))
+        finally:
+            self.close()
+
+    def _receive_payload(self, action: Receive) -> None:
+        nbytes = action.header.payload_bytes
+        if action.how is How.KEEP:
+            assert action.buffer is not None
+            receive_into(self._sock, self._host.keep(action.buffer, nbytes))
+            return
+        payload = None if action.how is How.DISCARD else self._host.payload_of(action.header.round)
+        if payload is None:
+            self._discard(nbytes)
+        elif action.how is How.STORE:
+            receive_into(self._sock, memoryview(payload.result_of(action).data).cast("B"))
+        else:
+            self._add(action, payload, nbytes)
+
+    def _add(self, action: Receive, payload: RoundPayload, nbytes: int) -> None:
+        item_bytes = payload.layout.item_bytes
+        done = 0
+        while done < nbytes:
+            block = self._scratch[: min(SCRATCH_BYTES, nbytes - done)]
+            receive_into(self._sock, memoryview(block.data))
+            payload.add(action, block.view(payload.storage), done // item_bytes)
+            done += len(block)
+
+    def _discard(self, nbytes: int) -> None:
+        while nbytes > 0:
+            block = self._scratch[: min(SCRATCH_BYTES, nbytes)]
+            receive_into(self._sock, memoryview(block.data))
+            nbytes -= len(block)
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        host = self._host
+        try:
+            host.tell(ev.LinkIdle(self.peer))
+            while (action := self._outbox.get()) is not None:
+                body = host.bytes_to_send(action)
+                if body is not None:
+                    self._send_frame(encode_header(action.header), body)
+                    self.moved += 1
+                host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
+        except OSError as error:
+            host.link_broke(self.peer, error.strerror or str(error))
+        finally:
+            self.close()
+
+    def _send_frame(self, head: bytes, body: memoryview) -> None:
+        if self._shaped is not None:
+            self._shaped.send(head, body)
+        else:
+            send_all(self._sock, [head, body] if len(body) else [head])

@@ -1,0 +1,66 @@
+"""Accepts connections and admits those who know the secret; everybody else costs a thread for a short while."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from tradewind.errors import RemoteFault
+from tradewind.runtime.sockets import admit, hang_up
+from tradewind.wire.handshake import Credentials, Peer
+
+log = logging.getLogger("tradewind.runtime")
+
+MAX_STRANGERS = 64
+"""Connections in their handshake at a time: more wait in the kernel."""
+
+
+class Listener:
+    """A listening socket and the thread that accepts on it."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        credentials: Credentials,
+        handshake_s: float,
+        admitted: Callable[[socket.socket, Peer], None],
+    ) -> None:
+        self._sock, self._credentials, self._handshake_s, self._admitted = sock, credentials, handshake_s, admitted
+        self._strangers = threading.Semaphore(MAX_STRANGERS)
+        self._closed = threading.Event()
+        self.port = int(sock.getsockname()[1])
+        threading.Thread(target=self._accept, name="tradewind-accept", daemon=True).start()
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._closed.set()
+        hang_up(self._sock)
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            self._strangers.acquire()
+            try:
+                sock, address = self._sock.accept()
+            except OSError as error:
+                self._strangers.release()
+                if self._closed.is_set():
+                    return
+                log.warning("cannot accept a connection (%s); trying again", error)
+                time.sleep(0.1)
+                continue
+            arguments = (sock, str(address[0]))
+            threading.Thread(target=self._greet, args=arguments, name="tradewind-greet", daemon=True).start()
+
+    def _greet(self, sock: socket.socket, address: str) -> None:
+        try:
+            peer = admit(sock, self._credentials, time.monotonic() + self._handshake_s)
+        except RemoteFault as error:
+            log.info("refused a connection from %s: %s", address, error)
+            hang_up(sock)
+            return
+        finally:
+            self._strangers.release()
+        self._admitted(sock, peer)

@@ -1,0 +1,145 @@
+"""Blocking sockets: tuned, connected, admitted, read whole."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import time
+
+from tradewind.errors import BadFrame, NotAdmitted, PeerLost
+from tradewind.runtime.addresses import HostPort
+from tradewind.wire.frames import HEADER_BYTES, FrameHeader, decode_header, path_bytes, payload_length
+from tradewind.wire.handshake import NONCE_BYTES, ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
+
+NOTSENT_LOWAT_BYTES = 128 * 1024
+"""Unsent bytes in the kernel: enough to keep a link busy, few enough that our order of chunks still counts."""
+RETRY_S = 0.05
+_TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+
+
+def shorten_queue(sock: socket.socket) -> None:
+    """Keep the kernel's queue short, for slow links; on fast ones it only costs wake-ups."""
+    with contextlib.suppress(OSError):  # not every kernel offers it, and it only makes things better
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+
+
+def set_timeout(sock: socket.socket, seconds: float) -> None:
+    """For every receive and send; 0: none. In the kernel, so that the socket stays blocking and quick."""
+    whole, part = int(seconds), int(seconds % 1 * 1e6)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, part))
+
+
+def receive_into(sock: socket.socket, view: memoryview) -> None:
+    """Fill the view; raises ConnectionError when the other side is gone."""
+    got = 0
+    while got < len(view):
+        count = sock.recv_into(view[got:], 0, socket.MSG_WAITALL)
+        if count == 0:
+            raise ConnectionResetError("the other side closed the connection")
+        got += count
+
+
+def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> None:
+    """Send all parts, as one message where the kernel takes it."""
+    views = [memoryview(part).cast("B") for part in parts]
+    while views:
+        sent = sock.sendmsg(views)
+        while views and sent >= len(views[0]):
+            sent -= len(views.pop(0))
+        if views and sent:
+            views[0] = views[0][sent:]
+
+
+def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
+    """The next frame's header; `buffer` is scratch for it."""
+    fixed = buffer[:HEADER_BYTES]
+    receive_into(sock, fixed)
+    path = path_bytes(fixed)
+    if path:
+        receive_into(sock, buffer[HEADER_BYTES : HEADER_BYTES + path])
+    return decode_header(buffer[: HEADER_BYTES + path])
+
+
+def dial(address: HostPort, deadline_s: float) -> socket.socket:
+    """Connect, trying again until the deadline: the other side may still be starting."""
+    problem: OSError = OSError("no time left to try")
+    while (left := deadline_s - time.monotonic()) > 0:
+        try:
+            return socket.create_connection((address.host, address.port), timeout=max(0.01, left))
+        except socket.gaierror as error:
+            raise PeerLost(f"no address is called {address.host!r} ({error.strerror}). Check the host name.") from None
+        except OSError as error:
+            problem = error
+            time.sleep(min(RETRY_S, max(0.0, left)))
+    raise PeerLost(f"nobody answers at {address} ({problem}). Check that it runs and can be reached from here.")
+
+
+def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, whom: str) -> bytes:
+    data = b""
+    while len(data) < nbytes:
+        left = deadline_s - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
+        more = sock.recv(nbytes - len(data))
+        if not more:
+            raise NotAdmitted(f"{whom} closed the connection during the handshake.")
+        data += more
+    return data
+
+
+def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, whom: str) -> Peer:
+    """Carry a handshake out; whoever fails it is told why, where that is known."""
+    try:
+        if isinstance(handshake, ClientHandshake):
+            sock.sendall(handshake.start())
+        while handshake.peer is None:
+            # Exactly one frame: what follows the last one is not the handshake's.
+            fixed = _receive_exactly(sock, HEADER_BYTES, deadline_s, whom)
+            answer = handshake.receive(fixed)
+            body = _receive_exactly(sock, path_bytes(fixed) + payload_length(fixed), deadline_s, whom)
+            answer += handshake.receive(body)
+            if answer:
+                sock.sendall(answer)
+    except TimeoutError:
+        raise NotAdmitted(f"{whom} did not answer the handshake in time: it may not speak our protocol.") from None
+    except (NotAdmitted, BadFrame):
+        with contextlib.suppress(OSError):
+            sock.sendall(handshake.last_words)
+        raise
+    except OSError as error:
+        raise NotAdmitted(f"{whom} broke the connection during the handshake ({error}).") from None
+    sock.settimeout(None)
+    return handshake.peer
+
+
+def call(
+    address: HostPort, credentials: Credentials, purpose: str, deadline_s: float, expected: str | None = None
+) -> tuple[socket.socket, Peer]:
+    """Connect and prove ourselves."""
+    sock = dial(address, deadline_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected)
+        return sock, shake_hands(sock, handshake, deadline_s, f"whoever listens at {address}")
+    except BaseException:
+        sock.close()
+        raise
+
+
+def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> Peer:
+    """Let whoever called prove itself."""
+    handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES))
+    peer = shake_hands(sock, handshake, deadline_s, "a caller")
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peer
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Close, and wake whoever is blocked on it."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()

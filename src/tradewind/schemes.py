@@ -1,0 +1,132 @@
+"""Published systems and ours by name: a scheme is a policy, a planner, and how rounds are carried out.
+
+A name of the form `POLICY+PLANNER` is a scheme too, so that any pair can be tried: `selective+relay`,
+`shuffle+optimal`. None of the papers can do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from tradewind.errors import UnknownName
+
+ExecutionModel = Literal["store-and-forward", "pipelined", "chunked"]
+EXECUTION_MODELS: tuple[str, ...] = get_args(ExecutionModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Who synchronises when (policy), how the bytes travel (planner), and how links carry them."""
+
+    name: str
+    policy: str
+    planner: str
+    summary: str = ""
+    execution: ExecutionModel = "pipelined"
+    """store-and-forward: a site sends a shard when it has all of it, as the papers simulate; pipelined: chunks flow
+    through all hops at once; chunked: shards are cut into pieces, for orders of sending inside a round."""
+    discipline: str = "fcfs"
+    """Who goes first on a link that several rounds want."""
+    scatter: Literal["blocking", "non-blocking"] = "blocking"
+    """non-blocking: a ready worker scatters by a default plan before its round is known (CREW IV-A2)."""
+    policy_options: Mapping[str, object] = field(default_factory=dict)
+    planner_options: Mapping[str, object] = field(default_factory=dict)
+    helpers: bool = True
+    """Whether sites outside a round may aggregate and pass on for it. Where they are in rounds of their own at the same
+    time, as under `shuffle` and `selective`, their help costs those rounds what this one gains."""
+
+
+_SCHEMES = (
+    Scheme("bsp-ring", "bsp", "ring", "everybody in every round, on a ring: what most training does"),
+    Scheme("bsp-ps", "bsp", "star", "everybody in every round, through one parameter server"),
+    Scheme("bsp-optimal", "bsp", "optimal", "everybody in every round, at the limit of the network"),
+    Scheme("mtree", "bsp", "mtree", "MTREE: several trees of limited height"),
+    Scheme("netstorm", "bsp", "fapt", "NetStorm: one tree of shortest paths for each of several roots"),
+    Scheme(
+        "crew",
+        "partial",
+        "scatter",
+        "CREW: the first p ready average, all n aggregate; flows first come, first served",
+        execution="store-and-forward",
+    ),
+    Scheme(
+        "crew-non-blocking",
+        "partial",
+        "scatter",
+        "CREW whose workers scatter before they know their round",
+        execution="store-and-forward",
+        scatter="non-blocking",
+    ),
+    Scheme("opr", "partial", "opr", "P-Reduce: the first p ready average among themselves", "store-and-forward"),
+    Scheme("a2a", "partial", "all-to-all", "the first p ready send everything to each other", "store-and-forward"),
+    Scheme("partial-ring", "partial", "ring", "the first p ready average on a ring"),
+    Scheme("selective", "selective", "ring", "Selective Reduce: groups of similar bandwidth, on rings"),
+    Scheme("ds-sync", "shuffle", "ring", "DS-Sync: small groups, shuffled after every round"),
+    Scheme("tradewind", "bsp", "optimal", "Tradewind: the best planner for the policy"),
+)
+
+_BY_NAME = {scheme.name: scheme for scheme in _SCHEMES}
+
+
+def scheme_names() -> tuple[str, ...]:
+    """All schemes that have a name of their own."""
+    return tuple(_BY_NAME)
+
+
+def make_scheme(
+    name: str | Scheme,
+    *,
+    policy: str | None = None,
+    planner: str | None = None,
+    execution: ExecutionModel | None = None,
+    discipline: str | None = None,
+    policy_options: Mapping[str, object] | None = None,
+    planner_options: Mapping[str, object] | None = None,
+    helpers: bool | None = None,
+) -> Scheme:
+    """A scheme, by name or not, with parts replaced; options are added to its own.
+
+    >>> made = make_scheme("crew", policy_options={"p": 5})
+    >>> made.policy, made.planner, dict(made.policy_options)
+    ('partial', 'scatter', {'p': 5})
+    >>> make_scheme("selective+relay").planner
+    'relay'
+    """
+    found = name if isinstance(name, Scheme) else _named(name)
+    if execution is not None and execution not in EXECUTION_MODELS:
+        raise UnknownName("execution model", execution, EXECUTION_MODELS)
+    chosen_policy = policy or found.policy
+    if found.name == "tradewind" and planner is None and chosen_policy != found.policy:
+        planner = "optimal" if chosen_policy == "bsp" else "relay"
+    return replace(
+        found,
+        policy=chosen_policy,
+        planner=planner or found.planner,
+        execution=execution or found.execution,
+        discipline=discipline or found.discipline,
+        policy_options={**found.policy_options, **(policy_options or {})},
+        planner_options={**found.planner_options, **(planner_options or {})},
+        helpers=found.helpers if helpers is None else helpers,
+    )
+
+
+def _named(name: str) -> Scheme:
+    if "+" in name:
+        return _pair(name)
+    if name not in _BY_NAME:
+        raise UnknownName("scheme", name, _BY_NAME)
+    return _BY_NAME[name]
+
+
+def _pair(name: str) -> Scheme:
+    from tradewind.planning import planner_names
+    from tradewind.policy import policy_names
+
+    policy, _, planner = name.partition("+")
+    if policy not in policy_names():
+        raise UnknownName("policy", policy, policy_names())
+    if planner not in planner_names():
+        raise UnknownName("planner", planner, planner_names())
+    return Scheme(name, policy, planner, f"{policy} on {planner}")

@@ -1,0 +1,209 @@
+"""The network as it is at each moment, and as planners and policies see it.
+
+`TrueNetwork` is what transfers run on: links that come and go, rates that follow a trace, background traffic that takes
+its part. `NetworkView` is what everybody decides on: the truth as last measured, times a fixed error on each link (and
+NIC), without what is known to be lost. The two differ only where the simulation is told that they should.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.fluid import Resource
+from tradewind.network import Matrix, Network
+from tradewind.planning.cost import NetworkCapacities, resources_of
+
+Indices = npt.NDArray[np.int64]
+
+
+class TrueNetwork:
+    """What every link, NIC and trunk carries now."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        """As it is now, outages and background traffic aside."""
+        self.capacities: Mapping[Resource, float] = _Capacities(self)
+        self._down_links: Counter[tuple[int, int]] = Counter()
+        self._down_sites: Counter[int] = Counter()
+        self._background_bps: dict[Resource, float] = {}
+
+    def is_up(self, src: int, dst: int) -> bool:
+        """Whether the link and both its ends work."""
+        return not (self._down_links[src, dst] or self._down_sites[src] or self._down_sites[dst])
+
+    def is_link_down(self, src: int, dst: int) -> bool:
+        """Whether the link itself is down."""
+        return self._down_links[src, dst] > 0
+
+    def is_site_up(self, site: int) -> bool:
+        """Whether the site works."""
+        return not self._down_sites[site]
+
+    def link_bps(self, src: int, dst: int) -> float:
+        """What a link carries now."""
+        if (self._down_links or self._down_sites) and not self.is_up(src, dst):
+            return 0.0
+        rate_bps = float(self.network.bandwidth_bps[src, dst])
+        if self._background_bps:
+            rate_bps = max(0.0, rate_bps - self._background_bps.get(("link", src, dst), 0.0))
+        return rate_bps
+
+    def link_rates_bps(self, src: Indices, dst: Indices) -> npt.NDArray[np.float64]:
+        """What many links carry now."""
+        rates: npt.NDArray[np.float64] = self.network.bandwidth_bps[src, dst]
+        if self._down_links or self._down_sites or self._background_bps:
+            ends = zip(src.tolist(), dst.tolist(), strict=True)
+            rates = np.array([self.link_bps(i, j) for i, j in ends])
+        return rates
+
+    def shared_rates_bps(self) -> npt.NDArray[np.float64]:
+        """What NICs out, NICs in and trunks carry now, in this order."""
+        network, n = self.network, len(self.network)
+        trunks = [trunk.capacity_bps for trunk in network.trunks]
+        rates: npt.NDArray[np.float64] = np.concatenate([network.egress_bps, network.ingress_bps, np.array(trunks)])
+        for resource, taken_bps in self._background_bps.items():
+            match resource:
+                case ("out" | "in" | "trunk" as kind, int(k)):
+                    position = k + {"out": 0, "in": n, "trunk": 2 * n}[kind]
+                    rates[position] = max(0.0, rates[position] - taken_bps)
+        return rates
+
+    def set_rates(self, network: Network) -> None:
+        """The same sites and links with other rates from now on."""
+        self.network = network
+
+    def lose_link(self, src: int, dst: int) -> tuple[Resource, ...]:
+        """One more reason why the link is down; what changed."""
+        self._down_links[src, dst] += 1
+        return (("link", src, dst),)
+
+    def restore_link(self, src: int, dst: int) -> tuple[Resource, ...]:
+        """One reason less."""
+        self._down_links[src, dst] -= 1
+        return (("link", src, dst),)
+
+    def lose_site(self, site: int) -> tuple[Resource, ...]:
+        """One more reason why the site is down, with all its links."""
+        self._down_sites[site] += 1
+        return tuple(self._links_of(site))
+
+    def restore_site(self, site: int) -> tuple[Resource, ...]:
+        """One reason less."""
+        self._down_sites[site] -= 1
+        return tuple(self._links_of(site))
+
+    def add_background(self, src: int, dst: int, rate_bps: float) -> tuple[Resource, ...]:
+        """Traffic that is not ours takes (or, if negative, gives back) so much along a link."""
+        used = resources_of(self.network, src, dst)
+        for resource in used:
+            self._background_bps[resource] = self._background_bps.get(resource, 0.0) + rate_bps
+        return used
+
+    def background_bps(self, resource: Resource) -> float:
+        """What background traffic asks of a capacity."""
+        return self._background_bps.get(resource, 0.0)
+
+    def _links_of(self, site: int) -> Iterator[Resource]:
+        yield from (("link", site, other) for other in self.network.neighbours(site))
+        yield from (("link", int(other), site) for other in np.flatnonzero(self.network.bandwidth_bps[:, site]))
+
+
+class _Capacities(NetworkCapacities):
+    """The same ids as `NetworkCapacities`, with the values of the moment."""
+
+    def __init__(self, truth: TrueNetwork) -> None:
+        super().__init__(truth.network)
+        self._truth = truth
+
+    def __getitem__(self, resource: Resource) -> float:
+        if isinstance(resource, tuple) and resource[0] == "link":
+            return self._truth.link_bps(resource[1], resource[2])
+        return max(0.0, super().__getitem__(resource) - self._truth.background_bps(resource))
+
+
+class NetworkView:
+    """The network as planners and policies see it."""
+
+    def __init__(self, network: Network, noise: float, rng: np.random.Generator) -> None:
+        """`noise`: the estimate of each bandwidth b is b (1 + x), x uniform in [-noise, noise] (CREW V-H)."""
+        self._error = 1.0 + rng.uniform(-noise, noise, size=network.bandwidth_bps.shape) if noise else None
+        self._nic_error = 1.0 + rng.uniform(-noise, noise, size=len(network)) if noise else None
+        self._measured = network
+        self._lost_links: set[tuple[int, int]] = set()
+        self._lost_sites: set[int] = set()
+        self._network: Network | None = None
+        self.version = 0
+        """Grows with every change, so that plans made for another view are not used again."""
+
+    def measured(self, network: Network) -> None:
+        """The truth is measured anew; the errors stay."""
+        self._measured = network
+        self._changed()
+
+    def lost(self, links: Iterable[tuple[int, int]] = (), sites: Iterable[int] = ()) -> None:
+        """Links and sites are known to be down."""
+        self._lost_links.update(links)
+        self._lost_sites.update(sites)
+        self._changed()
+
+    def back(self, links: Iterable[tuple[int, int]] = (), sites: Iterable[int] = ()) -> None:
+        """Links and sites are known to work again."""
+        self._lost_links.difference_update(links)
+        self._lost_sites.difference_update(sites)
+        self._changed()
+
+    def knows_up(self, src: int, dst: int) -> bool:
+        """Whether the link is there and not known to be down."""
+        lost = (src, dst) in self._lost_links or src in self._lost_sites or dst in self._lost_sites
+        return bool(self._measured.bandwidth_bps[src, dst]) and not lost
+
+    @property
+    def lost_names(self) -> frozenset[str]:
+        """Sites that are known to be down."""
+        return frozenset(self._measured.names[site] for site in self._lost_sites)
+
+    @property
+    def network(self) -> Network:
+        """What to plan on: estimated bandwidths, lost sites and links left out."""
+        if self._network is None:
+            self._network = self._estimate()
+        return self._network
+
+    def _changed(self) -> None:
+        self._network = None
+        self.version += 1
+
+    def _estimate(self) -> Network:
+        network = self._measured
+        if self._error is not None and self._nic_error is not None:
+            network = _with_errors(network, self._error, self._nic_error)
+        if self._lost_links:
+            bandwidth_bps = network.bandwidth_bps.copy()
+            rows, columns = zip(*sorted(self._lost_links), strict=True)
+            bandwidth_bps[rows, columns] = 0.0
+            network = network.with_bandwidth(bandwidth_bps)
+        if self._lost_sites:
+            names = [name for i, name in enumerate(network.names) if i not in self._lost_sites]
+            network = network.subnetwork(names)
+        return network
+
+
+def _with_errors(network: Network, link_error: Matrix, nic_error: np.ndarray) -> Network:
+    """Every estimate off by its error. A link that only its NICs limit is estimated as well as they are."""
+    sites = tuple(
+        replace(site, egress_bps=site.egress_bps * error, ingress_bps=site.ingress_bps * error)
+        for site, error in zip(network.sites, nic_error.tolist(), strict=True)
+    )
+    estimated = network.bandwidth_bps * link_error
+    nics = np.minimum.outer(network.egress_bps, network.ingress_bps)
+    if math.isfinite(nics.min()):
+        by_nics = np.minimum.outer(network.egress_bps * nic_error, network.ingress_bps * nic_error)
+        by_nics[network.bandwidth_bps == 0] = 0.0
+        estimated = np.where(network.bandwidth_bps >= nics, by_nics, estimated)
+    return Network(network.name, sites, estimated, network.latency_s, network.loss, network.trunks)

@@ -1,0 +1,99 @@
+"""Connections on virtual time: a rate, a delay, a bounded queue, readers that may be slow, and cuts.
+
+Frames of one connection arrive in order; frames of different connections overtake each other as their delays have it. A
+sender is told that a frame has left when it fits into what is under way, as with a socket's buffer, so that a slow
+reader slows its senders down and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tradewind.sim.clock import Clock, Priority
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A header or message, and a payload."""
+
+    what: Any
+    body: bytes
+    nbytes: int
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One direction of one connection."""
+
+    clock: Clock
+    random: np.random.Generator
+    rate_bps: float
+    latency_s: float
+    jitter_s: float
+    read_bps: float
+    """How fast the reader takes frames in."""
+    buffer_bytes: int
+    arrive: Callable[[Frame], None]
+    """Called for each frame, when it has been read."""
+    _sending: deque[tuple[Frame, Callable[[], None]]] = field(default_factory=deque)
+    _under_way: int = 0
+    _arrived: deque[Frame] = field(default_factory=deque)
+    _last_arrival_s: float = 0.0
+    _busy: bool = False
+    _reading: bool = False
+    cut: bool = False
+
+    def send(self, frame: Frame, left: Callable[[], None]) -> None:
+        """Queue a frame; `left` is called when the sender may forget it."""
+        self._sending.append((frame, left))
+        self._pump()
+
+    def _pump(self) -> None:
+        if self.cut or self._busy or not self._sending:
+            return
+        frame, _ = self._sending[0]
+        if self._under_way and self._under_way + frame.nbytes > self.buffer_bytes:
+            return
+        self._busy = True
+        self._under_way += frame.nbytes
+        sent_s = self.clock.now_s + 8.0 * frame.nbytes / self.rate_bps
+        self.clock.at(sent_s, Priority.ARRIVAL, self._sent, None)
+
+    def _sent(self, _: None) -> None:
+        self._busy = False
+        if self.cut:
+            return
+        frame, left = self._sending.popleft()
+        due_s = self.clock.now_s + self.latency_s + self.jitter_s * self.random.random()
+        self._last_arrival_s = max(due_s, self._last_arrival_s)
+        self.clock.at(self._last_arrival_s, Priority.ARRIVAL, self._came, frame)
+        left()
+        self._pump()
+
+    def _came(self, frame: Frame) -> None:
+        self._arrived.append(frame)
+        if not self._reading:
+            self._read()
+
+    def _read(self) -> None:
+        if self.cut or not self._arrived:
+            return
+        self._reading = True
+        self.clock.at(
+            self.clock.now_s + 8.0 * self._arrived[0].nbytes / self.read_bps, Priority.ARRIVAL, self._was_read, None
+        )
+
+    def _was_read(self, _: None) -> None:
+        self._reading = False
+        if self.cut:
+            return
+        frame = self._arrived.popleft()
+        self._under_way -= frame.nbytes
+        self.arrive(frame)
+        self._read()
+        self._pump()

@@ -1,0 +1,264 @@
+"""Whole runs, chunk by chunk, on virtual time: controller, clients and engines as they train, and what must hold.
+
+    run_seed(7)        # one run whose every detail follows from the seed
+
+Every receiver gets identical and correct bytes; no chunk is applied twice; no run comes to rest with work undone; what
+is kept is bounded; after a cut every worker gets an error that names an end of it, and every input is as it was. A
+violation raises `InternalError`, whose last line runs the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tradewind.control import Controller, ControlOptions
+from tradewind.control.controller import Action as ControlAction
+from tradewind.control.controller import Disconnect, Send
+from tradewind.control.deadlines import Deadlines
+from tradewind.engine.arithmetic import Array
+from tradewind.errors import ImpossibleProblem, InternalError, PeerLost, TradewindError
+from tradewind.network import Network, Site
+from tradewind.planning import make_plan, planner_names
+from tradewind.sim.chunk_links import Connection, Frame
+from tradewind.sim.chunk_worker import SimulatedWorker
+from tradewind.sim.clock import Clock, Priority
+from tradewind.wire import messages as m
+
+LONGEST_RUN_S = 1e5
+
+
+@dataclass(frozen=True)
+class ChunkRun:
+    """What happens in one run."""
+
+    network: Network
+    planner: str
+    seed: int = 0
+    items: tuple[int, ...] = (1000,)
+    """Of each operation."""
+    dtype: str = "float32"
+    op: str = "sum"
+    connections: int = 1
+    """Each way between two sites."""
+    jitter_s: float = 0.0
+    buffer_bytes: int = 64 * 1024
+    slow_readers: Mapping[str, float] = field(default_factory=dict)
+    """Sites to their bit/s."""
+    cut: tuple[float, str, str] | None = None
+    """When, and between which two sites, everything breaks; they notice at once."""
+    patience_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What came of it."""
+
+    seconds: float
+    most_kept_bytes: int
+    errors: Mapping[str, TradewindError]
+    outputs: Mapping[str, tuple[Array, ...]]
+    calls: int
+
+
+class _Run:
+    def __init__(self, setup: ChunkRun) -> None:
+        self.setup, self.clock = setup, Clock()
+        self.random = np.random.default_rng(setup.seed)
+        names = setup.network.names
+        self.controller = Controller(
+            ControlOptions(
+                len(names), setup.network, planner=setup.planner, deadlines=Deadlines(setup.patience_s), seed=setup.seed
+            ),
+            0.0,
+        )
+        self.workers = {name: SimulatedWorker(name, self.clock, self.say, self.random) for name in names}
+        self.inputs = {name: [self._array(items) for items in setup.items] for name in names}
+        self.originals = {name: [a.copy() for a in arrays] for name, arrays in self.inputs.items()}
+        self._control_s = dict.fromkeys(names, 0.0)
+        self._report_s = dict.fromkeys(names, 0.0)
+        self._wires: list[tuple[str, str, Connection]] = []
+
+    def _array(self, items: int) -> Array:
+        """Whole numbers, whose sum is exact in any order."""
+        return self.random.integers(-8, 8, items).astype(self.setup.dtype)
+
+    # --- control messages: delayed, in order -------------------------------------------------------------------
+
+    def say(self, worker: str, message: m.Message) -> None:
+        due = max(self._report_s[worker], self.clock.now_s + 0.05 * self.random.random())
+        self._report_s[worker] = due
+        self.clock.at(due, Priority.ARRIVAL, self._heard, (worker, message))
+
+    def _heard(self, said: tuple[str, m.Message]) -> None:
+        self.control(self.controller.received(*said, self.clock.now_s))
+
+    def control(self, actions: list[ControlAction]) -> None:
+        for action in actions:
+            match action:
+                case Send(worker, message):
+                    due = max(self._control_s[worker], self.clock.now_s + 0.05 * self.random.random())
+                    self._control_s[worker] = due
+                    self.clock.at(due, Priority.ARRIVAL, self._told, (worker, message))
+                case Disconnect():
+                    pass
+
+    def _told(self, what: tuple[str, m.Message]) -> None:
+        worker, message = what
+        self.workers[worker].told(message)
+        if isinstance(message, m.Roster):
+            self._connect(worker)
+            ready_s = self.clock.now_s
+            for array in self.inputs[worker]:
+                ready_s += 0.3 * self.random.random()
+                self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
+
+    def _submit(self, what: tuple[str, Array]) -> None:
+        self.workers[what[0]].submit(what[1], self.setup.op)
+
+    # --- data connections ----------------------------------------------------------------------------------------
+
+    def _connect(self, name: str) -> None:
+        """To every site that has a link either way: acknowledgements need the way back."""
+        network, here = self.setup.network, self.workers[name]
+        for peer in network.names:
+            i, j = network.index[name], network.index[peer]
+            rate = float(network.bandwidth_bps[i, j] or network.bandwidth_bps[j, i])
+            if rate:
+                made = [self._connection(name, peer, rate) for _ in range(self.setup.connections)]
+                self._wires += [(name, peer, connection) for connection in made]
+                here.connect(j, made)
+
+    def _connection(self, name: str, peer: str, rate_bps: float) -> Connection:
+        setup = self.setup
+        i, j = setup.network.index[name], setup.network.index[peer]
+        latency_s = float(setup.network.latency_s[i, j] or setup.network.latency_s[j, i])
+        read_bps = setup.slow_readers.get(peer, 1e11)
+        receiver = self.workers[peer]
+
+        def arrive(frame: Frame) -> None:
+            if receiver.engine is None:  # the roster is on its way: the frame waits in the socket
+                self.clock.at(self.clock.now_s + 0.01, Priority.ARRIVAL, arrive, frame)
+            else:
+                receiver.frame_came(i, frame)
+
+        return Connection(
+            self.clock,
+            self.random,
+            rate_bps / setup.connections,
+            latency_s,
+            setup.jitter_s,
+            read_bps,
+            setup.buffer_bytes,
+            arrive,
+        )
+
+    def _cut(self, ends: tuple[str, str]) -> None:
+        for src, dst, connection in self._wires:
+            if {src, dst} == set(ends):
+                connection.cut = True
+        for here, there in (ends, ends[::-1]):
+            self.say(here, m.Trouble(there, "the connection was cut"))
+
+    # --- the whole ---------------------------------------------------------------------------------------------
+
+    def run(self) -> ChunkResult:
+        for rank, name in enumerate(self.workers):
+            self.control(self.controller.connected(name, 0.0))
+            self.say(name, m.Join("virtual", 1, rank))
+        if self.setup.cut is not None:
+            at_s, *ends = self.setup.cut
+            self.clock.at(at_s, Priority.FAULT, self._cut, (ends[0], ends[1]))
+        self.clock.run(LONGEST_RUN_S)
+        self._check_all_ended()
+        errors = {
+            name: next(r for r in worker.results.values() if isinstance(r, TradewindError))
+            for name, worker in self.workers.items()
+            if any(isinstance(r, TradewindError) for r in worker.results.values())
+        }
+        self._check_results(errors)
+        return ChunkResult(
+            max(s for w in self.workers.values() for s in w.ended_s.values()),
+            max(w.most_kept_bytes for w in self.workers.values()),
+            errors,
+            {n: tuple(r for r in w.results.values() if isinstance(r, np.ndarray)) for n, w in self.workers.items()},
+            self.clock.calls,
+        )
+
+    def _check_all_ended(self) -> None:
+        stuck = [w.story() for w in self.workers.values() if len(w.results) < len(self.setup.items)]
+        if stuck:
+            raise InternalError(f"deadlock: {stuck}")
+        left = {n: w.engine.kept_bytes for n, w in self.workers.items() if w.engine and w.engine.kept_bytes}
+        if left and self.setup.cut is None:
+            raise InternalError(f"buffers are left at the end: {left}")
+
+    def _check_results(self, errors: Mapping[str, TradewindError]) -> None:
+        for name, arrays in self.inputs.items():
+            if not all(np.array_equal(a, b) for a, b in zip(arrays, self.originals[name], strict=True)):
+                raise InternalError(f"an input of {name} has changed.")
+        for number in range(len(self.setup.items)):
+            got = {n: w.results[number] for n, w in self.workers.items()}
+            good = {n: r for n, r in got.items() if isinstance(r, np.ndarray)}
+            total = sum(self.originals[n][number].astype(np.float64) for n in self.workers)
+            for name, result in good.items():
+                if not np.array_equal(result.astype(np.float64), np.asarray(total)):
+                    raise InternalError(f"operation {number}: {name} has a wrong result.")
+        if errors and self.setup.cut is None:
+            raise InternalError(f"nothing was cut, and yet: {errors}")
+        for name, error in errors.items():
+            if not (isinstance(error, PeerLost) and any(repr(end) in str(error) for end in (self.setup.cut or ())[1:])):
+                raise InternalError(f"{name} is told {error!r}, which names no end of the cut.")
+
+
+def run_chunks(setup: ChunkRun) -> ChunkResult:
+    """One run, checked."""
+    return _Run(setup).run()
+
+
+def setup_of(seed: int) -> ChunkRun:
+    """A run of everything that can vary, from a seed."""
+    random = np.random.default_rng(seed)
+    n = int(random.integers(2, 7))
+    names = [f"s{i}" for i in range(n)]
+    rate = random.choice([1e6, 1e7, 1e8, 1e9], (n, n)) * (1 - np.eye(n))
+    missing = random.random((n, n)) < random.choice([0.0, 0.4])
+    ring = np.zeros((n, n), dtype=bool)
+    for i in range(n):
+        ring[i, (i + 1) % n] = ring[(i + 1) % n, i] = True
+    rate = np.where(missing & ~ring, 0.0, rate)
+    network = Network("seed", [Site(name) for name in names], rate, random.choice([0, 1e-3, 0.1], (n, n)))
+    choices = [name for name in planner_names() if name != "auto"]
+    items = tuple(int(random.choice([1, 3, 100, 5000, 100_000])) for _ in range(int(random.integers(1, 12))))
+    linked = [(a, b) for a in names for b in names if rate[names.index(a), names.index(b)]]
+    cut = None
+    if random.random() < 0.3:
+        src, dst = linked[int(random.integers(len(linked)))]
+        cut = (0.2 + float(random.random() * 3), src, dst)  # after everybody has joined
+    return ChunkRun(
+        network,
+        choices[int(random.integers(len(choices)))],
+        seed,
+        items,
+        dtype=str(random.choice(["float32", "float64", "float16", "int32", "int64"])),
+        connections=int(random.integers(1, 4)),
+        jitter_s=float(random.choice([0.0, 0.01, 0.5])),
+        buffer_bytes=int(random.choice([1024, 64 * 1024, 2**22])),
+        slow_readers={names[0]: 1e6} if random.random() < 0.3 else {},
+        cut=cut,
+    )
+
+
+def run_seed(seed: int) -> ChunkResult | None:
+    """A run of everything that can vary; None where no plan of the drawn planner exists."""
+    setup = setup_of(seed)
+    try:
+        make_plan(setup.planner, setup.network, 1)
+        return run_chunks(setup)
+    except ImpossibleProblem:
+        return None
+    except Exception as error:
+        replay = f"python -c 'from tradewind.sim.chunk_run import run_seed; run_seed({seed})'"
+        raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error

@@ -1,0 +1,200 @@
+"""A simulated worker: the engine and the client of the real one, on virtual connections.
+
+What must hold at every step is checked here, and raised as `InternalError`: no chunk is applied twice, no buffer is
+used after it was released, and what is kept stays within its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tradewind.engine import events as ev
+from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
+from tradewind.engine.arithmetic import Array
+from tradewind.engine.client import Client, Close, Effect, Failed, Forget, Joined, Open, SendControl, Succeeded
+from tradewind.engine.engine import Engine
+from tradewind.engine.layout import KEPT_BYTES
+from tradewind.engine.payload import RoundPayload
+from tradewind.errors import InternalError, TradewindError
+from tradewind.sim.chunk_links import Connection, Frame
+from tradewind.sim.clock import Clock, Priority
+from tradewind.wire import messages as m
+from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
+
+RUN = 1
+ADD_BPS = 16e9
+"""How fast sums are computed: not at once, so that everything can happen in between."""
+
+
+class SimulatedWorker:
+    """One site."""
+
+    def __init__(self, name: str, clock: Clock, say: Callable[[str, m.Message], None], random: np.random.Generator):
+        self.name, self.clock, self._say, self._random = name, clock, say, random
+        self.client = Client(name)
+        self.engine: Engine | None = None
+        self.outgoing: dict[int, list[Connection]] = {}
+        self.results: dict[int, Array | TradewindError] = {}
+        """Of each operation that has ended."""
+        self.ended_s: dict[int, float] = {}
+        self.most_kept_bytes = 0
+        self._idle: dict[int, list[Connection]] = {}
+        self._arrays: dict[int, tuple[Array, Array]] = {}
+        self._buffers: dict[int, bytearray] = {}
+        self._payloads: dict[int, RoundPayload] = {}
+        self._applied: set[tuple[object, ...]] = set()
+        self._most_rounds = 0
+
+    # --- operations and control --------------------------------------------------------------------------------
+
+    def submit(self, array: Array, op: str) -> None:
+        """Ask for an all-reduce."""
+        operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
+        try:
+            number, effects = self.client.submit(operation)
+        except TradewindError as error:
+            number = max(self.results, default=-1) + 1
+            self.results[number], self.ended_s[number] = error, self.clock.now_s
+            return
+        self._arrays[number] = (array, np.zeros_like(array))
+        self.carry_out(effects)
+
+    def told(self, message: m.Message) -> None:
+        """The controller said something."""
+        self.carry_out(self.client.handle(message))
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Do what the client asks for."""
+        for effect in effects:
+            match effect:
+                case SendControl(message):
+                    self._say(self.name, message)
+                case Joined():
+                    self.engine = Engine(RUN, self.client.numbers[self.name])
+                case Open(event, arithmetic, operation):
+                    own, result = (None, None) if operation is None else self._arrays[operation]
+                    self._payloads[event.round] = RoundPayload(event.layout, arithmetic, own, result)
+                    self._most_rounds = max(self._most_rounds, len(self._payloads))
+                    self.tell(event)
+                case Close(round_):
+                    self._payloads.pop(round_, None)
+                    self.tell(ev.CloseRound(round_))
+                case Forget(round_):
+                    self.tell(ev.ForgetBelow(round_))
+                case Succeeded(operation, alone):
+                    own, result = self._arrays.pop(operation)
+                    self._end(operation, own.copy() if alone else result)
+                case Failed(operation, error):
+                    del self._arrays[operation]
+                    self._end(operation, error)
+
+    def _end(self, operation: int, how: Array | TradewindError) -> None:
+        self.results[operation], self.ended_s[operation] = how, self.clock.now_s
+
+    # --- data --------------------------------------------------------------------------------------------------
+
+    def connect(self, peer: int, connections: list[Connection]) -> None:
+        """The connections to a peer are made."""
+        self.outgoing[peer] = connections
+        self._idle[peer] = list(connections)
+        for _ in connections:
+            self.tell(ev.LinkIdle(peer))
+
+    def frame_came(self, peer: int, frame: Frame) -> None:
+        """A whole frame was read; header and payload are handled as a socket's reader would."""
+        header: FrameHeader = frame.what
+        actions = self.tell(ev.HeaderReceived(peer, header))
+        if header.kind is not FrameKind.CHUNK:
+            return
+        (receive,) = (action for action in actions if isinstance(action, Receive))
+        self.clock.at(
+            self.clock.now_s + self._work_s(len(frame.body)), Priority.ARRIVAL, self._read, (receive, frame.body)
+        )
+
+    def _read(self, what: tuple[Receive, bytes]) -> None:
+        action, body = what
+        if action.how is How.KEEP:
+            assert action.buffer is not None
+            self._buffers[action.buffer][:] = body
+        elif action.how is not How.DISCARD and action.header.round in self._payloads:
+            self._apply(action, self._payloads[action.header.round], body)
+        self.tell(ev.Received(action))
+
+    def _apply(self, action: Receive, payload: RoundPayload, body: bytes) -> None:
+        h = action.header
+        origin = h.path[0] if h.path else action.peer
+        mark = (h.round, h.plan_version, h.shard, h.phase, h.index, origin)
+        if mark in self._applied:
+            raise InternalError(f"{self.name}: chunk {mark} is applied twice.")
+        self._applied.add(mark)
+        if action.how is How.ADD:
+            payload.add(action, payload.items(bytearray(body)), 0)
+        else:
+            payload.result_of(action)[:] = payload.items(bytearray(body))
+
+    def tell(self, event: ev.Event) -> list[Action]:
+        """Let the engine handle an event, and do what it asks for."""
+        if self.engine is None:
+            raise InternalError(f"{self.name} got {event} before the roster.")
+        actions = self.engine.handle(event)
+        for action in actions:
+            self._act(action)
+        kept = self.engine.kept_bytes
+        self.most_kept_bytes = max(self.most_kept_bytes, kept)
+        if kept > KEPT_BYTES * max(1, self._most_rounds + len(self.client.pending)):
+            raise InternalError(f"{self.name} keeps {kept} bytes.")
+        if kept != sum(map(len, self._buffers.values())):
+            raise InternalError(f"{self.name} counts {kept} kept bytes wrongly.")
+        return actions
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Receive(How.KEEP, buffer=buffer) if buffer is not None:
+                self._buffers[buffer] = bytearray(action.header.payload_bytes)
+            case Combine():
+                if action.into is not None and action.into not in self._buffers:
+                    self._buffers[action.into] = bytearray(len(self._buffers[action.parts[0]]))
+                nbytes = sum(len(self._buffers[part]) for part in action.parts)
+                self.clock.at(self.clock.now_s + self._work_s(nbytes), Priority.ARRIVAL, self._combine, action)
+            case Transmit():
+                self._transmit(action)
+            case Release(buffer):
+                del self._buffers[buffer]
+            case RoundComplete(number, version):
+                self.carry_out(self.client.completed(number, version))
+            case PeerFaulty(peer, reason):
+                raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
+
+    def _combine(self, action: Combine) -> None:
+        if action.round in self._payloads:
+            self._payloads[action.round].combine(action, self._buffers)
+        self.tell(ev.Combined(action))
+
+    def _transmit(self, action: Transmit) -> None:
+        body: bytes | bytearray | memoryview = b""
+        payload = self._payloads.get(action.header.round)
+        if action.source is Source.KEPT:
+            assert action.buffer is not None
+            body = self._buffers[action.buffer]
+        elif action.source is not Source.NOTHING and payload is not None:
+            body = payload.outgoing(action)
+        idle = self._idle[action.peer]
+        connection = idle.pop(int(self._random.integers(len(idle))))
+        frame = Frame(action.header, bytes(body), HEADER_BYTES + len(body))
+        connection.send(frame, lambda: self._left(action, connection))
+
+    def _left(self, action: Transmit, connection: Connection) -> None:
+        self._idle[action.peer].append(connection)
+        self.tell(ev.Transmitted(action))
+        self.tell(ev.LinkIdle(action.peer))
+
+    def _work_s(self, nbytes: int) -> float:
+        return float(8.0 * nbytes / ADD_BPS * (0.5 + self._random.random()))
+
+    def story(self) -> dict[str, Any]:
+        """What it is up to, for error messages."""
+        rounds = () if self.engine is None else self.engine.open_rounds
+        return {"worker": self.name, "pending": self.client.pending, "open rounds": rounds}

@@ -1,0 +1,99 @@
+"""What goes wrong in a simulation, and when: links and workers that fail and recover, and traffic that is not ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tradewind.errors import BadOption
+from tradewind.network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOutage:
+    """A directed link carries nothing for a while. What it was sending waits, and goes on when it is back."""
+
+    src: str
+    dst: str
+    at_s: float
+    until_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOutage:
+    """A worker is gone for a while with all its links; it loses the step that it was computing."""
+
+    worker: str
+    at_s: float
+    until_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """Traffic that is not ours takes a constant rate of a link, and of the NICs and trunks on its way, for a while."""
+
+    src: str
+    dst: str
+    rate_bps: float
+    at_s: float = 0.0
+    until_s: float = math.inf
+
+
+Fault = LinkOutage | WorkerOutage | Background
+
+
+def check_faults(faults: tuple[Fault, ...], network: Network) -> None:
+    """Refuse what cannot be simulated: unknown names, times that run backwards."""
+    for fault in faults:
+        if isinstance(fault, WorkerOutage):
+            network.site(fault.worker)
+        else:
+            network.link(fault.src, fault.dst)
+        if not 0 <= fault.at_s < fault.until_s:
+            raise BadOption(f"{fault}: it must begin at 0 s or later and end after that.")
+        if isinstance(fault, Background) and not (math.isfinite(fault.rate_bps) and fault.rate_bps > 0):
+            raise BadOption(f"{fault}: its rate must be a finite number above zero.")
+
+
+def random_link_outages(
+    network: Network, count: int, seed: int, *, at_s: float = 0.0, until_s: float = math.inf
+) -> tuple[LinkOutage, ...]:
+    """That many different links, drawn at random, down for the same time (CREW V-F)."""
+    src, dst = np.nonzero(network.bandwidth_bps)
+    if not 0 <= count <= len(src):
+        raise BadOption(f"{count} of {len(src)} links cannot fail.")
+    chosen = np.sort(np.random.default_rng(seed).choice(len(src), size=count, replace=False))
+    names = network.names
+    return tuple(LinkOutage(names[src[k]], names[dst[k]], at_s, until_s) for k in chosen)
+
+
+def random_outages(
+    network: Network, seed: int, seconds: float, *, link_mean_s: float, worker_mean_s: float, down_s: float
+) -> tuple[Fault, ...]:
+    """Links and workers that fail now and then: times between failures and times down are exponential.
+
+    `link_mean_s` and `worker_mean_s` are the mean times between failures anywhere in the network; infinity for none.
+    """
+    rng = np.random.default_rng(seed)
+    src, dst = np.nonzero(network.bandwidth_bps)
+    names = network.names
+    faults: list[Fault] = []
+    for at_s in _moments(rng, link_mean_s, seconds):
+        k = int(rng.integers(len(src)))
+        faults.append(LinkOutage(names[src[k]], names[dst[k]], at_s, at_s + float(rng.exponential(down_s))))
+    for at_s in _moments(rng, worker_mean_s, seconds):
+        worker = names[int(rng.integers(len(network)))]
+        faults.append(WorkerOutage(worker, at_s, at_s + float(rng.exponential(down_s))))
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, str(fault))))
+
+
+def _moments(rng: np.random.Generator, mean_s: float, seconds: float) -> Iterator[float]:
+    time_s = 0.0
+    while math.isfinite(mean_s):
+        time_s += float(rng.exponential(mean_s))
+        if time_s >= seconds:
+            return
+        yield time_s

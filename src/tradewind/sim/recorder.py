@@ -1,0 +1,89 @@
+"""Turns what happens in a simulation into trace records, and counts bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from tradewind.network import Network
+from tradewind.sim.flows import PHASES, UNKNOWN_ROUND, Flow
+from tradewind.trace.records import Kind, Record, Trace
+
+Detail = Literal["nothing", "rounds", "flows"]
+
+
+class Recorder:
+    """Keeps as much as is asked for."""
+
+    def __init__(self, network: Network, detail: Detail) -> None:
+        self._names = network.names
+        self._records: list[Record] = []
+        self._early: list[Flow] = []
+        self.keeps_rounds = detail != "nothing"
+        self.keeps_flows = detail == "flows"
+
+    def flow_over(self, flow: Flow) -> None:
+        """A flow has ended, one way or another."""
+        if flow.round == UNKNOWN_ROUND:
+            self._early.append(flow)  # which round it was for may still turn out
+        else:
+            self._records.append(self._flow_record(flow))
+
+    def _flow_record(self, flow: Flow) -> Record:
+        return Record(
+            "flow",
+            flow.queued_s,
+            flow.end_s,
+            self._names[flow.line.src],
+            self._names[flow.line.dst],
+            None if flow.round == UNKNOWN_ROUND else flow.round,
+            None,
+            flow.shard,
+            PHASES[flow.phase],
+            flow.start_s,
+            flow.bits / 8.0,
+            flow.sent_bits / 8.0,
+            (),
+            flow.outcome,
+        )
+
+    def add(
+        self,
+        kind: Kind,
+        start_s: float,
+        end_s: float,
+        site: str = "",
+        peer: str = "",
+        *,
+        round_number: int | None = None,
+        step: int | None = None,
+        phase: str = "",
+        nbytes: float = 0,
+        members: Iterable[str] = (),
+        outcome: str = "",
+        reason: str = "",
+    ) -> None:
+        """Something other than a flow happened."""
+        if self.keeps_rounds:
+            self._records.append(
+                Record(
+                    kind,
+                    start_s,
+                    end_s,
+                    site,
+                    peer,
+                    round_number,
+                    step,
+                    phase=phase,
+                    nbytes=nbytes,
+                    members=tuple(members),
+                    outcome=outcome,
+                    reason=reason,
+                )
+            )
+
+    def trace(self) -> Trace | None:
+        """Everything recorded, in the order of time; None if nothing was to be."""
+        if not self.keeps_rounds:
+            return None
+        return Trace.of([*self._records, *map(self._flow_record, self._early)])

@@ -1,0 +1,103 @@
+"""What is simulated: everything that a run depends on, checked before it begins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.catalog import BandwidthTrace
+from tradewind.errors import BadOption, InputError
+from tradewind.network import Network
+from tradewind.schemes import Scheme
+from tradewind.sim.data_plane import PIECES
+from tradewind.sim.faults import Fault, check_faults
+from tradewind.sim.recorder import Detail
+from tradewind.units import MAX_BYTES
+
+
+class StepTimes(Protocol):
+    """How long local steps take: the catalog's `ComputeTimes`, or anything that samples."""
+
+    def sample(self, rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
+        """That many independent times in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSteps:
+    """Every step takes the same time."""
+
+    seconds: float
+
+    def sample(self, rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:  # noqa: ARG002 - nothing to draw
+        """The same time, over and over."""
+        return np.full(size, self.seconds)
+
+    def cdf(self, time_s: float) -> float:
+        """The probability that a step takes at most `time_s`."""
+        return 1.0 if time_s >= self.seconds else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """One run. Frozen and picklable, so that runs can be dealt to processes."""
+
+    network: Network
+    scheme: Scheme
+    nbytes: int
+    steps: StepTimes
+    seconds: float = 50.0
+    """Simulated time."""
+    seed: int = 0
+    workers: tuple[str, ...] = ()
+    """Who trains; all sites by default. Other sites can still aggregate."""
+    faults: tuple[Fault, ...] = ()
+    detect_s: float = 0.0
+    """How long it takes until a failure is known."""
+    noise: float = 0.0
+    """Planners and policies see bandwidths that are off by up to this share."""
+    rates: BandwidthTrace | None = None
+    """Rates that change over time."""
+    measure_every_s: float | None = 0.0
+    """How often changed rates are measured; 0: at once, None: never."""
+    stop_after_rounds: int | None = None
+    """End when so many rounds have finished, if that is before `seconds`."""
+    warm_start: bool = True
+    """Policies that predict readiness know the distribution of step times from the start."""
+    pieces: int = PIECES
+    """Pieces of a shard under the execution model `chunked`."""
+    record: Detail = "nothing"
+
+    def __post_init__(self) -> None:
+        for what, value, fits, rule in (
+            ("seconds", self.seconds, 0 < self.seconds < math.inf, "above zero and finite"),
+            ("nbytes", self.nbytes, 1 <= self.nbytes <= MAX_BYTES, f"between 1 and {MAX_BYTES}"),
+            ("seed", self.seed, self.seed >= 0, "at least 0"),
+            ("noise", self.noise, 0 <= self.noise < 1, "at least 0 and below 1"),
+            ("detect_s", self.detect_s, 0 <= self.detect_s < math.inf, "at least 0 and finite"),
+            ("measure_every_s", self.measure_every_s, (self.measure_every_s or 0) >= 0, "at least 0"),
+            ("stop_after_rounds", self.stop_after_rounds, (self.stop_after_rounds or 1) >= 1, "at least 1"),
+            ("pieces", self.pieces, self.pieces >= 1, "at least 1"),
+        ):
+            if not fits:
+                raise BadOption(f"simulation: {what} is {value}; it must be {rule}.")
+        if len(set(self.workers)) < len(self.workers):
+            raise InputError("simulation: a worker is named twice.")
+        for name in self.workers:
+            self.network.site(name)
+        if len(self.worker_names) < 2:
+            raise InputError("simulation: it takes two workers or more to synchronise.")
+        if self.rates is not None and self.rates.network.names != self.network.names:
+            raise InputError(
+                f"the rates are for network {self.rates.network.name!r}, whose sites are not those of "
+                f"{self.network.name!r}."
+            )
+        check_faults(self.faults, self.network)
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """Who trains, by name."""
+        return tuple(sorted(self.workers or self.network.names))

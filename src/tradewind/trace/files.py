@@ -1,0 +1,107 @@
+"""Traces as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tradewind.errors import BadOption, InputError
+from tradewind.trace.perfetto import perfetto_events
+from tradewind.trace.records import Record, Trace
+
+COLUMNS = Record.__struct_fields__
+TRACE_SUFFIXES = (".jsonl", ".csv", ".parquet", ".json")
+READABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
+
+
+def encode_trace(trace: Trace, suffix: str) -> bytes:
+    """The trace in the format of that suffix; the same trace gives the same bytes."""
+    match suffix.lower():
+        case ".jsonl":
+            return b"".join(msgspec.json.encode(record) + b"\n" for record in trace.records)
+        case ".csv":
+            return _to_csv(trace)
+        case ".parquet":
+            return _to_parquet(trace)
+        case ".json":
+            return msgspec.json.encode(perfetto_events(trace))
+    raise BadOption(f"a trace cannot be written as {suffix!r}. Use one of {', '.join(TRACE_SUFFIXES)}.")
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in a file; its suffix says which format it has."""
+    suffix = path.suffix.lower()
+    if suffix not in READABLE_SUFFIXES:
+        more = " A .json file is for the Perfetto viewer only." if suffix == ".json" else ""
+        raise InputError(f"{path}: traces are read from {', '.join(READABLE_SUFFIXES)} files.{more}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}.") from error
+    try:
+        if suffix == ".jsonl":
+            rows: Iterable[Any] = msgspec.json.Decoder().decode_lines(data)
+        else:
+            rows = _from_csv(data) if suffix == ".csv" else _from_parquet(data)
+        return Trace(tuple(msgspec.convert(row, Record, strict=False) for row in rows))
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise InputError(f"{path} is not a trace: {error}.") from error
+
+
+def _rows(trace: Trace) -> Iterable[list[Any]]:
+    for record in trace.records:
+        row = [getattr(record, column) for column in COLUMNS]
+        row[COLUMNS.index("members")] = msgspec.json.encode(record.members).decode() if record.members else ""
+        yield row
+
+
+def _to_csv(trace: Trace) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([repr(v) if isinstance(v, float) else v for v in row] for row in _rows(trace))
+    return text.getvalue().encode()
+
+
+def _from_csv(data: bytes) -> Iterable[dict[str, Any]]:
+    for row in csv.DictReader(io.StringIO(data.decode(), newline="")):
+        yield _cells(row)
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as a record's fields; empty cells are what the record has by default."""
+    filled = {key: value for key, value in row.items() if value not in ("", None)}
+    if "members" in filled:
+        filled["members"] = msgspec.json.decode(filled["members"])
+    return filled
+
+
+def _to_parquet(trace: Trace) -> bytes:
+    arrow, parquet = _pyarrow()
+    types = {"round": arrow.int64(), "step": arrow.int64(), "shard": arrow.int64()}
+    types |= dict.fromkeys(("start_s", "end_s", "service_s", "nbytes", "sent_bytes"), arrow.float64())
+    columns = list(zip(*_rows(trace), strict=True)) or [()] * len(COLUMNS)
+    arrays = [
+        arrow.array(column, types.get(name, arrow.string())) for name, column in zip(COLUMNS, columns, strict=True)
+    ]
+    buffer = io.BytesIO()
+    parquet.write_table(arrow.Table.from_arrays(arrays, names=list(COLUMNS)), buffer)
+    return buffer.getvalue()
+
+
+def _from_parquet(data: bytes) -> Iterable[dict[str, Any]]:
+    _, parquet = _pyarrow()
+    return [_cells(row) for row in parquet.read_table(io.BytesIO(data)).to_pylist()]
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise BadOption("Parquet needs pyarrow, which is not installed. Install it, or use .csv or .jsonl.") from error

@@ -1,0 +1,114 @@
+"""A trace as trace events, which the Perfetto viewer (ui.perfetto.dev) and chrome://tracing open.
+
+Workers are threads of one process and show what each does: compute, wait, sync. Links are threads of another and show
+the flows that each carries. Rounds are asynchronous slices of a third, because they overlap. Decisions and failures are
+marks where they happened. Times are microseconds there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tradewind.trace.records import Record, Trace
+
+WORKERS, ROUNDS, LINKS, FAILURES = 1, 2, 3, 4
+_PROCESSES = {WORKERS: "workers", ROUNDS: "rounds", LINKS: "links", FAILURES: "failures"}
+
+
+def perfetto_events(trace: Trace) -> dict[str, Any]:
+    """The JSON object of the trace event format."""
+    threads = _Threads()
+    events = [event for record in trace.records for event in _events(record, threads)]
+    run = trace.run
+    other = {} if run is None else {"network": run.site, "scheme": run.peer, "options": run.reason}
+    return {"traceEvents": [*threads.names(), *events], "displayTimeUnit": "ms", "otherData": other}
+
+
+class _Threads:
+    """Numbers for tracks, in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self._number: dict[tuple[int, str], int] = {}
+
+    def of(self, process: int, name: str) -> int:
+        return self._number.setdefault((process, name), len(self._number) + 1)
+
+    def names(self) -> Iterator[dict[str, Any]]:
+        for process, name in _PROCESSES.items():
+            yield {"name": "process_name", "ph": "M", "pid": process, "args": {"name": name}}
+        ordered = sorted(self._number)
+        for position, (process, name) in enumerate(ordered):
+            thread = self._number[process, name]
+            yield {"name": "thread_name", "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+            yield {
+                "name": "thread_sort_index",
+                "ph": "M",
+                "pid": process,
+                "tid": thread,
+                "args": {"sort_index": position},
+            }
+
+
+def _events(record: Record, threads: _Threads) -> Iterable[dict[str, Any]]:
+    match record.kind:
+        case "compute" | "wait" | "sync":
+            suffix = "" if record.round is None else f" {record.round}"
+            name = f"{record.kind}{suffix}" if record.kind == "sync" else record.kind
+            yield _slice(record, name, WORKERS, threads.of(WORKERS, record.site), record.start_s)
+        case "flow":
+            link = threads.of(LINKS, f"{record.site}->{record.peer}")
+            begin_s = record.start_s if record.service_s is None else record.service_s
+            yield _slice(record, f"round {record.round} {record.phase}", LINKS, link, begin_s)
+        case "round":
+            lane = threads.of(ROUNDS, "rounds")
+            name = f"round {record.round}: {len(record.members)} members"
+            shared = {"name": name, "cat": "round", "id": record.round, "pid": ROUNDS, "tid": lane}
+            yield {**shared, "ph": "b", "ts": _us(record.start_s), "args": _details(record)}
+            yield {**shared, "ph": "e", "ts": _us(record.end_s)}
+        case "failure":
+            what = f"{record.site}->{record.peer}" if record.peer else record.site
+            yield _slice(record, f"{what} down", FAILURES, threads.of(FAILURES, what), record.start_s)
+        case "decision":
+            yield {
+                "name": record.phase,
+                "cat": "decision",
+                "ph": "i",
+                "s": "g",
+                "ts": _us(record.start_s),
+                "pid": ROUNDS,
+                "tid": threads.of(ROUNDS, "decisions"),
+                "args": _details(record),
+            }
+
+
+def _slice(record: Record, name: str, process: int, thread: int, begin_s: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "cat": record.kind,
+        "ph": "X",
+        "ts": _us(begin_s),
+        "dur": max(0.0, _us(record.end_s) - _us(begin_s)),
+        "pid": process,
+        "tid": thread,
+        "args": _details(record),
+    }
+
+
+def _details(record: Record) -> dict[str, Any]:
+    """What the viewer shows when something is clicked."""
+    shown = {
+        "round": record.round,
+        "step": record.step,
+        "shard": record.shard,
+        "bytes": record.nbytes or None,
+        "sent_bytes": record.sent_bytes or None,
+        "members": " ".join(record.members) or None,
+        "outcome": record.outcome or None,
+        "reason": record.reason or None,
+    }
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

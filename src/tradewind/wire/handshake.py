@@ -1,0 +1,178 @@
+"""Admission: both sides prove that they know the run's secret before either believes a byte.
+
+    client                                   server
+      Hello(run, site, purpose, nonce)  ──>
+                                        <──  Challenge(nonce)
+      Proof(HMAC of all of the above)   ──>
+                                        <──  Welcome(HMAC of all of the above)     or  Refused(reason)
+
+The secret never travels. Each proof covers everything that both sides said, and who says it, so that a proof can
+neither be replayed on another connection nor be reflected to its sender, and nobody can claim another site's name on
+the way. The client proves first: strangers get no proof from a server. Nonces are arguments, since this module has no
+randomness. What comes after the handshake is neither encrypted nor signed: it is admission control for a network that
+one trusts to deliver bytes; use a tunnel across one that one does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from tradewind.errors import BadFrame, NotAdmitted
+from tradewind.wire.frames import WIRE_VERSION, FrameKind, FrameReader
+from tradewind.wire.messages import Challenge, Hello, Message, Proof, Refused, Welcome, decode_message, encode_message
+
+MAX_HANDSHAKE_BYTES = 4096
+NONCE_BYTES = 32
+MIN_SECRET_BYTES = 8
+
+
+def run_number(run: str) -> int:
+    """A run's name as the number in every frame: frames of another run are noticed, whatever port they come to."""
+    return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a process brings to every handshake."""
+
+    run: str
+    site: str
+    secret: bytes
+
+    @property
+    def number(self) -> int:
+        """The run as a number."""
+        return run_number(self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end, proven."""
+
+    site: str
+    purpose: str
+
+
+class Handshake:
+    """One side of one connection's handshake: `receive` what came, send what it returns, until `peer` is known.
+
+    A refusal raises `NotAdmitted`, and nonsense `BadFrame`; `last_words` is then what to send before closing.
+    """
+
+    def __init__(self, credentials: Credentials, nonce: bytes) -> None:
+        if len(nonce) < 16:
+            raise ValueError("a nonce of fewer than 16 bytes can be guessed")
+        self.credentials = credentials
+        self.peer: Peer | None = None
+        self.last_words = b""
+        self._nonce = nonce
+        self._reader = FrameReader(MAX_HANDSHAKE_BYTES)
+        self._hello: Hello | None = None
+        self._challenge: Challenge | None = None
+        self._expects: Callable[[Message], bytes]
+
+    def receive(self, data: bytes) -> bytes:
+        """What to answer to these bytes, if anything yet."""
+        answers = b""
+        try:
+            for header, payload in self._reader.feed(data):
+                if self.peer is not None:
+                    raise BadFrame("more came before the handshake was answered.")
+                if header.kind is not FrameKind.MESSAGE:
+                    raise BadFrame(f"a {header.kind.name} frame came before the handshake was over.")
+                answers += self._handle(decode_message(payload))
+        except BadFrame as error:
+            self.last_words = self._encode(Refused(f"{self.credentials.site!r} refused the connection: {error}"[:500]))
+            raise
+        return answers
+
+    def _handle(self, message: Message) -> bytes:
+        if isinstance(message, Refused):
+            raise NotAdmitted(message.reason)
+        return self._expects(message)
+
+    def _encode(self, message: Message) -> bytes:
+        return encode_message(message, self.credentials.number)
+
+    def _refuse(self, reason: str) -> NotAdmitted:
+        self.last_words = self._encode(Refused(reason))
+        return NotAdmitted(reason)
+
+    def _check_version(self, version: int, whose: str) -> None:
+        if version != WIRE_VERSION:
+            raise self._refuse(
+                f"{whose!r} speaks wire version {version}, {self.credentials.site!r} speaks {WIRE_VERSION}. "
+                "Run the same release everywhere."
+            )
+
+    def _digest(self, who: str) -> bytes:
+        said = msgspec.msgpack.encode((who, self._hello, self._challenge))
+        return hmac.new(self.credentials.secret, said, hashlib.sha256).digest()
+
+
+class ClientHandshake(Handshake):
+    """The side that connects. Send `start` first."""
+
+    def __init__(self, credentials: Credentials, purpose: str, nonce: bytes, expected_site: str | None = None) -> None:
+        super().__init__(credentials, nonce)
+        self.purpose = purpose
+        self.expected_site = expected_site
+        self._expects = self._challenged
+        self._hello = Hello(WIRE_VERSION, credentials.run, credentials.site, purpose, nonce)
+
+    def start(self) -> bytes:
+        """The first bytes of the connection."""
+        assert self._hello is not None
+        return self._encode(self._hello)
+
+    def _challenged(self, message: Message) -> bytes:
+        if not isinstance(message, Challenge):
+            raise BadFrame(f"expected a Challenge, got {type(message).__name__}.")
+        self._check_version(message.wire_version, message.site)
+        if self.expected_site is not None and message.site != self.expected_site:
+            raise self._refuse(f"{message.site!r} answers where {self.expected_site!r} was expected.")
+        self._challenge = message
+        self._expects = self._welcomed
+        return self._encode(Proof(self._digest("client")))
+
+    def _welcomed(self, message: Message) -> bytes:
+        if not isinstance(message, Welcome):
+            raise BadFrame(f"expected a Welcome, got {type(message).__name__}.")
+        assert self._challenge is not None
+        if not hmac.compare_digest(message.digest, self._digest("server")):
+            raise self._refuse(f"{self._challenge.site!r} does not know this run's secret.")
+        self.peer = Peer(self._challenge.site, self.purpose)
+        return b""
+
+
+class ServerHandshake(Handshake):
+    """The side that was connected to."""
+
+    def __init__(self, credentials: Credentials, nonce: bytes) -> None:
+        super().__init__(credentials, nonce)
+        self._expects = self._greeted
+
+    def _greeted(self, message: Message) -> bytes:
+        if not isinstance(message, Hello):
+            raise BadFrame(f"expected a Hello, got {type(message).__name__}.")
+        self._check_version(message.wire_version, message.site)
+        if message.run != self.credentials.run:
+            raise self._refuse(f"{message.site!r} wants run {message.run!r}; this is run {self.credentials.run!r}.")
+        self._hello = message
+        self._challenge = Challenge(WIRE_VERSION, self.credentials.site, self._nonce)
+        self._expects = self._proven
+        return self._encode(self._challenge)
+
+    def _proven(self, message: Message) -> bytes:
+        if not isinstance(message, Proof):
+            raise BadFrame(f"expected a Proof, got {type(message).__name__}.")
+        assert self._hello is not None
+        if not hmac.compare_digest(message.digest, self._digest("client")):
+            raise self._refuse(f"{self._hello.site!r} does not know the secret of run {self.credentials.run!r}.")
+        self.peer = Peer(self._hello.site, self._hello.purpose)
+        return self._encode(Welcome(self._digest("server")))

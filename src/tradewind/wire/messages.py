@@ -1,0 +1,246 @@
+"""Control messages: what workers and the controller tell each other, as typed structures in MessagePack.
+
+Small and few: nothing here is sent per chunk. A message that does not decode exactly, with unknown fields or values
+out of range, is refused with `BadFrame`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from tradewind.errors import BadFrame
+from tradewind.wire.frames import MAX_MESSAGE_BYTES, FrameHeader, FrameKind, encode_header
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Text = Annotated[str, msgspec.Meta(max_length=4000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """Base of all messages; the class name is the tag."""
+
+
+# --- the handshake: client, server, client, server ------------------------------------------------------
+
+
+class Hello(_Message, frozen=True):
+    """Who is calling, and a number that it has never used before."""
+
+    wire_version: int
+    run: Name
+    site: Name
+    purpose: Name
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+
+
+class Challenge(_Message, frozen=True):
+    """A number that the server has never used before."""
+
+    wire_version: int
+    site: Name
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+
+
+class Proof(_Message, frozen=True):
+    """That the client knows the secret."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Welcome(_Message, frozen=True):
+    """That the server knows it too: the connection may be used."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Refused(_Message, frozen=True):
+    """The other side will not talk to us, and why."""
+
+    reason: Text
+
+
+# --- worker to controller ---------------------------------------------------------------------------------
+
+
+class Operation(_Message, frozen=True):
+    """What a worker wants done with an array; all members of a round must want the same."""
+
+    items: Count
+    item_bytes: Annotated[int, msgspec.Meta(ge=1, le=16)]
+    dtype: Name
+    op: Name
+    root: Text = ""
+    """For a broadcast: whose array; empty for an all-reduce."""
+
+
+class Join(_Message, frozen=True):
+    """A worker is there, and where its data connections are accepted."""
+
+    host: Text
+    port: Port
+    rank: Count
+
+
+class Ready(_Message, frozen=True):
+    """A worker has an array to synchronise in this lane: its step number `iteration` there."""
+
+    lane: Count
+    iteration: Count
+    operation: Operation
+
+
+class Finished(_Message, frozen=True):
+    """A worker holds its part of the round's result and has sent all that others need of it."""
+
+    round: Count
+    version: Count
+
+
+class Trouble(_Message, frozen=True):
+    """A worker cannot go on with a peer; rounds that need the two of them are lost."""
+
+    peer: Text
+    reason: Text
+
+
+class Measured(_Message, frozen=True):
+    """What the worker's link to a peer was seen to carry."""
+
+    peer: Name
+    bandwidth_bps: Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Heartbeat(_Message, frozen=True):
+    """Still there."""
+
+    sent_s: float
+
+
+class Leave(_Message, frozen=True):
+    """A worker goes, on purpose."""
+
+    reason: Text = ""
+
+
+# --- controller to worker ---------------------------------------------------------------------------------
+
+
+class Address(_Message, frozen=True):
+    """Where a worker accepts data connections."""
+
+    site: Name
+    host: Text
+    port: Port
+
+
+class Roster(_Message, frozen=True):
+    """Everybody, in the order of the numbers that frames use for sites; sent when all have joined."""
+
+    workers: tuple[Address, ...]
+    patience_s: Annotated[float, msgspec.Meta(gt=0)]
+
+
+class PlanChanged(_Message, frozen=True):
+    """A plan that rounds will refer to by its version."""
+
+    version: Count
+    plan: bytes
+    """The plan's JSON."""
+
+
+class Start(_Message, frozen=True):
+    """Carry out a round."""
+
+    round: Count
+    version: Count
+    lane: Count
+    iteration: Count
+    members: tuple[Name, ...]
+    weights: tuple[float, ...]
+    operation: Operation
+    floor: Count
+    """No round below this one is running any more."""
+
+
+class Commit(_Message, frozen=True):
+    """Every member holds the result: it may be used, and the input forgotten."""
+
+    round: Count
+
+
+class Proceed(_Message, frozen=True):
+    """Nobody to synchronise with this time: the worker goes on with what it has."""
+
+    lane: Count
+    iteration: Count
+    reason: Text
+
+
+class Mismatch(_Message, frozen=True):
+    """The members of a round do not want the same; it never starts."""
+
+    lane: Count
+    iteration: Count
+    reason: Text
+
+
+class HeartbeatSeen(_Message, frozen=True):
+    """Answers a heartbeat with its own time, so that the worker can tell how long that took."""
+
+    sent_s: float
+
+
+class Closing(_Message, frozen=True):
+    """The run is over for everybody: what is under way is lost, and inputs are as they were."""
+
+    reason: Text
+    lost: Text = ""
+
+
+Message = (
+    Hello
+    | Challenge
+    | Proof
+    | Welcome
+    | Refused
+    | Join
+    | Ready
+    | Finished
+    | Trouble
+    | Measured
+    | Heartbeat
+    | Leave
+    | Roster
+    | PlanChanged
+    | Start
+    | Commit
+    | Proceed
+    | Mismatch
+    | HeartbeatSeen
+    | Closing
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode_message(message: Message, run: int) -> bytes:
+    """A message as a whole frame."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise BadFrame(
+            f"a {type(message).__name__} message has {len(body)} bytes; the most is {MAX_MESSAGE_BYTES}. "
+            "Plan with fewer shards."
+        )
+    return encode_header(FrameHeader(FrameKind.MESSAGE, run, len(body))) + body
+
+
+def decode_message(body: bytes) -> Message:
+    """A message from a frame's payload."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"a message does not decode: {error}.") from None

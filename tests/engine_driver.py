@@ -1,0 +1,198 @@
+"""A tiny driver of engines in memory: frames in order on each connection, everything else in random order.
+
+Each pair of sites has `connections` of them each way; headers, payloads, sums and transmissions complete at random
+times, rounds open at random times. What must hold at every step is asserted here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tradewind.engine import events as ev
+from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
+from tradewind.engine.arithmetic import Arithmetic, Array
+from tradewind.engine.engine import Engine
+from tradewind.engine.layout import KEPT_BYTES, lay_out
+from tradewind.engine.payload import RoundPayload
+from tradewind.planning.plan import Plan
+from tradewind.wire.frames import FrameHeader, FrameKind
+
+RUN = 7
+MAX_STEPS = 2_000_000
+
+
+@dataclass
+class Opening:
+    """A round that a site will open at some time."""
+
+    event: ev.OpenRound
+    payload: RoundPayload
+
+
+@dataclass
+class Worker:
+    """One site."""
+
+    engine: Engine
+    buffers: dict[int, bytearray] = field(default_factory=dict)
+    rounds: dict[int, RoundPayload] = field(default_factory=dict)
+    unopened: list[Opening] = field(default_factory=list)
+    complete: set[int] = field(default_factory=set)
+    working: list[tuple[object, bytes]] = field(default_factory=list)
+    applied: set[tuple[object, ...]] = field(default_factory=set)
+    most_kept: int = 0
+
+
+class Driver:
+    """All sites of a run and the wires between them."""
+
+    def __init__(self, sites: Sequence[str], random: np.random.Generator, connections: int = 1) -> None:
+        self.roster = {name: number for number, name in enumerate(sites)}
+        self.workers = [Worker(Engine(RUN, number)) for number in range(len(sites))]
+        self.random = random
+        self.connections = connections
+        self.wires: dict[tuple[int, int, int], deque[tuple[FrameHeader, bytes]]] = {}
+        self.receiving: dict[tuple[int, int, int], tuple[Receive, bytes]] = {}
+
+    def add_round(
+        self,
+        number: int,
+        plan: Plan,
+        arrays: Mapping[str, Array],
+        arithmetic: Mapping[str, Arithmetic],
+        version: int = 0,
+    ) -> dict[str, Array]:
+        """A round to be carried out; returns where the results will be."""
+        items = len(next(iter(arrays.values())))
+        results = {name: np.zeros_like(array) for name, array in arrays.items()}
+        for name in plan.sites:
+            how = arithmetic.get(name) or next(iter(arithmetic.values()))
+            layout = lay_out(plan, self.roster, name, items, next(iter(arrays.values())).itemsize)
+            payload = RoundPayload(layout, how, arrays.get(name), results.get(name))
+            opened = ev.OpenRound(number, version, layout, how.gathers)
+            self.workers[self.roster[name]].unopened.append(Opening(opened, payload))
+            for peer in layout.peers:
+                for connection in range(self.connections):
+                    wire = (self.roster[name], peer, connection)
+                    if wire not in self.wires:
+                        self.wires[wire] = deque()
+                        self.tell(self.roster[name], ev.LinkIdle(peer))
+        return results
+
+    def run(self) -> None:
+        """Until nothing is left to do."""
+        for _ in range(MAX_STEPS):
+            steps = self._possible()
+            if not steps:
+                return
+            kind, argument = steps[int(self.random.integers(len(steps)))]
+            getattr(self, kind)(argument)
+        raise AssertionError("the engines never come to rest")
+
+    def tell(self, site: int, event: ev.Event) -> list[Action]:
+        worker = self.workers[site]
+        actions = worker.engine.handle(event)
+        for action in actions:
+            self._act(site, worker, action)
+        worker.most_kept = max(worker.most_kept, worker.engine.kept_bytes)
+        assert worker.engine.kept_bytes == sum(map(len, worker.buffers.values()))
+        return actions
+
+    # --- steps -----------------------------------------------------------------------------------------------
+
+    def _possible(self) -> list[tuple[str, object]]:
+        steps: list[tuple[str, object]] = []
+        for site, worker in enumerate(self.workers):
+            steps += [("open", site)] if worker.unopened else []
+            steps += [("finish_work", site)] if worker.working else []
+        steps += [("finish_receiving", wire) for wire in self.receiving]
+        steps += [("deliver", wire) for wire, queue in self.wires.items() if queue and wire not in self.receiving]
+        return steps
+
+    def open(self, site: int) -> None:
+        worker = self.workers[site]
+        opening = worker.unopened.pop(int(self.random.integers(len(worker.unopened))))
+        worker.rounds[opening.event.round] = opening.payload
+        self.tell(site, opening.event)
+
+    def deliver(self, wire: tuple[int, int, int]) -> None:
+        src, dst, _ = wire
+        header, body = self.wires[wire].popleft()
+        actions = self.tell(dst, ev.HeaderReceived(src, header))
+        if header.kind is FrameKind.CHUNK:
+            (receive,) = [action for action in actions if isinstance(action, Receive)]
+            self.receiving[wire] = (receive, body)
+
+    def finish_receiving(self, wire: tuple[int, int, int]) -> None:
+        action, body = self.receiving.pop(wire)
+        worker = self.workers[wire[1]]
+        header = action.header
+        if action.how is How.KEEP:
+            assert action.buffer is not None
+            worker.buffers[action.buffer][:] = body
+        elif action.how is not How.DISCARD:
+            mark = (header.round, header.plan_version, header.shard, header.phase, header.index, header.path, wire[0])
+            assert mark not in worker.applied, f"{mark} is applied twice"
+            worker.applied.add(mark)
+            payload = worker.rounds[header.round]
+            if action.how is How.ADD:
+                block = payload.items(bytearray(body))
+                half = len(block) // 2
+                payload.add(action, block[:half], 0)
+                payload.add(action, block[half:], half)
+            else:
+                payload.result_of(action)[:] = payload.items(bytearray(body))
+        self.tell(wire[1], ev.Received(action))
+
+    def finish_work(self, site: int) -> None:
+        worker = self.workers[site]
+        action, _ = worker.working.pop(int(self.random.integers(len(worker.working))))
+        if isinstance(action, Combine):
+            worker.rounds[action.round].combine(action, worker.buffers)
+            self.tell(site, ev.Combined(action))
+        elif isinstance(action, Transmit):
+            body = b""
+            if action.source is Source.KEPT:
+                assert action.buffer is not None
+                body = bytes(worker.buffers[action.buffer])
+            elif action.source is not Source.NOTHING:
+                body = bytes(worker.rounds[action.header.round].outgoing(action))
+            assert len(body) == action.header.payload_bytes
+            connection = int(self.random.integers(self.connections))
+            self.wires[site, action.peer, connection].append((action.header, body))
+            self.tell(site, ev.Transmitted(action))
+            self.tell(site, ev.LinkIdle(action.peer))
+
+    def _act(self, site: int, worker: Worker, action: Action) -> None:
+        match action:
+            case Receive(How.KEEP):
+                assert action.buffer is not None and action.buffer not in worker.buffers
+                worker.buffers[action.buffer] = bytearray(action.header.payload_bytes)
+            case Combine():
+                if action.into is not None and action.into not in worker.buffers:
+                    worker.buffers[action.into] = bytearray(len(worker.buffers[action.parts[0]]))
+                worker.working.append((action, b""))
+            case Transmit():
+                worker.working.append((action, b""))
+            case Release(buffer):
+                del worker.buffers[buffer]
+            case RoundComplete(number):
+                assert number not in worker.complete, f"round {number} completes twice at {site}"
+                worker.complete.add(number)
+            case PeerFaulty(peer, reason):
+                raise AssertionError(f"{site} calls {peer} faulty: {reason}")
+
+    def check_at_rest(self, rounds: Mapping[int, Plan]) -> None:
+        """After `run`: everybody is done, and nothing is left over."""
+        for name, number in self.roster.items():
+            worker = self.workers[number]
+            expected = {r for r, plan in rounds.items() if name in plan.sites}
+            assert worker.complete == expected, f"{name} completed {worker.complete}, not {expected}: a deadlock"
+            for r in sorted(expected):
+                self.tell(number, ev.CloseRound(r))
+            assert not worker.buffers and worker.engine.kept_bytes == 0
+            assert worker.most_kept <= KEPT_BYTES * max(1, len(rounds))

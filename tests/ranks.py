@@ -1,0 +1,47 @@
+"""Groups for tests: ranks as threads of one process, on real sockets over loopback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tradewind.runtime.group import Group, connect
+
+SECRET = "correct horse battery"
+PATIENCE_S = 8.0
+LONGEST_S = 60.0
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def run_ranks(
+    world: int,
+    body: Callable[[Group], Any],
+    each: Sequence[dict[str, Any]] | None = None,
+    address: str | None = None,
+    longest_s: float = LONGEST_S,
+    **options: Any,
+) -> list[Any]:
+    """Run `body` on every rank; what it returns, or the exception that it or `connect` raised, by rank."""
+    where = address or f"127.0.0.1:{free_port()}"
+    chosen = {"secret": SECRET, "patience_s": PATIENCE_S, **options}
+
+    def run(rank: int) -> Any:
+        try:
+            with connect(where, rank, world, **{**chosen, **(each[rank] if each else {})}) as group:
+                answer = body(group)
+                if each is None:
+                    group.barrier()
+                return answer
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(world) as pool:
+        return [future.result(longest_s) for future in [pool.submit(run, rank) for rank in range(world)]]

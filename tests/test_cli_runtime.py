@@ -1,0 +1,63 @@
+"""`tradewind bench` and `tradewind controller` from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cli import tradewind
+from ranks import SECRET, run_ranks
+
+
+def test_bench_wan_reports_measured_predicted_and_limit() -> None:
+    done = tradewind("bench", "wan", "mesh", "--option", "n=3", "--bytes", "200kB", "--rounds", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["planner"] for row in rows] == ["ring", "optimal"]
+    assert all(len(row["seconds"]) == 2 and row["predicted_seconds"] >= row["bound_seconds"] for row in rows)
+
+
+def test_bench_wire_runs_real_processes() -> None:
+    done = tradewind("bench", "wire", "--processes", "2", "--bytes", "1MB", "--rounds", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert len(row["tradewind_seconds"]) == 2 and row["bytes"] == 10**6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("bench", "nothing"), "no bench called 'nothing'"),
+        (("bench", "wan"), "needs a NETWORK"),
+        (("bench", "wire", "gscale"), "takes no network"),
+        (("bench", "wire", "--processes", "1"), "2 to 64"),
+        (("controller", "--listen", "x", "--workers", "2"), "HOST:PORT"),
+        (("controller", "--listen", "127.0.0.1:0", "--workers", "2", "--policy", "nope"), "no policy is called"),
+    ],
+)
+def test_bad_usage_is_refused(arguments: tuple[str, ...], says: str) -> None:
+    done = tradewind(*arguments)
+    assert done.exit_code == 2 and says in done.stderr
+
+
+def test_a_controller_process_serves_a_run() -> None:
+    command = [sys.executable, "-c", "from tradewind.cli import main; main()", "controller"]
+    arguments = ["--listen", "127.0.0.1:0", "--workers", "2", "--json"]
+    environment = {**os.environ, "TRADEWIND_SECRET": SECRET}
+    with subprocess.Popen(
+        command + arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stderr is not None
+            address = process.stderr.readline().split()[-1]
+            answers = run_ranks(2, lambda group: float(group.all_reduce(np.ones(5))[0]), address=address, embed=False)
+            assert answers == [2.0, 2.0]
+            said, _ = process.communicate(timeout=60)
+            assert "has left the run" in json.loads(said)["over"]
+        finally:
+            process.kill()

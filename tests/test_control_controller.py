@@ -1,0 +1,166 @@
+"""The controller's decisions, message by message: joining, rounds, mismatches, losses and deadlines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tradewind.control import Controller, ControlOptions
+from tradewind.control.controller import Action, Disconnect, Send
+from tradewind.control.deadlines import Deadlines
+from tradewind.control.view import NetworkView
+from tradewind.errors import BadOption
+from tradewind.network import Network, Site
+from tradewind.planning import make_plan
+from tradewind.planning.plan import plan_from_json
+from tradewind.wire import messages as m
+
+MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
+SUM = m.Operation(100, 4, "float32", "sum")
+
+
+def said(actions: list[Action]) -> dict[str, list[m.Message]]:
+    by_worker: dict[str, list[m.Message]] = {}
+    for action in actions:
+        if isinstance(action, Send):
+            by_worker.setdefault(action.worker, []).append(action.message)
+    return by_worker
+
+
+def gathered(**options: object) -> Controller:
+    controller = Controller(ControlOptions(3, **options), 0.0)  # type: ignore[arg-type]
+    for rank, worker in enumerate("abc"):
+        controller.connected(worker, 0.0)
+        actions = controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    rosters = said(actions)
+    assert [a.site for a in rosters["b"][0].workers] == ["a", "b", "c"]  # type: ignore[union-attr]
+    return controller
+
+
+def all_ready(controller: Controller, operation: m.Operation = SUM, lane: int = 0, iteration: int = 1) -> list[Action]:
+    return [a for w in "abc" for a in controller.received(w, m.Ready(lane, iteration, operation), 1.0)]
+
+
+def test_a_round_starts_when_all_are_ready_and_commits_when_all_have_finished() -> None:
+    controller = gathered(network=MESH)
+    told = said(all_ready(controller))
+    for worker in "abc":
+        change, start = told[worker]
+        assert isinstance(change, m.PlanChanged) and isinstance(start, m.Start)
+        assert plan_from_json(change.plan).members == ("a", "b", "c") and start.version == change.version
+    assert controller.received("a", m.Finished(0, 1), 1.0) == []
+    assert controller.received("b", m.Finished(0, 1), 1.0) == []
+    assert said(controller.received("c", m.Finished(0, 1), 1.0)) == {w: [m.Commit(0)] for w in "abc"}
+    again = said(all_ready(controller, iteration=2))
+    assert [type(x) for x in again["a"]] == [m.Start], "the plan is known already"
+
+
+def test_lanes_have_rounds_under_way_at_the_same_time() -> None:
+    controller = gathered()
+    all_ready(controller, lane=0)
+    told = said(all_ready(controller, lane=1))
+    start = told["a"][-1]
+    assert isinstance(start, m.Start) and (start.round, start.floor, start.lane) == (1, 0, 1)
+
+
+def test_ranks_that_disagree_are_told_what_each_of_them_has() -> None:
+    controller = gathered()
+    controller.received("a", m.Ready(0, 1, SUM), 0.0)
+    controller.received("b", m.Ready(0, 1, SUM), 0.0)
+    told = said(controller.received("c", m.Ready(0, 1, m.Operation(99, 8, "float64", "sum")), 0.0))
+    for worker in "abc":
+        (message,) = told[worker]
+        assert isinstance(message, m.Mismatch) and "'c' has 99 items of float64" in message.reason
+    assert said(all_ready(controller, iteration=2))["a"], "the next operation works"
+
+
+def test_a_lost_worker_ends_the_run_and_is_named() -> None:
+    controller = gathered()
+    all_ready(controller)
+    told = said(controller.disconnected("b", "connection reset", 1.0))
+    assert told == {w: [m.Closing("'b' was lost (connection reset)", "b")] for w in "ac"}
+    assert controller.received("a", m.Ready(0, 2, SUM), 1.0) == []
+    assert [type(x) for x in said(controller.connected("d", 2.0))["d"]] == [m.Refused]
+
+
+def test_silence_counts_as_loss_and_heartbeats_prevent_it() -> None:
+    controller = gathered(deadlines=Deadlines(10.0))
+    for worker in "ac":
+        assert said(controller.received(worker, m.Heartbeat(5.0), 5.0)) == {worker: [m.HeartbeatSeen(5.0)]}
+    assert controller.tick(controller.wake_at_s - 0.01) == []
+    told = said(controller.tick(controller.wake_at_s))
+    assert told["a"] == [m.Closing("'b' was silent for 8 s", "b")]
+
+
+def test_workers_that_never_come_and_members_that_are_never_ready_end_the_run_in_bounded_time() -> None:
+    controller = Controller(ControlOptions(3, deadlines=Deadlines(10.0)), 0.0)
+    controller.connected("a", 39.0)
+    controller.received("a", m.Join("host", 1000, 0), 39.0)
+    assert "only 1 of 3 workers joined within 40 s (a)" in said(controller.tick(40.0))["a"][0].reason  # type: ignore[union-attr]
+    controller = gathered(deadlines=Deadlines(10.0))
+    controller.received("a", m.Ready(0, 1, SUM), 0.0)
+    for worker in "abc":
+        controller.received(worker, m.Heartbeat(0.0), 199.0)
+    (closing,) = said(controller.tick(200.0))["a"]
+    assert isinstance(closing, m.Closing) and "'b', 'c' did not become ready within 200 s of 'a'" in closing.reason
+
+
+@pytest.mark.parametrize(
+    ("worker", "rank", "says"),
+    [("a", 1, "is there already"), ("x", 0, "rank 0 is taken"), ("x", 3, "not below 3"), ("x", 1, "not a site")],
+)
+def test_who_does_not_fit_is_refused_and_the_run_goes_on(worker: str, rank: int, says: str) -> None:
+    controller = Controller(ControlOptions(3, network=MESH if "site" in says else None), 0.0)
+    controller.connected("a", 0.0)
+    controller.received("a", m.Join("host", 1000, 0), 0.0)
+    actions = controller.connected(worker, 0.0) or controller.received(worker, m.Join("host", 1, rank), 0.0)
+    (refused,) = said(actions)[worker]
+    assert isinstance(refused, m.Refused) and says in refused.reason and Disconnect(worker) in actions
+    assert controller.closed is None
+
+
+def test_a_plan_that_is_given_is_used_and_refused_if_it_does_not_fit() -> None:
+    plan = make_plan("star", MESH, 1000, root="c")
+    told = said(all_ready(gathered(network=MESH, plan=plan)))
+    assert plan_from_json(told["a"][0].plan).shards == plan.shards  # type: ignore[union-attr]
+    two = make_plan("ring", MESH, 1000, ("a", "b"))
+    closing = said(all_ready(gathered(network=MESH, plan=two)))["a"][0]
+    assert isinstance(closing, m.Closing) and "is for a, b, but this round is of a, b, c" in closing.reason
+
+
+def test_another_policy_starts_rounds_of_those_who_are_ready() -> None:
+    controller = gathered(network=MESH, policy="partial", policy_options={"p": 2})
+    controller.received("b", m.Ready(0, 1, SUM), 0.0)
+    told = said(controller.received("c", m.Ready(0, 1, SUM), 0.0))
+    start = told["b"][-1]
+    assert isinstance(start, m.Start) and start.members == ("b", "c")
+
+
+def test_trouble_between_two_workers_names_the_peer() -> None:
+    controller = gathered()
+    told = said(controller.received("a", m.Trouble("c", "connection refused"), 0.0))
+    assert told["b"] == [m.Closing("'a' cannot go on with 'c': connection refused", "c")]
+
+
+def test_a_message_at_the_wrong_time_ends_the_run_and_not_the_process() -> None:
+    controller = gathered()
+    told = said(controller.received("a", m.Finished(7, 1), 0.0))
+    assert told["b"] == [m.Closing("'a' finished round 7, which is not running", "a")]
+
+
+def test_measurements_change_the_network_slowly_and_plans_when_it_matters() -> None:
+    view = NetworkView(MESH)
+    view.measured("a", "b", 1.1e8, 1.0)
+    assert view.generation == 0 and view.confidence("a", "b") == 1 and view.age_s("a", "b", 3.0) == 2.0
+    view.measured("a", "b", 0.05e8, 2.0)
+    assert view.generation == 1
+    assert view.network.link("a", "b").bandwidth_bps == pytest.approx(1.1e8 - 0.3 * 1.05e8)
+    assert view.network.link("b", "a").bandwidth_bps == 1e8
+
+
+def test_deadlines_follow_from_one_setting() -> None:
+    deadlines = Deadlines(30.0)
+    assert deadlines.heartbeat_s < deadlines.handshake_s < deadlines.silence_s < deadlines.gather_s
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(BadOption):
+            Deadlines(bad)

@@ -1,0 +1,75 @@
+"""The shaped transport keeps a network's rates, delays and shared capacities, and its cuts are noticed."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from tradewind.errors import PeerLost
+from tradewind.lab.inproc import measure_wan, miniature, run_inproc
+from tradewind.network import Network, Site
+from tradewind.runtime import shaping
+from tradewind.runtime.group import Group
+from tradewind.runtime.shaping import ShapedNetwork
+
+FAST = Network("fast", [Site(n) for n in "abc"], 5e8 * (1 - np.eye(3)), 1e-3 * (1 - np.eye(3)))
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shaping.time, "monotonic", lambda: 100.0)
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_frames_leave_at_the_links_rate_and_arrive_a_latency_later() -> None:
+    shape = ShapedNetwork(Network("pair", [Site("a"), Site("b")], [[0, 8e6], [4e6, 0]], [[0, 0.05], [0.02, 0]]))
+    assert shape.reserve("a", "b", 10**6) == pytest.approx((101.0, 101.05))
+    assert shape.reserve("a", "b", 10**6) == pytest.approx((102.0, 102.05)), "one after the other"
+    assert shape.reserve("b", "a", 10**6) == pytest.approx((102.0, 102.02)), "the way back is its own"
+    shape.change(Network("pair", [Site("a"), Site("b")], [[0, 80e6], [4e6, 0]]))
+    assert shape.reserve("a", "b", 10**6) == pytest.approx((102.1, 102.1))
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_nics_are_shared_between_links() -> None:
+    sites = [Site("a", egress_bps=8e6), Site("b"), Site("c")]
+    shape = ShapedNetwork(Network("nic", sites, 1e9 * (1 - np.eye(3))))
+    assert shape.reserve("a", "b", 10**6)[0] == pytest.approx(101.0)
+    assert shape.reserve("a", "c", 10**6)[0] == pytest.approx(102.0)
+    assert shape.reserve("b", "c", 10**6)[0] == pytest.approx(100.008, abs=1e-6), "theirs is their own"
+
+
+def test_ranks_on_a_shaped_network_sum_and_broadcast() -> None:
+    def body(group: Group) -> float:
+        assert group.broadcast(np.full(10, group.rank), root=1)[0] == 1
+        return float(group.all_reduce(np.full(10_000, 2.0**group.rank)).mean())
+
+    assert run_inproc(FAST, body) == [7.0] * 3
+
+
+def test_a_cut_fails_every_rank_with_an_end_of_it() -> None:
+    shape, cut_once = ShapedNetwork(FAST), threading.Event()
+
+    def body(group: Group) -> str:
+        array = np.ones(200_000)
+        with pytest.raises(PeerLost) as caught:
+            for round_ in range(1000):
+                group.all_reduce(array)
+                if round_ == 2 and group.rank == 0 and not cut_once.is_set():
+                    cut_once.set()
+                    shape.cut("a", "b")
+        assert (array == 1).all()
+        raise KeyError(str(caught.value))
+
+    with pytest.raises(KeyError, match=r"'(a|b)' cannot go on with '(a|b)'"):
+        run_inproc(FAST, body, shape, planner="ring", patience_s=8.0)
+    assert cut_once.is_set()
+
+
+def test_measured_rounds_come_with_their_prediction_and_scale() -> None:
+    scale = miniature(FAST, ["ring"], 10**6, most_bps=3e8)
+    assert 0 < scale < 1
+    times = measure_wan(FAST, "ring", 10**6, rounds=2, scale=scale)
+    assert len(times.seconds) == 2 and times.predicted_s >= times.bound_s > 0

@@ -1,0 +1,234 @@
+"""Everything that goes wrong between processes ends in a clear error on every rank, in bounded time, inputs intact."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from ranks import SECRET, free_port, run_ranks
+from tradewind.errors import BadOption, NotAdmitted, PeerLost
+from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.control_server import ControlServer
+from tradewind.runtime.group import Group, connect
+from tradewind.runtime.sockets import call
+from tradewind.wire.frames import FrameHeader, FrameKind, encode_header
+from tradewind.wire.handshake import Credentials
+from tradewind.wire.messages import Join, encode_message
+
+SOON_S = 0.6
+"""A short patience: all limits follow from it, the longest here being four times as much."""
+
+
+def reduce_once(group: Group) -> float:
+    return float(group.all_reduce(np.ones(1000))[0])
+
+
+def test_a_wrong_secret_is_refused_and_the_others_hear_who_is_missing() -> None:
+    each = [{}, {}, {"secret": "not the secret"}]
+    answers = run_ranks(3, reduce_once, each, patience_s=SOON_S)
+    assert isinstance(answers[2], NotAdmitted) and "does not know the secret" in str(answers[2])
+    for answer in answers[:2]:
+        assert isinstance(answer, PeerLost) and "only 2 of 3 workers joined" in str(answer)
+
+
+def test_another_run_is_refused() -> None:
+    answers = run_ranks(2, reduce_once, [{}, {"run": "other"}], patience_s=SOON_S)
+    assert isinstance(answers[1], NotAdmitted) and "wants run 'other'" in str(answers[1])
+    assert isinstance(answers[0], PeerLost)
+
+
+def test_another_wire_version_is_answered_with_a_refusal() -> None:
+    def body(group: Group) -> bytes:
+        assert group._worker._listener is not None
+        with socket.create_connection(("127.0.0.1", group._worker._listener.port), 5) as stranger:
+            frame = bytearray(encode_header(FrameHeader(FrameKind.MESSAGE, 0, payload_bytes=4)) + b"abcd")
+            frame[2] = 99
+            stranger.sendall(frame)
+            said = b""
+            while more := stranger.recv(4096):
+                said += more
+        assert reduce_once(group) == 2.0
+        return said
+
+    for said in run_ranks(2, body):
+        assert b"wire version 99" in said
+
+
+def test_random_bytes_on_every_port_disturb_nobody() -> None:
+    noise = np.random.default_rng(0).bytes(3000)
+
+    def body(group: Group) -> float:
+        ports = [group._worker._listener.port] if group._worker._listener else []
+        ports += [group._server.port] if group._server else []
+        for port in ports:
+            with socket.create_connection(("127.0.0.1", port), 5) as stranger:
+                stranger.sendall(noise)
+                with pytest.raises(OSError):  # closed, politely or not
+                    while True:
+                        if not stranger.recv(4096):
+                            raise ConnectionResetError
+        return reduce_once(group)
+
+    assert run_ranks(3, body) == [3.0] * 3
+
+
+def test_a_stranger_gets_no_payload_and_no_round_without_proof() -> None:
+    """It may say hello and is challenged; a chunk instead of a proof ends the connection."""
+
+    def body(group: Group) -> float:
+        if group.rank == 0:
+            assert group._worker._listener is not None
+            stranger = socket.create_connection(("127.0.0.1", group._worker._listener.port), 5)
+            chunk = FrameHeader(FrameKind.CHUNK, Credentials("tradewind", "x", b"").number, 8, chunks=1)
+            stranger.sendall(encode_header(chunk) + b"12345678")
+            said = b""
+            while more := stranger.recv(4096):
+                said += more
+            assert b"Refused" in said
+            stranger.close()
+        return reduce_once(group)
+
+    assert run_ranks(2, body) == [2.0, 2.0]
+
+
+def test_a_port_in_use_is_named_on_rank_0_and_silence_on_the_others() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        answers = run_ranks(2, reduce_once, address=address, patience_s=SOON_S)
+    assert isinstance(answers[0], BadOption) and "Address already in use" in str(answers[0])
+    assert isinstance(answers[1], NotAdmitted) and "did not answer" in str(answers[1])
+
+
+def test_a_controller_that_is_not_there_is_named() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(PeerLost, match=f"nobody answers at {address}"):
+        connect(address, 1, 2, secret=SECRET, patience_s=SOON_S)
+
+
+def test_a_host_name_that_nobody_has_is_named() -> None:
+    with pytest.raises(PeerLost, match=r"no address is called 'no\.such\.host\.invalid'"):
+        connect("no.such.host.invalid:1", 1, 2, secret=SECRET, patience_s=SOON_S)
+
+
+def test_a_peer_that_cannot_be_reached_is_named_on_every_rank() -> None:
+    each = [{}, {"advertise": "no.such.host.invalid"}, {}]
+    for answer in run_ranks(3, reduce_once, each, patience_s=2.0):
+        assert isinstance(answer, PeerLost) and "'rank1'" in str(answer) and "no.such.host" in str(answer)
+
+
+def test_a_peer_that_accepts_and_stays_silent_is_named_on_every_rank() -> None:
+    """A worker that joins, heartbeats never mind, and whose data port answers nobody."""
+    port, patience_s = free_port(), 1.5
+    answers: list[object] = []
+
+    def honest() -> None:
+        try:
+            with connect(f"127.0.0.1:{port}", 0, 2, secret=SECRET, patience_s=patience_s) as group:
+                answers.append(reduce_once(group))
+        except PeerLost as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=honest)
+    thread.start()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        credentials = Credentials("tradewind", "mute", SECRET.encode())
+        control, _ = call(HostPort("127.0.0.1", port), credentials, "control", time.monotonic() + 10)
+        control.sendall(encode_message(Join("127.0.0.1", silent.getsockname()[1], 1), credentials.number))
+        thread.join(30)
+        control.close()
+    (answer,) = answers
+    assert isinstance(answer, PeerLost) and "'mute'" in str(answer)
+
+
+def test_a_worker_that_leaves_fails_the_others_rounds_by_name_and_inputs_survive() -> None:
+    def body(group: Group) -> object:
+        group.barrier()
+        if group.rank == 1:
+            return None
+        array = np.full(100_000, 3.0)
+        with pytest.raises(PeerLost, match="'rank1'"):
+            group.all_reduce(array)
+        assert (array == 3.0).all()
+        with pytest.raises(PeerLost, match="'rank1'"):
+            group.all_reduce(array)
+        return "told"
+
+    assert run_ranks(3, body, [{}, {}, {}]) == ["told", None, "told"]
+
+
+WORKER = """
+    import sys, numpy as np, tradewind
+    from tradewind.errors import PeerLost
+    rank, port, patience_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    group = tradewind.connect(f"127.0.0.1:{port}", rank, 3, secret="correct horse battery", patience_s=patience_s)
+    array = np.full(4_000_000, rank + 1, np.float32)
+    rounds = 0
+    try:
+        while rounds < 100_000:
+            assert (group.all_reduce(array) == 6).all()
+            rounds += 1
+            if rounds == 3:
+                print("going", flush=True)
+    except PeerLost as error:
+        print("LOST", (array == rank + 1).all(), error, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def three_processes(patience_s: float) -> Iterator[list[subprocess.Popen[str]]]:
+    """Three workers that all-reduce until one of them is lost, once they are going."""
+    program, port = textwrap.dedent(WORKER), free_port()
+    command = [sys.executable, "-W", "error", "-c", program]
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for rank in range(3):
+            arguments = [*command, str(rank), str(port), str(patience_s)]
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "going\n"
+        yield processes
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_process_is_named_to_every_survivor(victim: int) -> None:
+    with three_processes(patience_s=6) as processes:
+        processes[victim].send_signal(signal.SIGKILL)
+        for rank, process in enumerate(processes):
+            said, _ = process.communicate(timeout=60)
+            if rank != victim:
+                assert process.returncode == 0
+                assert "LOST True" in said and f"rank{victim}" in said
+
+
+def test_a_stopped_process_is_lost_after_the_silence() -> None:
+    """It holds its connections open and says nothing: only time tells."""
+    with three_processes(patience_s=2) as processes:
+        processes[1].send_signal(signal.SIGSTOP)
+        for rank in (0, 2):
+            said, _ = processes[rank].communicate(timeout=60)
+            assert "LOST True" in said and "'rank1'" in said
+
+
+def test_a_controller_of_its_own_serves_a_run_and_says_when_it_is_over() -> None:
+    from tradewind.control import ControlOptions
+
+    server = ControlServer("127.0.0.1", 0, Credentials("tradewind", "boss", SECRET.encode()), ControlOptions(2))
+    assert run_ranks(2, reduce_once, address=f"127.0.0.1:{server.port}", embed=False) == [2.0, 2.0]
+    assert "has left the run" in server.wait()
+    server.close("done")

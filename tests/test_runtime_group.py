@@ -1,0 +1,186 @@
+"""Real sockets over loopback: every rank gets the right and identical bytes."""
+
+from __future__ import annotations
+
+import socket
+
+import numpy as np
+import pytest
+
+from ranks import free_port, run_ranks
+from tradewind.engine.arithmetic import DTYPES, OPERATIONS
+from tradewind.errors import BadArray, BadOption
+from tradewind.network import Network, Site
+from tradewind.planning import make_plan
+from tradewind.planning.plan import plan_to_json
+from tradewind.runtime.addresses import choose_addresses
+from tradewind.runtime.group import Group, connect
+from tradewind.runtime.kvstore import KVStore
+
+LINE = Network("line", [Site(n) for n in "abc"], [[0, 1e8, 0], [1e8, 0, 1e8], [0, 1e8, 0]])
+
+
+def test_every_operation_and_type() -> None:
+    def body(group: Group) -> dict[tuple[str, str], bytes]:
+        got = {}
+        for dtype in DTYPES:
+            for op in OPERATIONS:
+                if not (op == "mean" and dtype.startswith("int")):
+                    values = np.arange(1, 40) % 5 + group.rank
+                    if dtype == "bfloat16":
+                        array = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+                        got[dtype, op] = group.all_reduce(array, op, dtype=dtype).tobytes()
+                    else:
+                        got[dtype, op] = group.all_reduce(values.astype(dtype), op).tobytes()
+        return got
+
+    answers = run_ranks(3, body)
+    assert answers[0] == answers[1] == answers[2]
+    values = np.stack([np.arange(1, 40) % 5 + rank for rank in range(3)])
+    fold = {"sum": values.sum(0), "min": values.min(0), "max": values.max(0), "product": values.prod(0)}
+    for (dtype, op), got in answers[0].items():
+        if op == "mean":
+            continue
+        if dtype == "bfloat16":
+            assert got == (fold[op].astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        else:
+            np.testing.assert_array_equal(np.frombuffer(got, dtype), fold[op].astype(dtype))
+    mean = np.frombuffer(answers[0]["float64", "mean"], np.float64)
+    np.testing.assert_allclose(mean, values.mean(0), rtol=1e-12)
+
+
+def test_arrays_of_every_shape_and_size_keep_it_and_inputs_do_not_change() -> None:
+    def body(group: Group) -> None:
+        for shape in ((), (0,), (1,), (3, 5), (2, 0, 2), (70_001,), (1000, 300)):
+            array = np.full(shape, group.rank + 1.0, np.float32)
+            result = group.all_reduce(array)
+            assert result.shape == shape and (result == 6.0).all() and (array == group.rank + 1).all()
+        strided = np.arange(20, dtype=np.int64)[::2]
+        np.testing.assert_array_equal(group.all_reduce(strided), 3 * strided)
+        out = np.zeros(4, np.float32)
+        assert group.all_reduce(np.ones(4, np.float32), out=out) is out
+
+    assert run_ranks(3, body) == [None] * 3
+
+
+def test_many_operations_overlap_and_do_not_mix() -> None:
+    def body(group: Group) -> None:
+        arrays = [np.full(1000 * (k % 7) + 1, k + group.rank, np.int64) for k in range(40)]
+        handles = [group.all_reduce_async(array) for array in arrays]
+        for k, handle in enumerate(handles):
+            assert (handle.wait(30) == 4 * k + 6).all() and handle.done
+
+    assert run_ranks(4, body, connections=2) == [None] * 4
+
+
+@pytest.mark.parametrize("planner", ["ring", "star", "optimal", "relay", "all-to-all", "mtree", "scatter"])
+def test_planners_on_a_network_that_needs_relays(planner: str) -> None:
+    def body(group: Group) -> float:
+        return float(group.all_reduce(np.full(50_000, 2.0**group.rank)).mean())
+
+    assert run_ranks(3, body, network=LINE, planner=planner) == [7.0] * 3
+
+
+def test_a_plan_from_a_file_is_used(tmp_path: object) -> None:
+    path = tmp_path / "plan.json"  # type: ignore[operator]
+    path.write_text(plan_to_json(make_plan("star", LINE, 1000, root="c")))
+    assert (
+        run_ranks(3, lambda group: int(group.all_reduce(np.ones(9, np.int32))[0]), network=LINE, plan=path) == [3] * 3
+    )
+
+
+def test_broadcast_is_exact_to_the_bit() -> None:
+    odd = np.array([-0.0, np.nan, np.inf, 1e-40, 5], np.float16)
+
+    def body(group: Group) -> bytes:
+        mine = odd if group.rank == 2 else np.zeros_like(odd)
+        assert group.broadcast(np.arange(6.0).reshape(2, 3) * (group.rank + 1), root=0).shape == (2, 3)
+        return group.broadcast(mine, root=2).tobytes()
+
+    assert run_ranks(3, body) == [odd.tobytes()] * 3
+
+
+def test_the_store_pushes_and_pulls_means_and_applies_updates() -> None:
+    def body(group: Group) -> tuple[float, float]:
+        store = KVStore(group, updater=lambda _, mean, value: value - 0.5 * mean)
+        store.init("w", np.full(3, 10.0 * (group.rank + 1)))
+        store.init("v", np.zeros(2))
+        store.push("w", np.full(3, float(group.rank)))
+        store.push("v", np.ones(2))
+        return float(store.pull("w")[0]), float(store.pull("v")[1])
+
+    assert run_ranks(3, body) == [(9.5, -0.5)] * 3
+
+
+def test_a_group_of_one_gets_its_own_array_back() -> None:
+    assert run_ranks(1, lambda group: float(group.all_reduce(np.full(3, 7.0), "mean")[0])) == [7.0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_addresses_may_be_ipv4_ipv6_or_names(host: str) -> None:
+    if host == "::1":
+        try:
+            free_port(host)
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    where = f"[{host}]:{free_port(host)}" if ":" in host else f"{host}:{free_port()}"
+    assert run_ranks(2, lambda group: group.world, address=where, bind=host) == [2, 2]
+
+
+def test_ranks_that_bring_different_arrays_all_hear_about_it_and_can_go_on() -> None:
+    def body(group: Group) -> list[str]:
+        said = []
+        for array in (np.ones(10 + group.rank), np.ones(10, np.float32 if group.rank else np.float64)):
+            with pytest.raises(BadArray) as caught:
+                group.all_reduce(array)
+            said.append(str(caught.value))
+        assert (group.all_reduce(np.ones(4)) == 2).all()
+        return said
+
+    first, second = run_ranks(2, body)
+    assert first == second and "'rank1' has 11 items of float64" in first[0] and "float32" in first[1]
+
+
+def test_bad_arguments_are_refused_before_anything_is_sent() -> None:
+    def body(group: Group) -> None:
+        for array, options, says in (
+            (np.ones(2, np.complex128), {}, "complex128"),
+            (np.ones(2), {"op": "median"}, "median"),
+            (np.ones(2, np.int32), {"op": "mean"}, "mean of int32"),
+            (np.ones(2), {"out": np.ones(3)}, "alike"),
+        ):
+            with pytest.raises(BadArray, match=says):
+                group.all_reduce(array, **options)  # type: ignore[arg-type]
+        array = np.ones(2)
+        with pytest.raises(BadArray, match="share memory"):
+            group.all_reduce(array, out=array)
+        with pytest.raises(BadOption, match="root is 5"):
+            group.broadcast(array, root=5)
+
+    assert run_ranks(2, body) == [None, None]
+
+
+def test_bad_options_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRADEWIND_SECRET", raising=False)
+    for options, says in (
+        ({"secret": None}, "TRADEWIND_SECRET"),
+        ({"rank": 2}, "rank 2 of 2"),
+        ({"controller": "nowhere"}, "HOST:PORT"),
+        ({"controller": "::1:80"}, "brackets"),
+        ({"bind": "0.0.0.0"}, "advertise="),
+        ({"bind": "127.0.0.1", "interface": "lo"}, "Give one"),
+        ({"connections": 0}, "1 to 16"),
+        ({"patience_s": -1.0}, "patience"),
+    ):
+        arguments = {"controller": "127.0.0.1:1", "rank": 1, "world": 2, "secret": "good enough", **options}
+        with pytest.raises(BadOption, match=says):
+            connect(**arguments)  # type: ignore[arg-type]
+
+
+def test_an_interface_can_be_named() -> None:
+    name = next((n for _, n in socket.if_nameindex() if n == "lo"), None)
+    if name is None:
+        pytest.skip("no loopback interface of that name")
+    assert choose_addresses(None, "lo", None) == ("127.0.0.1", "127.0.0.1")
+    with pytest.raises(Exception, match="no network interface is called 'l0'"):
+        choose_addresses(None, "l0", None)
