@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
@@ -164,3 +166,34 @@ def test_deadlines_follow_from_one_setting() -> None:
     for bad in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(BadOption):
             Deadlines(bad)
+
+
+SMALL = st.integers(0, 3)
+MESSAGES = st.one_of(
+    st.builds(m.Join, st.just("host"), st.integers(1, 9), SMALL),
+    st.builds(m.Ready, SMALL, SMALL, st.builds(m.Operation, SMALL, st.just(4), st.just("float32"), st.just("sum"))),
+    st.builds(m.Finished, SMALL, SMALL),
+    st.builds(m.Trouble, st.sampled_from("abcx"), st.just("why")),
+    st.builds(m.Measured, st.sampled_from("abcx"), st.floats(1, 1e12)),
+    st.builds(m.Heartbeat, st.floats(allow_nan=False)),
+    st.builds(m.Leave),
+    st.builds(m.Commit, SMALL),
+    st.builds(m.Refused, st.just("no")),
+)
+STEPS = st.lists(st.tuples(st.sampled_from("abcx"), st.one_of(MESSAGES, st.sampled_from(("comes", "goes", "time")))))
+
+
+@settings(max_examples=150)
+@given(st.booleans(), STEPS)
+def test_whatever_workers_say_in_whatever_order_the_controller_stands(begun: bool, steps: list) -> None:
+    controller = gathered(network=MESH) if begun else Controller(ControlOptions(3), 0.0)
+    for now_s, (worker, what) in enumerate(steps, start=1):
+        if what == "comes":
+            controller.connected(worker, float(now_s))
+        elif what == "goes":
+            controller.disconnected(worker, "gone", float(now_s))
+        elif what == "time":
+            controller.tick(float(now_s))
+        else:
+            controller.received(worker, what, float(now_s))
+        assert controller.wake_at_s >= 0

@@ -101,6 +101,20 @@ def test_a_stranger_gets_no_payload_and_no_round_without_proof() -> None:
     assert run_ranks(2, body) == [2.0, 2.0]
 
 
+def test_a_stranger_cannot_announce_gigabytes() -> None:
+    """A header whose path is still to come must not make anybody wait for, or hold, what it announces."""
+    header = FrameHeader(FrameKind.MESSAGE, 0, payload_bytes=2**32 - 1, path=(1, 2, 3), hop=1)
+
+    def body(group: Group) -> float:
+        assert group._worker._listener is not None
+        with socket.create_connection(("127.0.0.1", group._worker._listener.port), 5) as stranger:
+            stranger.sendall(encode_header(header)[:40])
+            assert stranger.recv(4096) == b"", "closed at once"
+        return reduce_once(group)
+
+    assert run_ranks(2, body) == [2.0, 2.0]
+
+
 def test_a_port_in_use_is_named_on_rank_0_and_silence_on_the_others() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.plans import Plans
 from tradewind.control.view import NetworkView, unknown_network
-from tradewind.errors import TradewindError
+from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_to_json
 from tradewind.policy import Policy, make_policy
@@ -262,7 +262,10 @@ class Controller:
             self._close(f"{worker!r} was ready twice in one lane", lost=worker)
             return
         lane.ready[worker] = message
-        self._tell(message.lane, policy_events.WorkerReady(worker, message.iteration), now_s)
+        try:
+            self._tell(message.lane, policy_events.WorkerReady(worker, message.iteration), now_s)
+        except InternalError as error:  # the roster refuses what cannot happen, such as a step that was before
+            self._close(f"{worker!r} was ready when it could not be: {str(error).splitlines()[0]}", lost=worker)
 
     def _tick_lane(self, number: int, lane: _Lane, now_s: float) -> None:
         for timer in sorted(t for t, at in lane.timers.items() if at <= now_s):

@@ -37,7 +37,8 @@ class Group:
     @property
     def bandwidth_bps(self) -> float:
         """That of the slowest, which is the pace of the whole ring."""
-        return min(member.bandwidth_bps for member in self.members)
+        slowest_bps: float = min(map(_BANDWIDTH, self.members))
+        return slowest_bps
 
     def seconds(self, nbytes: float) -> float:
         """How long a ring takes them, Eq. (2) for large models: everybody sends the model about twice."""

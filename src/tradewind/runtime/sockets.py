@@ -11,7 +11,15 @@ import time
 from tradewind.errors import BadFrame, NotAdmitted, PeerLost
 from tradewind.runtime.addresses import HostPort
 from tradewind.wire.frames import HEADER_BYTES, FrameHeader, decode_header, path_bytes, payload_length
-from tradewind.wire.handshake import NONCE_BYTES, ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
+from tradewind.wire.handshake import (
+    MAX_HANDSHAKE_BYTES,
+    NONCE_BYTES,
+    ClientHandshake,
+    Credentials,
+    Handshake,
+    Peer,
+    ServerHandshake,
+)
 
 NOTSENT_LOWAT_BYTES = 128 * 1024
 """Unsent bytes in the kernel: enough to keep a link busy, few enough that our order of chunks still counts."""
@@ -100,6 +108,8 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, wh
             # Exactly one frame: what follows the last one is not the handshake's.
             fixed = _receive_exactly(sock, HEADER_BYTES, deadline_s, whom)
             answer = handshake.receive(fixed)
+            if payload_length(fixed) > MAX_HANDSHAKE_BYTES:
+                raise BadFrame(f"{whom} announced {payload_length(fixed)} bytes in the handshake.")
             body = _receive_exactly(sock, path_bytes(fixed) + payload_length(fixed), deadline_s, whom)
             answer += handshake.receive(body)
             if answer:

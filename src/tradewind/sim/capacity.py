@@ -142,9 +142,10 @@ class NetworkView:
         """Grows with every change, so that plans made for another view are not used again."""
 
     def measured(self, network: Network) -> None:
-        """The truth is measured anew; the errors stay."""
-        self._measured = network
-        self._changed()
+        """The truth is measured anew; the errors stay. Where nothing changed, plans stay good."""
+        if network is not self._measured:
+            self._measured = network
+            self._changed()
 
     def lost(self, links: Iterable[tuple[int, int]] = (), sites: Iterable[int] = ()) -> None:
         """Links and sites are known to be down."""
