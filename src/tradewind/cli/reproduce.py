@@ -31,7 +31,15 @@ def run(
         int | None, typer.Option("--trials", min=1, max=10_000, metavar="N", help="Random instances per point.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, metavar="N", help="Processes to use.")] = 1,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where CSV and PNG files go.")] = DEFAULT_OUT,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster; 'auto': the one here."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where CSV, PNG and JSON files go.")] = DEFAULT_OUT,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", metavar="FILE", help="Write the page of all claims from DIR; runs only what is named."),
+    ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="Only list what can be reproduced.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -42,33 +50,74 @@ def run(
     """
     from tradewind.reproduce import experiment, resolve_experiments
 
-    chosen = [experiment(name) for name in resolve_experiments(names or ())]
+    chosen = [experiment(name) for name in resolve_experiments(names or ())] if names or page is None else []
     if list_only:
         _list(chosen, json)
         return
-    from tradewind.cli.output import check_out, console, print_json
+    from tradewind.cli.output import check_out, print_json
+    from tradewind.errors import BadOption
+
+    if ray is not None and jobs != 1:
+        raise BadOption(f"--jobs {jobs} is for this machine and --ray {ray} for a cluster. Give one of them.")
+    check_out(out / "reproduced.csv")
+    check_out(page)
+    documents = _run_all(chosen, trials, quick, jobs, ray, out, json) if chosen else []
+    if page is not None:
+        _write_page(page, out)
+    if json:
+        print_json(documents)
+
+
+def _run_all(
+    chosen: list[Experiment], trials: int | None, quick: bool, jobs: int, ray: str | None, out: Path, json: bool
+) -> list[dict[str, Any]]:
+    from tradewind.cli.output import console, write_whole
     from tradewind.reproduce import Setting
+    from tradewind.reproduce.saved import file_name, to_json
     from tradewind.reproduce.work import Workers
 
-    check_out(out / "reproduced.csv")
     documents: list[dict[str, Any]] = []
-    with _executor(jobs) as executor, console(stderr=True).status("starting") as status:
+    with _executor(jobs, ray) as executor, console(stderr=True).status("starting") as status:
         workers = Workers(executor, lambda label, done, total: status.update(f"{label}: {done} of {total} trials"))
         setting = Setting(workers, trials, quick)
         for each in chosen:
             outcome = each.outcome(setting)
             paths = _write(each, outcome, out)
+            write_whole(out / file_name(each.name), to_json(each, outcome, setting))
             if json:
                 documents.append(_document(each, outcome, paths))
             else:
                 _show(each, outcome, paths)
-    if json:
-        print_json(documents)
+    return documents
+
+
+def _write_page(page: Path, folder: Path) -> None:
+    from tradewind.cli.output import write_whole
+    from tradewind.errors import InputError
+    from tradewind.reproduce.page import outdated_claims, reproduction_page
+    from tradewind.reproduce.saved import load
+
+    saved = load(folder)
+    if not saved:
+        raise InputError(f"there are no results in {folder}. Run `tradewind reproduce --out {folder}` first.")
+    outdated = outdated_claims(saved)
+    if outdated:
+        raise InputError(
+            f"results in {folder} are of an older version with other claims: {', '.join(outdated)}. Run them again."
+        )
+    write_whole(page, reproduction_page(saved).encode())
+    typer.echo(f"wrote {page}", err=True)
 
 
 @contextlib.contextmanager
-def _executor(jobs: int) -> Iterator[Executor | None]:
+def _executor(jobs: int, ray: str | None = None) -> Iterator[Executor | None]:
     """Fresh processes rather than forks: a fork of a process with threads may hang."""
+    if ray is not None:
+        from tradewind.reproduce.work import RayExecutor
+
+        with RayExecutor(ray) as cluster:
+            yield cluster
+        return
     if jobs == 1:
         yield None
         return

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-POOL_BYTES = 12 * 2**20
+POOL_BYTES = 16 * 2**20
 """What is held for later, at most."""
 
 
@@ -39,9 +39,9 @@ class Pool:
         if buffer is None:
             return
         with self._lock:
-            if self._held_bytes + len(buffer) > POOL_BYTES:
-                self._free.clear()
+            if self._held_bytes + len(buffer) > POOL_BYTES and len(buffer) not in self._free:
+                self._free.clear()  # other sizes than before: what is held will not be asked for again
                 self._held_bytes = 0
-            if len(buffer) <= POOL_BYTES:
+            if self._held_bytes + len(buffer) <= POOL_BYTES:
                 self._free.setdefault(len(buffer), []).append(buffer)
                 self._held_bytes += len(buffer)
