@@ -17,12 +17,13 @@ _BUSIEST_LINKS = 10
 def show(results: list[SimulationResult], network: Network, links: bool) -> None:
     """A table with one row a scheme, and what it wasted; `links` adds the busiest links."""
     from tradewind.cli.output import console
+    from tradewind.cli.output import show as show_table
     from tradewind.units import format_duration, format_size
 
     out, first = console(), results[0]
     head = f"{network.name}: {len(first.workers)} workers, {format_size(first.nbytes)}"
     out.print(f"{head}, {format_duration(first.seconds)} of training, seed {first.seed}")
-    out.print(_table(results, network))
+    show_table(out, _table(results, network))
     out.print(
         "rounds, wait: per worker; scale, sync: per round; wasted: wait in vain; used, busiest: of links and NICs"
     )
@@ -32,7 +33,7 @@ def show(results: list[SimulationResult], network: Network, links: bool) -> None
                 out.print(f"{result.scheme.name}: {format_size(nbytes)} {what}")
     if links:
         for result in results:
-            out.print(_links_table(result, network))
+            show_table(out, _links_table(result, network))
 
 
 def _table(results: list[SimulationResult], network: Network) -> Table:

@@ -16,6 +16,7 @@ class HierarchicalOptions:
     """How the zones' leaders all-reduce among themselves, and how they get what they sum."""
 
     inter: Inter = "ring"
+    """How the leaders of the zones all-reduce: around a ring, or through one of them."""
     intra: Literal["star", "ring"] = "star"
     """star: one leader a zone; ring: everybody in a zone leads a slice of the tensor, which comes around the zone's
     ring (BlueConnect, and what DS-Sync counts as hierarchical). Then `inter` must be ring, too."""
