@@ -80,8 +80,8 @@ def _runs(outcomes: list[SavedOutcome]) -> Iterator[str]:
     """Which experiments were run how: alike ones together."""
     how: dict[str, list[str]] = {}
     for one in outcomes:
-        trials = "the published number of trials" if one.trials is None else f"{one.trials} trials"
-        how.setdefault(f"{trials}{', quick' if one.quick else ''}", []).append(one.name.partition("/")[2])
+        usual = "a quick run's few trials on a coarse grid" if one.quick else "the published number of trials"
+        how.setdefault(usual if one.trials is None else f"{one.trials} trials", []).append(one.name.partition("/")[2])
     for words, names in how.items():
         yield f"{', '.join(names)} with {words}" if len(how) > 1 else f"all with {words}"
 
