@@ -65,10 +65,11 @@ class Driver:
         arrays: Mapping[str, Array],
         arithmetic: Mapping[str, Arithmetic],
         version: int = 0,
+        in_place: bool = False,
     ) -> dict[str, Array]:
         """A round to be carried out; returns where the results will be."""
         items = len(next(iter(arrays.values())))
-        results = {name: np.zeros_like(array) for name, array in arrays.items()}
+        results = {name: array if in_place else np.zeros_like(array) for name, array in arrays.items()}
         for name in plan.sites:
             how = arithmetic.get(name) or next(iter(arithmetic.values()))
             layout = lay_out(plan, self.roster, name, items, next(iter(arrays.values())).itemsize)

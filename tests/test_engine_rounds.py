@@ -43,12 +43,14 @@ def test_every_planners_plans_give_the_sum_to_every_member(planner: str, data: s
     driver = Driver(network.names, random, connections=data.draw(st.integers(1, 2)))
     arrays = integers(plan, items, random)
     before = {name: array.copy() for name, array in arrays.items()}
-    results = driver.add_round(0, plan, arrays, {"": Arithmetic("float32", "sum")})
+    in_place = data.draw(st.booleans())
+    results = driver.add_round(0, plan, arrays, {"": Arithmetic("float32", "sum")}, in_place=in_place)
     driver.run()
     driver.check_at_rest({0: plan})
     for name in members:
         np.testing.assert_array_equal(results[name], sum(before.values()), err_msg=name)
-        np.testing.assert_array_equal(arrays[name], before[name], err_msg="the input changed")
+        if not in_place:
+            np.testing.assert_array_equal(arrays[name], before[name], err_msg="the input changed")
 
 
 @settings(max_examples=10)
@@ -103,6 +105,31 @@ def test_a_weighted_mean_gives_each_member_its_weight(dtype: str) -> None:
         expected = sum(weights[name] * arrays[name].astype(np.float64) for name in plan.members)
         for name in plan.members:
             np.testing.assert_allclose(results[name], expected, atol=4e-3 if dtype == "float16" else 1e-6)
+
+
+@pytest.mark.parametrize("planner", ["optimal", "ring", "star", "all-to-all", "hierarchical", "scatter"])
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0, 1.0), (0.1, 0.2, 0.3, 0.4)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_result_put_over_its_input_has_the_same_bits(planner: str, weights: tuple[float, ...], dtype: str) -> None:
+    """Sixteen-bit sums gather their parts, weights multiply the input, five items leave some shards empty."""
+    for items in (5, 700):
+        plan = make_plan(planner, mesh(4), 2 * items)
+        random = np.random.default_rng(items)
+        values = {name: random.normal(size=items).astype(np.float32) for name in plan.members}
+        if dtype == "bfloat16":
+            arrays = {name: (v.view(np.uint32) >> 16).astype(np.uint16) for name, v in values.items()}
+        else:
+            arrays = {name: v.astype(dtype) for name, v in values.items()}
+        how = {name: Arithmetic(dtype, "mean", w) for name, w in zip(plan.members, weights, strict=True)}
+        bits = []
+        for in_place in (False, True):
+            driver = Driver(plan.members, random, 2)
+            given = {name: array.copy() for name, array in arrays.items()}
+            results = driver.add_round(0, plan, given, how, in_place=in_place)
+            driver.run()
+            driver.check_at_rest({0: plan})
+            bits.append([results[name].tobytes() for name in plan.members])
+        assert bits[0] == bits[1]
 
 
 def test_what_helpers_and_early_birds_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

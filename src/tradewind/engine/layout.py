@@ -75,6 +75,8 @@ class Layout:
     """Whom it exchanges chunks with directly, relayed ones included."""
     helpers: frozenset[int]
     """Sites of the plan that are no members."""
+    overlaps: bool
+    """Several shards hold the same items, so that one is summed while another still needs the input."""
 
     def needs_window(self, phase: Phase, route: Path) -> bool:
         """Whether the receiver of a flow that starts here, or a relay of it, may have to keep chunks."""
@@ -93,7 +95,14 @@ def lay_out(plan: Plan, roster: Mapping[str, int], site: str, items: int, item_b
         for number, (shard, limit) in enumerate(zip(plan.shards, chunk_bytes, strict=True))
     )
     return Layout(
-        here, items, item_bytes, window, shards, _peers(plan, numbers, here), frozenset(numbers.values()) - members
+        site=here,
+        items=items,
+        item_bytes=item_bytes,
+        window=window,
+        shards=shards,
+        peers=_peers(plan, numbers, here),
+        helpers=frozenset(numbers.values()) - members,
+        overlaps=len(_splits(plan)) > 1,
     )
 
 
@@ -104,13 +113,18 @@ def _numbers(plan: Plan, roster: Mapping[str, int]) -> dict[str, int]:
     return {name: roster[name] for name in plan.sites}
 
 
-def _spans(plan: Plan, items: int) -> list[tuple[int, int]]:
-    """First item and count of each shard; shards without a broadcast split the array once for each root."""
-    groups: dict[str, list[int]] = {}
+def _splits(plan: Plan) -> list[list[int]]:
+    """Shards that split the array among them; those without a broadcast do it once for each root."""
+    splits: dict[str, list[int]] = {}
     for number, shard in enumerate(plan.shards):
-        groups.setdefault("" if shard.broadcast else shard.root, []).append(number)
+        splits.setdefault("" if shard.broadcast else shard.root, []).append(number)
+    return list(splits.values())
+
+
+def _spans(plan: Plan, items: int) -> list[tuple[int, int]]:
+    """First item and count of each shard."""
     spans = [(0, 0)] * len(plan.shards)
-    for group in groups.values():
+    for group in _splits(plan):
         points = split_points([plan.shards[number].fraction for number in group], items)
         for number, start, end in zip(group, points, points[1:], strict=False):
             spans[number] = (start, end - start)

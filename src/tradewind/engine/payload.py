@@ -2,6 +2,11 @@
 
 Drivers own the arrays and the buffers; this says which part of which array an action means. Nothing here needs the
 engine's lock: the engine hands out a chunk to one action at a time.
+
+**In place.** The result may be the input's own memory. A chunk of the input is read for the last time when it is sent,
+or added to the first contribution, block by block; a chunk of the result is written by that addition, or when the sum
+comes back, and no sum can come back before every contribution to it has left. Only plans whose shards overlap break
+that rule, and get a copy. What a failure leaves in such an array is neither input nor result.
 """
 
 from __future__ import annotations
@@ -18,6 +23,11 @@ from tradewind.engine.layout import Layout
 Bytes = bytearray | memoryview
 
 
+def same_memory(first: Array, second: Array) -> bool:
+    """Whether two contiguous arrays of one type are the same items."""
+    return first.ctypes.data == second.ctypes.data and first.size == second.size
+
+
 class RoundPayload:
     """One round's arrays at one site; helpers have none."""
 
@@ -26,6 +36,8 @@ class RoundPayload:
         self.storage = storage_of(arithmetic.dtype)
         self.own = None if own is None else own.reshape(-1).view(self.storage)
         self.result = None if result is None else result.reshape(-1).view(self.storage)
+        if layout.overlaps and self.own is not None and self.result is not None and same_memory(self.own, self.result):
+            self.own = self.own.copy()
 
     def chunk(self, array: Array | None, shard: int, index: int) -> Array:
         """A chunk's part of the own array or the result."""

@@ -4,7 +4,7 @@
         total = group.all_reduce(gradients, op="mean")
 
 Every process of the group must ask for the same operations in the same order. An operation either succeeds on every
-member, or raises and leaves every input as it was.
+member, or raises and leaves every input as it was, unless the result was to be put over it (`out=array`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from tradewind.control import ControlOptions
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.engine.arithmetic import Array, check_operation, name_dtype, storage_of
+from tradewind.engine.payload import same_memory
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_from_json
@@ -75,7 +76,8 @@ class Group:
     def all_reduce(self, array: Array, op: str = "sum", *, out: Array | None = None, dtype: str | None = None) -> Array:
         """The sum (mean, min, max, product) of everybody's arrays, in `out` or a new array; `array` stays as it is.
 
-        `dtype="bfloat16"` takes 16-bit patterns (`uint16`) as such.
+        `out=array` puts the result over the input and needs no second array; if the operation is lost, what the array
+        holds then is undefined. `dtype="bfloat16"` takes 16-bit patterns (`uint16`) as such.
         """
         return self.all_reduce_async(array, op, out=out, dtype=dtype).wait()
 
@@ -95,8 +97,8 @@ class Group:
                 f"out is a {result.dtype} array of shape {result.shape}, array one of {array.dtype} and {array.shape}: "
                 "they must be alike, and out contiguous."
             )
-        if np.shares_memory(own, result):
-            raise BadArray("out must not share memory with array, which has to survive a failure. Leave out away.")
+        if np.may_share_memory(own, result) and not same_memory(own, result):
+            raise BadArray("out shares a part of array's memory. Give array itself as out, or an array of its own.")
         return self._submit(Operation(own.size, storage.itemsize, name, op), own, result)
 
     def broadcast(self, array: Array, root: int = 0) -> Array:

@@ -50,7 +50,7 @@ class SimulatedWorker:
 
     # --- operations and control --------------------------------------------------------------------------------
 
-    def submit(self, array: Array, op: str) -> None:
+    def submit(self, array: Array, op: str, in_place: bool = False) -> None:
         """Ask for an all-reduce."""
         operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
         try:
@@ -59,7 +59,7 @@ class SimulatedWorker:
             number = max(self.results, default=-1) + 1
             self.results[number], self.ended_s[number] = error, self.clock.now_s
             return
-        self._arrays[number] = (array, np.zeros_like(array))
+        self._arrays[number] = (array, array if in_place else np.zeros_like(array))
         self.carry_out(effects)
 
     def told(self, message: m.Message) -> None:
