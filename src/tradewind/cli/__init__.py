@@ -17,6 +17,7 @@ from tradewind.cli import (
     bench,
     check,
     compare,
+    config,
     controller,
     draw,
     network,
@@ -52,6 +53,7 @@ for _name, _module in (
     ("simulate", simulate),
     ("timeline", timeline),
     ("reproduce", reproduce),
+    ("config", config),
     ("controller", controller),
     ("bench", bench),
 ):

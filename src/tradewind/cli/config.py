@@ -1,0 +1,49 @@
+"""`tradewind config`: every setting of a run, its value, and where that comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tradewind.cli.arguments import JsonOption
+
+if TYPE_CHECKING:
+    from tradewind.runtime.options import Setting
+
+EXAMPLE = "TRADEWIND_PLANNER=ring tradewind config"
+
+
+def run(json: JsonOption = False) -> None:
+    """Show what a run started here would be told: by the environment (TRADEWIND_*), by a file, or by default.
+
+    The file is `tradewind.toml` in the working directory, or what TRADEWIND_CONFIG names. Arguments of the program,
+    which go first, are not known here.
+    """
+    from tradewind.cli.output import console, print_json, show, table
+    from tradewind.cli.planner_flags import option_meanings
+    from tradewind.runtime.options import Options, resolve_settings
+
+    _, settings = resolve_settings()
+    meanings = option_meanings(Options)
+    if json:
+        print_json(
+            [
+                {"setting": s.name, "value": _plain(s.value), "origin": s.origin, "meaning": meanings[s.name]}
+                for s in settings
+            ]
+        )
+        return
+    made = table("setting", "value", "origin", "meaning")
+    for setting in settings:
+        made.add_row(setting.name, _shown(setting), setting.origin, meanings[setting.name])
+    show(console(), made)
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | bool | int | float | dict) else str(value)
+
+
+def _shown(setting: Setting) -> str:
+    value = setting.value
+    if isinstance(value, dict):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    return "" if value is None else str(value)
