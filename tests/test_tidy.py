@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "comparison": {"base", "planning"},
     "figures": {"base", "planning", "comparison", "trace"},
     "sim": BELOW_DRIVERS | {"catalog"},
-    "runtime": BELOW_DRIVERS | {"catalog"},
+    "runtime": BELOW_DRIVERS | {"catalog", "formats"},
     "torch": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "lab": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "reproduce": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},

@@ -14,7 +14,8 @@
     ├── RemoteFault              another process, machine or link failed              exit 1
     │   ├── BadFrame             a peer sent bytes that are not our protocol
     │   ├── NotAdmitted          wrong secret, wrong version, wrong run: one side refused the other
-    │   └── PeerLost             a worker or the controller died, left, or cannot be reached
+    │   ├── PeerLost             a worker or the controller died, left, or cannot be reached
+    │   └── SiteFailed           a process that the lab started failed, was killed, or took too long
     └── InternalError            our bug: please report it                            exit 1
 
 Messages name what, where and the value, and end with what to do about it.
@@ -102,6 +103,14 @@ class NotAdmitted(RemoteFault):
 
 class PeerLost(RemoteFault):
     """A worker or the controller died, left, or cannot be reached."""
+
+
+class SiteFailed(RemoteFault):
+    """A process that the lab started failed, was killed, or took too long; `sites` has those that did, worst first."""
+
+    def __init__(self, message: str, sites: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.sites = sites
 
 
 class InternalError(TradewindError):

@@ -27,6 +27,7 @@ from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.runtime.addresses import HostPort, choose_addresses, listen_on
 from tradewind.runtime.control_server import ControlServer
+from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.worker import Worker
 from tradewind.wire.handshake import MIN_SECRET_BYTES, Credentials
@@ -182,12 +183,13 @@ def connect(
     controller` does. What concerns the whole run (`network` to `policy_options`) counts where the controller runs. The
     secret comes from the argument or the environment variable TRADEWIND_SECRET. Data connections listen on loopback
     unless `bind` or `interface` says otherwise. `patience_s` is how long a silence may be before somebody is lost;
-    every other time limit follows from it. `shape` makes data connections behave like a network's (see `lab.inproc`).
+    every other time limit follows from it. `shape` makes data connections behave like a network's (see `lab`); a
+    process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
-    if name is None:
-        name = f"rank{rank}" if network is None else network.names[rank]
+    shape = shape or shape_from_environment()
+    name = _name(rank, world, name, network, shape)
     address, deadlines = HostPort.parse(controller), Deadlines(patience_s)
     credentials = Credentials(run, name, find_secret(secret))
     bound, advertised = choose_addresses(bind, interface, advertise)
@@ -215,6 +217,21 @@ def connect(
             server.close(f"{name!r}, which runs the controller, could not join")
         raise
     return Group(worker, server, rank)
+
+
+def _name(rank: int, world: int, name: str | None, network: Network | None, shape: ShapedNetwork | None) -> str:
+    """What a rank is called: as it says, or as the network's site of that number."""
+    names = network.names if network is not None else shape.names if shape is not None else ()
+    if name is None and names and len(names) < world:
+        raise BadOption(
+            f"{world} ranks do not fit on the {len(names)} sites of the network. Give name= or a larger one."
+        )
+    found = name or (names[rank] if names else f"rank{rank}")
+    if shape is not None and found not in shape.names:
+        raise BadOption(
+            f"{found!r} is no site of the network that this run imitates, which has {', '.join(shape.names)}."
+        )
+    return found
 
 
 def find_secret(given: str | bytes | None) -> bytes:

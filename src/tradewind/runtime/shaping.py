@@ -1,9 +1,9 @@
 """Our own transport, shaped to any network: rates, latencies, NIC caps, trunks, changes and cuts, without privilege.
 
-All ranks live in one process and share a `ShapedNetwork`. A sender reserves every capacity that its frame uses, waits
-until the frame has left at that pace, and hands it to a delay line that lets it arrive a latency later. Frames queue
-for a capacity in the order in which they ask for it, so what is shared is shared frame by frame. What this does not
-have: TCP's behaviour on a lossy path, and loss.
+All ranks live in one process and share a `ShapedNetwork`, or each has a process and one of its own (`shape_alone`). A
+sender reserves every capacity that its frame uses, waits until the frame has left at that pace, and hands it to a delay
+line that lets it arrive a latency later. Frames queue for a capacity in the order in which they ask for it, so what is
+shared is shared frame by frame. What this does not have: TCP's behaviour on a lossy path, and loss.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class ShapedNetwork:
         self._cut: set[frozenset[str]] = set()
         self._cutters: dict[frozenset[str], list[Callable[[], None]]] = {}
         self._lock = threading.Lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites, in order."""
+        return self._network.names
 
     def reserve(self, src: str, dst: str, nbytes: int) -> tuple[float, float]:
         """When a frame that is sent now has left, and when it arrives, on the monotonic clock."""

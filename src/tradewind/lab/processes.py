@@ -1,0 +1,298 @@
+"""Sites as real processes of this machine, on connections shaped to a network, without privilege.
+
+`run_sites` starts a command once per site, `call_sites` a Python function; both return when all have ended, or raise
+when one failed, which ends the others. A process finds its place in the environment, under the names that torchrun
+uses (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and ours:
+
+    TRADEWIND_SHAPE        the network's file: `tradewind.connect` imitates it
+    TRADEWIND_SITE         the site's name
+    TRADEWIND_SECRET       the run's secret
+    TRADEWIND_CONTROLLERS  free addresses on loopback for controllers, separated by commas
+
+No process outlives the call. Each has a session of its own, which is killed whole before its leader is reaped, so that
+a number cannot have gone to somebody else; and the kernel kills it when we die without a chance to do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from tradewind.errors import BadOption, PeerLost, SiteFailed
+from tradewind.formats import network_to_json
+from tradewind.lab.site import ADDRESSES_VARIABLE, ARGUMENTS_FILE, Outcome, outcome_file
+from tradewind.network import Network
+from tradewind.runtime.addresses import LOOPBACK, listen_on
+from tradewind.runtime.group import SECRET_VARIABLE
+from tradewind.runtime.shape_alone import SHAPE_VARIABLE, ensure_separable
+
+DEFAULT_DEADLINE_S = 600.0
+KEPT_LINES = 10_000
+"""Of what a site writes, the last lines are kept."""
+LONGEST_LINE = 2**16
+SHOWN_LINES = 8
+"""Of those, so many are shown in an error."""
+SETTLE_S = 0.5
+"""When one site fails others fail because of it; this long we listen for who was first and worst."""
+JOIN_S = 5.0
+
+DIE_WITH_PARENT = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 9)\n"  # PR_SET_PDEATHSIG, SIGKILL; kept over exec
+    "os.getppid() == int(sys.argv[1]) or os._exit(1)\n"
+    "try: os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as error: sys.exit(f'cannot run {sys.argv[2]!r}: {error.strerror}')"
+)
+"""Run before a site's command, in its process: the kernel kills it when its parent is gone."""
+
+OnLine = Callable[[str, str], None]
+"""Called with a site's name and a line that it wrote to stdout, in the thread of the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteOutput:
+    """What a site wrote."""
+
+    site: str
+    stdout: str
+    stderr: str
+
+
+def run_sites(
+    network: Network,
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    groups: int = 1,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    on_line: OnLine | None = None,
+) -> list[SiteOutput]:
+    """Run the command once for every site of the network, in order of rank; what each wrote.
+
+    Raises SiteFailed, naming the site, with its last lines, as soon as one ends with an error or is killed, and when
+    time is up; all others are ended. `groups` is how many controllers the sites will start, one after the other.
+    """
+    if not command:
+        raise BadOption("there is no command to run at the sites.")
+    with _folder(network) as folder:
+        return _run(network, command, folder, environment or {}, groups, deadline_s, on_line)
+
+
+def call_sites(
+    network: Network,
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    groups: int = 1,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    on_line: OnLine | None = None,
+) -> list[Any]:
+    """Call `function(place, **arguments)` in a process for every site of the network; the answers, in order of rank.
+
+    The function belongs to a module that can be imported; arguments and answers travel as JSON. An error that a site
+    raised is raised here: of the same kind, if it is one of ours, and with the site's name.
+    """
+    if function.__module__ == "__main__" or "." in function.__qualname__:
+        raise BadOption(
+            f"{function.__qualname__} cannot be called in another process: it must stand in a module that can be "
+            "imported, and not in the main script, a class or a function."
+        )
+    target = f"{function.__module__}:{function.__qualname__}"
+    importable = os.pathsep.join(path for path in sys.path if path)
+    with _folder(network) as folder:
+        (folder / ARGUMENTS_FILE).write_bytes(msgspec.json.encode(dict(arguments or {})))
+        command = [sys.executable, "-m", "tradewind.lab.site", target, str(folder)]
+        given = {"PYTHONPATH": importable, **(environment or {})}
+        try:
+            _run(network, command, folder, given, groups, deadline_s, on_line)
+        except SiteFailed as failed:
+            raise _explained(failed, network, folder) from None
+        return [_outcome(folder, rank).answer for rank in range(len(network))]
+
+
+@contextlib.contextmanager
+def _folder(network: Network) -> Iterator[Path]:
+    ensure_separable(network)
+    with tempfile.TemporaryDirectory(prefix="tradewind-lab-") as name:
+        (Path(name) / "network.json").write_bytes(network_to_json(network))
+        yield Path(name)
+
+
+def _outcome(folder: Path, rank: int) -> Outcome:
+    return msgspec.json.decode(outcome_file(folder, rank).read_bytes(), type=Outcome)
+
+
+def _explained(failed: SiteFailed, network: Network, folder: Path) -> Exception:
+    """What a failed site itself said went wrong, if it came to that: its own mistake rather than a lost peer."""
+    said = {
+        site: _outcome(folder, network.index[site])
+        for site in failed.sites
+        if outcome_file(folder, network.index[site]).exists()
+    }
+    if failed.sites[:1] != tuple(said)[:1]:  # the worst had no time for words
+        return failed
+    blamed = min(said, key=lambda site: said[site].error == PeerLost.__name__)
+    return said[blamed].as_error(blamed)
+
+
+def _environments(network: Network, folder: Path, given: Mapping[str, str], groups: int) -> Iterator[dict[str, str]]:
+    with contextlib.ExitStack() as probes:  # all held at once, so that no two are the same
+        ports = [probes.enter_context(listen_on(LOOPBACK, 0)).getsockname()[1] for _ in range(groups + 1)]
+    shared = {
+        "OMP_NUM_THREADS": "1",  # many processes share few cores
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "WORLD_SIZE": str(len(network)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(ports[0]),
+        SECRET_VARIABLE: secrets.token_hex(16),
+        SHAPE_VARIABLE: str(folder / "network.json"),
+        ADDRESSES_VARIABLE: ",".join(f"{LOOPBACK}:{port}" for port in ports[1:]),
+    }
+    for rank, name in enumerate(network.names):
+        yield {**shared, "RANK": str(rank), "TRADEWIND_SITE": name, **given}
+
+
+def _run(
+    network: Network,
+    command: Sequence[str],
+    folder: Path,
+    given: Mapping[str, str],
+    groups: int,
+    deadline_s: float,
+    on_line: OnLine | None,
+) -> list[SiteOutput]:
+    running = _Running(on_line)
+    try:
+        for name, environment in zip(network.names, _environments(network, folder, given, groups), strict=True):
+            running.start(name, command, environment)
+        running.wait(deadline_s)
+    finally:
+        running.end()
+    return running.outputs()
+
+
+class _Running:
+    """The processes, and everything that they say, as events of one queue that the caller's thread reads."""
+
+    def __init__(self, on_line: OnLine | None) -> None:
+        self._on_line = on_line
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._lines: dict[tuple[str, str], deque[str]] = {}
+        self._threads: list[threading.Thread] = []
+        self._events: queue.SimpleQueue[tuple[str, str | int]] = queue.SimpleQueue()
+        """A site and a line that it wrote, or its exit code; below zero is the signal that killed it."""
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._processes[name] = process
+        assert process.stdout is not None and process.stderr is not None
+        for stream, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+            self._lines[name, stream] = deque(maxlen=KEPT_LINES)
+            self._spawn(self._read, name, stream, pipe)
+        self._spawn(self._await, name, process.pid)
+
+    def wait(self, deadline_s: float) -> None:
+        """Until all have ended well; raises for the first that did not, or when time is up."""
+        until_s, left = time.monotonic() + deadline_s, set(self._processes)
+        failed: dict[str, int] = {}
+        while left:
+            try:
+                name, event = self._events.get(timeout=max(0.0, until_s - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(event, str):
+                if self._on_line is not None:
+                    self._on_line(name, event)
+                continue
+            left.discard(name)
+            if event:
+                if not failed:
+                    until_s = min(until_s, time.monotonic() + SETTLE_S)
+                failed[name] = event
+        if failed:
+            # Who was killed did not fail because of others; otherwise the first is the one to blame.
+            self._raise_failed(tuple(sorted(failed, key=lambda name: failed[name] >= 0)), failed)
+        if left:
+            late = tuple(name for name in self._processes if name in left)
+            raise SiteFailed(f"after {deadline_s:g} s these sites had not ended: {', '.join(late)}. They were killed.")
+
+    def _raise_failed(self, sites: tuple[str, ...], codes: Mapping[str, int]) -> None:
+        worst, code = sites[0], codes[sites[0]]
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        last = list(self._lines[worst, "stderr"])[-SHOWN_LINES:]
+        said = ("; its last words were:\n" + "".join(last).rstrip()) if last else ", without a word."
+        raise SiteFailed(f"site {worst!r} {how}{said}", sites)
+
+    def end(self) -> None:
+        """Kill what is left of every session, read what they still said, and only then reap the leaders."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):  # a session of which nothing is left
+                os.killpg(process.pid, signal.SIGKILL)
+        for thread in self._threads:
+            thread.join(JOIN_S)
+        for process in self._processes.values():
+            process.wait(JOIN_S)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def outputs(self) -> list[SiteOutput]:
+        while not self._events.empty():
+            name, event = self._events.get()
+            if isinstance(event, str) and self._on_line is not None:
+                self._on_line(name, event)
+        return [
+            SiteOutput(name, "".join(self._lines[name, "stdout"]), "".join(self._lines[name, "stderr"]))
+            for name in self._processes
+        ]
+
+    def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, name=f"tradewind-lab-{arguments[0]}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _read(self, name: str, stream: str, pipe: IO[str]) -> None:
+        while line := pipe.readline(LONGEST_LINE):
+            self._lines[name, stream].append(line)
+            if stream == "stdout":
+                self._events.put((name, line.rstrip("\n")))
+
+    def _await(self, name: str, pid: int) -> None:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie, and its number taken
+        assert ended is not None
+        self._events.put((name, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

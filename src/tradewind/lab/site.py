@@ -1,0 +1,97 @@
+"""Inside a process that `lab.processes` started: where it stands, and how its function is called.
+
+`python -m tradewind.lab.site MODULE:FUNCTION FOLDER` reads the arguments from the folder, calls the function with this
+process's place, and leaves there what came of it, as JSON: an answer, or an error by its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tradewind import errors
+from tradewind.errors import BadOption, SiteFailed, TradewindError
+from tradewind.formats import read_network
+from tradewind.network import Network
+from tradewind.runtime.group import Group, connect
+from tradewind.runtime.shape_alone import SHAPE_VARIABLE
+
+ADDRESSES_VARIABLE = "TRADEWIND_CONTROLLERS"
+ARGUMENTS_FILE = "arguments.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One process's place among the sites."""
+
+    rank: int
+    world: int
+    site: str
+    network: Network
+    """What is imitated between the sites."""
+    controllers: tuple[str, ...]
+    """An address for each group that the sites form, one after the other."""
+
+    @classmethod
+    def here(cls) -> Place:
+        """The place of this process, which must be one of `lab.processes`."""
+        missing = {"RANK", "WORLD_SIZE", SHAPE_VARIABLE, ADDRESSES_VARIABLE} - os.environ.keys()
+        if missing:
+            raise BadOption(f"this process is no site of the lab: {', '.join(sorted(missing))} is not set.")
+        rank, network = int(os.environ["RANK"]), read_network(os.environ[SHAPE_VARIABLE])
+        addresses = tuple(os.environ[ADDRESSES_VARIABLE].split(","))
+        return cls(rank, int(os.environ["WORLD_SIZE"]), network.names[rank], network, addresses)
+
+    def connect(self, group: int = 0, **options: Any) -> Group:
+        """Join the sites' group of that number, on the imitated network, which the controller knows."""
+        given = {"run": f"group-{group}", "network": self.network, "connections": 1, **options}
+        return connect(self.controllers[group], self.rank, self.world, **given)
+
+
+class Outcome(msgspec.Struct, omit_defaults=True):
+    """What came of a call: an answer, or an error's name and message."""
+
+    answer: Any = None
+    error: str = ""
+    message: str = ""
+
+    def as_error(self, site: str) -> TradewindError:
+        """The error as the one who asked should see it: of its kind if it is one of ours."""
+        kind = getattr(errors, self.error, None)
+        plain = isinstance(kind, type) and issubclass(kind, TradewindError) and kind is not errors.UnknownName
+        text = f"site {site!r}: {self.message}" if plain else f"site {site!r}: {self.error}: {self.message}"
+        return kind(text) if plain and kind is not None else SiteFailed(text)
+
+
+def outcome_file(folder: Path, rank: int) -> Path:
+    """Where a rank leaves what came of its call."""
+    return folder / f"outcome-{rank}.json"
+
+
+def main(function: str, folder: Path) -> int:
+    """Call the function, and leave what came of it."""
+    try:
+        module, _, name = function.partition(":")
+        arguments = msgspec.json.decode((folder / ARGUMENTS_FILE).read_bytes())
+        place = Place.here()
+        called = getattr(importlib.import_module(module), name)
+        outcome = Outcome(called(place, **arguments))
+        packed = msgspec.json.encode(outcome)
+    except Exception as error:
+        traceback.print_exc()
+        outcome = Outcome(error=type(error).__name__, message=str(error))
+        packed = msgspec.json.encode(outcome)
+    outcome_file(folder, int(os.environ["RANK"])).write_bytes(packed)
+    sys.stdout.flush()
+    return 1 if outcome.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
