@@ -132,8 +132,8 @@ def test_a_plan_that_is_given_is_used_and_refused_if_it_does_not_fit() -> None:
 
 def test_another_policy_starts_rounds_of_those_who_are_ready() -> None:
     controller = gathered(network=MESH, policy="partial", policy_options={"p": 2})
-    controller.received("b", m.Ready(0, 1, SUM), 0.0)
-    told = said(controller.received("c", m.Ready(0, 1, SUM), 0.0))
+    controller.received("b", m.Ready(m.POLICY_LANE, 1, SUM), 0.0)
+    told = said(controller.received("c", m.Ready(m.POLICY_LANE, 1, SUM), 0.0))
     start = told["b"][-1]
     assert isinstance(start, m.Start) and start.members == ("b", "c")
 

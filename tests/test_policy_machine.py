@@ -43,7 +43,7 @@ def test_bsp_starts_when_the_last_worker_is_ready() -> None:
     assert machine.handle(WorkerReady("w2", 1), 0.5) == ()
     assert machine.handle(WorkerReady("w0", 1), 0.7) == ()
     assert machine.handle(WorkerReady("w1", 1), 0.9) == (
-        StartRound(0, ("w0", "w1", "w2"), THIRD, "all 3 live workers are ready", "all"),
+        StartRound(0, ("w0", "w1", "w2"), THIRD, "all 3 live workers are ready", "all", staleness=(0, 0, 0)),
     )
     assert machine.handle(RoundFinished(0, ("w0", "w1", "w2"), 0.4), 1.3) == ()
     assert machine.state.training == ("w0", "w1", "w2")

@@ -246,7 +246,7 @@ def test_partial_takes_everybody_when_fewer_than_p_are_left() -> None:
     policy.handle(WorkerReady("w1", 1), 1.0)
     assert policy.handle(WorkerLost("w2"), 1.5) == ()
     assert policy.handle(WorkerLost("w3"), 1.6) == (
-        StartRound(0, ("w0", "w1"), (0.5, 0.5), "the first 2 are ready", "all"),
+        StartRound(0, ("w0", "w1"), (0.5, 0.5), "the first 2 are ready", "all", staleness=(0, 0)),
     )
 
 

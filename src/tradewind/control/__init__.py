@@ -7,6 +7,7 @@ network; `plans` makes plans and numbers them.
 
 from __future__ import annotations
 
-from tradewind.control.controller import Controller, ControlOptions
+from tradewind.control.controller import Controller
+from tradewind.control.options import ControlOptions
 
 __all__ = ["ControlOptions", "Controller"]

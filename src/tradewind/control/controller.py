@@ -7,7 +7,9 @@ When all have, everybody gets the roster. A worker with an array says `Ready`; t
 synchronises, a plan is made or found, and `Start` goes to every site of the plan. Each says `Finished` when its part is
 done, and when all have, `Commit` tells them that the result may be used. Until then every input is as it was.
 
-Lanes let a worker have several rounds under way although a policy thinks of one: each lane has a policy of its own.
+Lanes let a worker have several rounds under way although a policy thinks of one; `lanes` says who decides in which.
+When everybody else waits for an operation of everybody, nobody can join those who are in the policy's queue: for the
+policy, whoever waits so is away until that operation starts, and the rest make smaller rounds or go on alone.
 
 When a worker is lost, the run is closed and everybody is told who was lost: rounds cannot finish, and no input is
 harmed. All time limits follow from one setting (`deadlines`).
@@ -15,44 +17,20 @@ harmed. All time limits follow from one setting (`deadlines`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tradewind.control.deadlines import Deadlines
+from tradewind.control.lanes import Lane, Step, disagreement, waiting_for_everybody
+from tradewind.control.options import ControlOptions
 from tradewind.control.plans import Plans
 from tradewind.control.view import NetworkView, unknown_network
 from tradewind.errors import InternalError, TradewindError
-from tradewind.network import Network
-from tradewind.planning.plan import Plan, plan_to_json
-from tradewind.policy import Policy, make_policy
+from tradewind.planning.plan import plan_to_json
 from tradewind.policy import actions as policy_actions
 from tradewind.policy import events as policy_events
+from tradewind.policy import make_policy
 from tradewind.wire import messages as m
-
-MAX_LANES = 64
-
-
-@dataclass(frozen=True)
-class ControlOptions:
-    """How a run is to be."""
-
-    world: int
-    """How many workers."""
-    network: Network | None = None
-    """Workers are called like its sites, and other sites are left out; None: unknown, all links taken as equal."""
-    plan: Plan | None = None
-    """Use this one, and no planner."""
-    planner: str | None = None
-    planner_options: Mapping[str, object] = field(default_factory=dict)
-    policy: str = "bsp"
-    policy_options: Mapping[str, object] = field(default_factory=dict)
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    seed: int = 0
-
-    @property
-    def chosen_planner(self) -> str:
-        """Without a network nothing can be optimised: equal shares on every member."""
-        return self.planner or ("multi-star" if self.network is None else "optimal")
+from tradewind.wire.messages import MAX_LANES, POLICY_LANE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +54,9 @@ Action = Send | Disconnect
 @dataclass(slots=True)
 class _Round:
     lane: int
-    policy_round: int
-    members: tuple[str, ...]
+    step: Step
     sites: frozenset[str]
-    started_s: float
     finished: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Lane:
-    policy: Policy
-    ready: dict[str, m.Ready] = field(default_factory=dict)
-    since_s: float = 0.0
-    timers: dict[str, float] = field(default_factory=dict)
 
 
 class Controller:
@@ -102,7 +70,11 @@ class Controller:
         self._began_s = now_s
         self._joined: dict[str, m.Join] = {}
         self._heard_s: dict[str, float] = {}
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._steps: dict[str, Step] = {}
+        """What was last decided for each worker in the policy's lane."""
+        self._away: set[str] = set()
+        """Who is lost to the policy for now, because it waits for everybody."""
         self._rounds: dict[int, _Round] = {}
         self._next_round = 0
         self._plans: Plans | None = None
@@ -236,6 +208,7 @@ class Controller:
             self._send(worker, self.closed)
         self._rounds.clear()
         self._lanes.clear()
+        self._steps.clear()
 
     def _send(self, worker: str, message: m.Message) -> None:
         if worker in self._heard_s:
@@ -244,18 +217,7 @@ class Controller:
     # --- rounds --------------------------------------------------------------------------------------------------
 
     def _ready(self, worker: str, message: m.Ready, now_s: float) -> None:
-        assert self._plans is not None
-        lane = self._lanes.get(message.lane)
-        if lane is None:
-            policy = make_policy(
-                self.options.policy,
-                self._plans.view.network,
-                self._joined,
-                self.options.seed,
-                now_s=now_s,
-                **self.options.policy_options,
-            )
-            lane = self._lanes[message.lane] = _Lane(policy)
+        lane = self._lane(message.lane, now_s)
         if not lane.ready:
             lane.since_s = now_s
         if worker in lane.ready:
@@ -263,11 +225,47 @@ class Controller:
             return
         lane.ready[worker] = message
         try:
+            if message.lane > POLICY_LANE:
+                step = self._steps.get(worker)
+                if step is not None and step.iterations[worker] == message.iteration:
+                    self._start_part(step, message.lane, now_s)
+                return
+            if message.lane == POLICY_LANE:
+                self._come_back([worker], now_s)
             self._tell(message.lane, policy_events.WorkerReady(worker, message.iteration), now_s)
+            self._free_the_queue(now_s)
         except InternalError as error:  # the roster refuses what cannot happen, such as a step that was before
             self._close(f"{worker!r} was ready when it could not be: {str(error).splitlines()[0]}", lost=worker)
 
-    def _tick_lane(self, number: int, lane: _Lane, now_s: float) -> None:
+    def _lane(self, number: int, now_s: float) -> Lane:
+        if number not in self._lanes:
+            assert self._plans is not None
+            name, given = self.options.policy, self.options.policy_options
+            if number < POLICY_LANE:
+                name, given = "bsp", {}
+            network, seed = self._plans.view.network, self.options.seed
+            follows = number > POLICY_LANE
+            policy = None if follows else make_policy(name, network, self._joined, seed, now_s=now_s, **given)
+            self._lanes[number] = Lane(policy)
+        return self._lanes[number]
+
+    def _free_the_queue(self, now_s: float) -> None:
+        """Nobody can join the policy's queue: all who are not in it wait for an operation of everybody."""
+        queue = self._lanes.get(POLICY_LANE)
+        if queue is None or not queue.ready or self.closed:
+            return
+        gone = waiting_for_everybody(self._lanes)
+        if gone | queue.ready.keys() == self._joined.keys():
+            for worker in sorted(gone - self._away):
+                self._away.add(worker)
+                self._tell(POLICY_LANE, policy_events.WorkerLost(worker, "it waits for everybody"), now_s)
+
+    def _come_back(self, workers: Iterable[str], now_s: float) -> None:
+        for worker in sorted(self._away.intersection(workers)):
+            self._away.discard(worker)
+            self._tell(POLICY_LANE, policy_events.WorkerJoined(worker), now_s)
+
+    def _tick_lane(self, number: int, lane: Lane, now_s: float) -> None:
         for timer in sorted(t for t, at in lane.timers.items() if at <= now_s):
             if timer in lane.timers:
                 del lane.timers[timer]
@@ -282,13 +280,13 @@ class Controller:
 
     def _tell(self, number: int, event: policy_events.Event, now_s: float) -> None:
         lane = self._lanes[number]
+        assert lane.policy is not None
         for action in lane.policy.handle(event, now_s):
             match action:
-                case policy_actions.StartRound():
-                    self._start(number, lane, action, now_s)
+                case policy_actions.StartRound(members=members):
+                    self._decided(number, members, action, "", now_s)
                 case policy_actions.Proceed(worker, reason):
-                    ready = lane.ready.pop(worker)
-                    self._send(worker, m.Proceed(number, ready.iteration, reason))
+                    self._decided(number, (worker,), None, reason, now_s)
                 case policy_actions.SetTimer(timer, at_s, _):
                     lane.timers[timer] = at_s
                 case policy_actions.CancelTimer(timer, _):
@@ -298,49 +296,66 @@ class Controller:
             if self.closed:
                 return
 
-    def _start(self, number: int, lane: _Lane, action: policy_actions.StartRound, now_s: float) -> None:
-        assert self._plans is not None
-        ready = {worker: lane.ready.pop(worker) for worker in action.members}
+    def _decided(
+        self, number: int, members: tuple[str, ...], how: policy_actions.StartRound | None, reason: str, now_s: float
+    ) -> None:
+        ready = self._lanes[number].ready
+        parts = ready[members[0]].operation.parts if number == POLICY_LANE else 1
+        step = Step(number, {w: ready[w].iteration for w in members}, now_s, how, reason, left=parts)
+        if number == POLICY_LANE:
+            self._steps.update(dict.fromkeys(members, step))
+        else:
+            self._come_back(members, now_s)
+        for part in range(parts):
+            if number + part in self._lanes:
+                self._start_part(step, number + part, now_s)
+
+    def _start_part(self, step: Step, number: int, now_s: float) -> None:
+        """Start a part of a step if all its members have it."""
+        lane = self._lanes[number]
+        ready = step.take(lane.ready)
+        if ready is None:
+            return
         if lane.ready:
             lane.since_s = now_s
-        operations = {message.operation for message in ready.values()}
-        if len(operations) > 1:
-            self._mismatch(number, ready)
-            finished = policy_events.RoundFinished(action.round, action.members, 0.0)
-            self._tell(number, finished, now_s)
+        if step.decided is None:
+            (worker,) = ready
+            self._send(worker, m.Proceed(number, ready[worker].iteration, step.reason))
             return
-        (operation,) = operations
-        weights = dict(zip(action.members, action.weights, strict=True))
-        order = tuple(name for name in self._plans.view.network.names if name in weights)
+        differing = step.broken or disagreement(ready)
+        if not differing:
+            self._start(step, step.decided, number, ready)
+            return
+        for worker, message in sorted(ready.items()):
+            self._send(worker, m.Mismatch(number, message.iteration, differing))
+        if number == step.lane:  # then the others can never start, and the policy need not wait for them
+            step.broken, step.left = differing, 1
+        if not step.broken or number == step.lane:
+            self._part_ended(step, now_s)
+
+    def _start(self, step: Step, decided: policy_actions.StartRound, number: int, ready: Mapping[str, m.Ready]) -> None:
+        assert self._plans is not None
+        operation = next(iter(ready.values())).operation
+        about = dict(zip(decided.members, zip(decided.weights, decided.staleness, strict=True), strict=True))
+        order = tuple(name for name in self._plans.view.network.names if name in about)
+        weights, staleness = zip(*(about[name] for name in order), strict=True)
         try:
-            version = self._plans.plan_for(order, max(1, operation.items * operation.item_bytes), action.plan_hint)
+            version = self._plans.plan_for(order, max(1, operation.items * operation.item_bytes), decided.plan_hint)
         except TradewindError as error:
             self._close(str(error))
             return
         plan = self._plans.by_version[version]
         round_ = self._next_round
         self._next_round += 1
-        self._rounds[round_] = _Round(number, action.round, action.members, frozenset(plan.sites), now_s)
+        self._rounds[round_] = _Round(number, step, frozenset(plan.sites))
         floor = min(self._rounds)
         for worker in plan.sites:
             if version not in self._knows.setdefault(worker, set()):
                 self._knows[worker].add(version)
                 self._send(worker, m.PlanChanged(version, plan_to_json(plan, indent=0).encode()))
             iteration = ready[worker].iteration if worker in ready else 0
-            start = m.Start(
-                round_, version, number, iteration, order, tuple(weights[n] for n in order), operation, floor
-            )
+            start = m.Start(round_, version, number, iteration, order, weights, operation, floor, staleness)
             self._send(worker, start)
-
-    def _mismatch(self, number: int, ready: Mapping[str, m.Ready]) -> None:
-        said = "; ".join(
-            f"{worker!r} has {r.operation.items} items of {r.operation.dtype} for {r.operation.op}"
-            + (f" from {r.operation.root!r}" if r.operation.root else "")
-            for worker, r in sorted(ready.items())
-        )
-        for worker, message in sorted(ready.items()):
-            reason = f"the members of a round must bring the same: {said}."[:3000]
-            self._send(worker, m.Mismatch(number, message.iteration, reason))
 
     def _finished(self, worker: str, number: int, now_s: float) -> None:
         round_ = self._rounds.get(number)
@@ -353,5 +368,12 @@ class Controller:
         del self._rounds[number]
         for site in sorted(round_.sites):
             self._send(site, m.Commit(number))
-        seconds = now_s - round_.started_s
-        self._tell(round_.lane, policy_events.RoundFinished(round_.policy_round, round_.members, seconds), now_s)
+        self._part_ended(round_.step, now_s)
+
+    def _part_ended(self, step: Step, now_s: float) -> None:
+        step.left -= 1
+        if not step.left and step.decided is not None:
+            seconds = now_s - step.started_s
+            finished = policy_events.RoundFinished(step.decided.round, step.decided.members, seconds)
+            self._tell(step.lane, finished, now_s)
+            self._free_the_queue(now_s)

@@ -1,7 +1,9 @@
 """A worker's side of the control protocol, without I/O: operations in, messages out, rounds to open and close.
 
-Operations are dealt to lanes in turn, one at a time in each lane, so that several rounds are under way while the policy
-of each lane sees one. Every worker must ask for the same operations in the same order, as with any collective.
+Operations of everybody are dealt to lanes in turn, one at a time in each, so that several rounds are under way; every
+worker must ask for the same ones in the same order, as with any collective. What a worker synchronises with those whom
+the policy chooses is a step: one operation, or several parts that run with the same members. Steps follow each other:
+none is asked for before the last one has ended.
 """
 
 from __future__ import annotations
@@ -13,11 +15,34 @@ from dataclasses import dataclass
 from tradewind.engine.arithmetic import Arithmetic
 from tradewind.engine.events import OpenRound
 from tradewind.engine.layout import lay_out
-from tradewind.errors import BadArray, PeerLost, TradewindError
+from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.wire import messages as m
 
-LANES = 8
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an operation."""
+
+    contributors: tuple[str, ...]
+    """Whose arrays were combined."""
+    weights: tuple[float, ...]
+    """What each of them counts in a mean, in the same order."""
+    staleness: tuple[int, ...]
+    """How many steps each one's model was behind the most advanced of them."""
+    nbytes: int
+    """Of the array."""
+    round: int | None = None
+    """Its number in the run; None: there was nobody to synchronise with."""
+    waited_s: float = 0.0
+    """From asking for it to its start."""
+    seconds: float = 0.0
+    """From its start to its end."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there was nobody to synchronise with."""
+        return self.round is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +63,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The operation's result is in place, for everybody; `alone`: there was nobody to synchronise with."""
+    """The operation's result is in place, for all who take part; if its outcome is `alone`, the result is the input."""
 
     operation: int
-    alone: bool = False
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +101,36 @@ class Joined:
 Effect = SendControl | Open | Succeeded | Failed | Close | Forget | Joined
 
 
+@dataclass(slots=True)
+class _Asked:
+    """An operation that has not ended."""
+
+    operation: m.Operation
+    lane: int
+    iteration: int
+    outcome: Outcome | None = None
+
+
 class Client:
     """One worker."""
 
-    def __init__(self, site: str, lanes: int = LANES) -> None:
+    def __init__(self, site: str) -> None:
         self.site = site
         self.lost: TradewindError | None = None
         """Why nothing works any more, if so."""
         self.numbers: Mapping[str, int] = {}
         """Sites to their numbers in frames."""
-        self._lanes = lanes
+        self.rounds_helped = 0
+        """Rounds of others that this worker carried a part of."""
         self._submitted = 0
-        self._waiting: dict[int, deque[int]] = {lane: deque() for lane in range(lanes)}
+        self._for_everybody = 0
+        self._step = 0
+        self._parts_given: set[int] = set()
+        self._parts_wanted = 0
+        self._waiting: dict[int, deque[int]] = {}
         self._asked: dict[int, int] = {}
         """In each lane, the operation that the controller was asked for."""
-        self._operations: dict[int, m.Operation] = {}
+        self._operations: dict[int, _Asked] = {}
         self._rounds: dict[int, int | None] = {}
         self._plans: dict[int, Plan] = {}
 
@@ -99,16 +139,35 @@ class Client:
         """Operations that have not ended."""
         return tuple(self._operations)
 
-    def submit(self, operation: m.Operation) -> tuple[int, list[Effect]]:
-        """Ask for an operation: its number, and what to do now."""
+    def submit(self, operation: m.Operation, part: int | None = None) -> tuple[int, list[Effect]]:
+        """Ask for an operation of everybody, or for a part of a step: its number, and what to do now."""
         if self.lost is not None:
             raise self.lost
+        if part is None:
+            lane, turn = self._for_everybody % m.POLICY_LANE, self._for_everybody // m.POLICY_LANE
+            self._for_everybody += 1
+            asked = _Asked(operation, lane, turn + 1)
+        else:
+            asked = _Asked(operation, m.POLICY_LANE + part, self._number_step(part, operation.parts))
         number = self._submitted
         self._submitted += 1
-        self._operations[number] = operation
-        lane = number % self._lanes
-        self._waiting[lane].append(number)
-        return number, self._ask(lane)
+        self._operations[number] = asked
+        self._waiting.setdefault(asked.lane, deque()).append(number)
+        return number, self._ask(asked.lane)
+
+    def _number_step(self, part: int, parts: int) -> int:
+        """The number of the step that a part belongs to: a new one when the last one has all its parts."""
+        begins = len(self._parts_given) == self._parts_wanted
+        given = set() if begins else self._parts_given
+        wanted = parts if begins else self._parts_wanted
+        if not 0 <= part < parts <= m.MAX_PARTS or parts != wanted or part in given:
+            raise BadOption(
+                f"part {part} of {parts} makes no sense: a step has 1 to {m.MAX_PARTS} parts, and this one has had "
+                f"{sorted(given)} of {wanted}. Give every part of a step once before the next step."
+            )
+        self._step += begins
+        self._parts_given, self._parts_wanted = {*given, part}, wanted
+        return self._step
 
     def handle(self, message: m.Message) -> list[Effect]:
         """The controller said something."""
@@ -126,7 +185,9 @@ class Client:
             case m.Mismatch(lane, _, reason):
                 return self._end(lane, Failed(self._asked[lane], BadArray(reason)))
             case m.Proceed(lane, _, _):
-                return self._end(lane, Succeeded(self._asked[lane], alone=True))
+                operation = self._operations[self._asked[lane]].operation
+                outcome = Outcome((self.site,), (1.0,), (0,), operation.items * operation.item_bytes)
+                return self._end(lane, Succeeded(self._asked[lane], outcome))
             case m.Closing(reason, _):
                 return self.fail(PeerLost(f"the run is over: {reason.rstrip('.')}."))
             case m.Refused(reason):
@@ -152,11 +213,17 @@ class Client:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _ask(self, lane: int) -> list[Effect]:
-        if lane in self._asked or not self._waiting[lane]:
+        waiting = self._waiting.get(lane)
+        if lane in self._asked or not waiting or self._too_early(self._operations[waiting[0]]):
             return []
-        number = self._asked[lane] = self._waiting[lane].popleft()
-        ready = m.Ready(lane, number // self._lanes + 1, self._operations[number])
-        return [SendControl(ready)]
+        number = self._asked[lane] = waiting.popleft()
+        asked = self._operations[number]
+        return [SendControl(m.Ready(lane, asked.iteration, asked.operation))]
+
+    def _too_early(self, asked: _Asked) -> bool:
+        """Whether it is part of a step while an earlier step has not ended."""
+        steps = [other.iteration for other in self._operations.values() if other.lane >= m.POLICY_LANE]
+        return asked.lane >= m.POLICY_LANE and min(steps) < asked.iteration
 
     def _start(self, start: m.Start) -> list[Effect]:
         plan, wanted = self._plans[start.version], start.operation
@@ -164,6 +231,10 @@ class Client:
         arithmetic = self._arithmetic(start)
         operation = self._asked[start.lane] if self.site in start.members else None
         self._rounds[start.round] = operation
+        if operation is not None:
+            nbytes = wanted.items * wanted.item_bytes
+            outcome = Outcome(start.members, start.weights, start.staleness, nbytes, start.round)
+            self._operations[operation].outcome = outcome
         opened = OpenRound(start.round, start.version, layout, arithmetic.gathers)
         return [Forget(start.floor), Open(opened, arithmetic, operation)]
 
@@ -180,11 +251,17 @@ class Client:
     def _commit(self, round_: int) -> list[Effect]:
         operation = self._rounds.pop(round_, None)
         effects: list[Effect] = [Close(round_)]
-        if operation is not None:
-            effects += self._end(operation % self._lanes, Succeeded(operation))
-        return effects
+        if operation is None:
+            self.rounds_helped += 1
+            return effects
+        asked = self._operations[operation]
+        assert asked.outcome is not None
+        return effects + self._end(asked.lane, Succeeded(operation, asked.outcome))
 
     def _end(self, lane: int, how: Succeeded | Failed) -> list[Effect]:
         del self._asked[lane]
         del self._operations[how.operation]
-        return [how, *self._ask(lane)]
+        effects: list[Effect] = [how]
+        for next_ in (lane,) if lane < m.POLICY_LANE else sorted(n for n in self._waiting if n >= m.POLICY_LANE):
+            effects += self._ask(next_)
+        return effects

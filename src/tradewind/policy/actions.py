@@ -28,6 +28,8 @@ class StartRound:
     """A site that keeps a shared model (`asp`, `ssp`): the one member sends it an update and gets that model back.
     The scope is `server`; plan it over the member and this site, rooted here. The server is never the member itself and
     never waits: like CREW's aggregators it may serve many rounds at once, whatever it trains meanwhile."""
+    staleness: tuple[int, ...] = ()
+    """How many steps each member's model is behind the most advanced one of them, in the same order."""
 
 
 @dataclass(frozen=True, slots=True)

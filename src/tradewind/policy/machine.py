@@ -137,7 +137,10 @@ class Machine(ABC):
         if scope is None:
             scope = "all" if len(ordered) == self.roster.live_count else "group"
         round_ = self.roster.start(ordered, scope, self.now_s, server)
-        self._actions.append(StartRound(round_.round, ordered, chosen, reason, scope, plan_hint, server))
+        progress = [self.roster.workers[name].progress for name in ordered]
+        staleness = tuple(max(progress) - own for own in progress)
+        action = StartRound(round_.round, ordered, chosen, reason, scope, plan_hint, server, staleness)
+        self._actions.append(action)
         return round_.round
 
     def proceed(self, worker: str, reason: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from tradewind.control import ControlOptions
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.engine.arithmetic import Array, check_operation, name_dtype, storage_of
+from tradewind.engine.client import Outcome
 from tradewind.engine.payload import same_memory
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
@@ -45,7 +46,7 @@ class Handle:
     def __init__(self, result: Array) -> None:
         self._result = result
         self._done = threading.Event()
-        self._error: TradewindError | None = None
+        self._how: TradewindError | Outcome | None = None
 
     @property
     def done(self) -> bool:
@@ -56,12 +57,19 @@ class Handle:
         """The result, when it is there. Raises what went wrong, and TimeoutError if it is not over in time."""
         if not self._done.wait(timeout_s):
             raise TimeoutError(f"the operation is not over after {timeout_s} s.")
-        if self._error is not None:
-            raise type(self._error)(*self._error.args)
+        if isinstance(self._how, TradewindError):
+            raise type(self._how)(*self._how.args)
         return self._result
 
-    def _end(self, error: TradewindError | None) -> None:
-        self._error = error
+    @property
+    def outcome(self) -> Outcome:
+        """Who took part and how long it took, when it is over. Raises as `wait` does."""
+        self.wait()
+        assert isinstance(self._how, Outcome)
+        return self._how
+
+    def _end(self, how: TradewindError | Outcome) -> None:
+        self._how = how
         self._done.set()
 
 
@@ -86,6 +94,34 @@ class Group:
         self, array: Array, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
     ) -> Handle:
         """The same without waiting. The array must not change, and `out` not be used, before the handle is done."""
+        return self._combine(array, op, out, dtype)
+
+    def average(self, array: Array, *, out: Array | None = None, dtype: str | None = None) -> Array:
+        """The weighted mean with whoever the run's policy puts this process together with; everybody under `bsp`.
+
+        Unlike the other operations it need not be asked for as often by everybody.
+        """
+        return self.average_async(array, out=out, dtype=dtype).wait()
+
+    def average_async(
+        self, array: Array, *, out: Array | None = None, dtype: str | None = None, part: int = 0, parts: int = 1
+    ) -> Handle:
+        """The same without waiting, and in parts where the whole is not there at once.
+
+        All parts of a step run with the same members, whom the policy chooses when they have part 0. Every part is
+        given once, in any order, before the next step's.
+        """
+        return self._combine(array, "mean", out, dtype, part, parts)
+
+    def _combine(
+        self,
+        array: Array,
+        op: str,
+        out: Array | None,
+        dtype: str | None,
+        part: int | None = None,
+        parts: int = 1,
+    ) -> Handle:
         name = dtype or name_dtype(array)
         storage = storage_of(name)
         check_operation(op, name)
@@ -100,7 +136,7 @@ class Group:
             )
         if np.may_share_memory(own, result) and not same_memory(own, result):
             raise BadArray("out shares a part of array's memory. Give array itself as out, or an array of its own.")
-        return self._submit(Operation(own.size, storage.itemsize, name, op), own, result)
+        return self._submit(Operation(own.size, storage.itemsize, name, op, parts=parts), own, result, part)
 
     def broadcast(self, array: Array, root: int = 0) -> Array:
         """The root's array, on every member; others give one of the same size and type, which stays as it is."""
@@ -121,16 +157,21 @@ class Group:
         one = np.ones(1, np.int32)
         self._submit(Operation(1, 4, "int32", "sum", root="barrier"), one, np.empty_like(one)).wait()
 
-    def _submit(self, operation: Operation, own: Array, result: Array) -> Handle:
+    def _submit(self, operation: Operation, own: Array, result: Array, part: int | None = None) -> Handle:
         handle = Handle(result)
 
-        def ended(error: TradewindError | None, alone: bool) -> None:
-            if alone:
+        def ended(how: TradewindError | Outcome) -> None:
+            if isinstance(how, Outcome) and how.alone:
                 result[...] = own
-            handle._end(error)
+            handle._end(how)
 
-        self._worker.submit(operation, own, result, ended)
+        self._worker.submit(operation, own, result, ended, part)
         return handle
+
+    @property
+    def rounds_helped(self) -> int:
+        """Rounds of others that this process aggregated or relayed for."""
+        return self._worker.rounds_helped
 
     def close(self) -> None:
         """Leave the group; operations under way fail."""

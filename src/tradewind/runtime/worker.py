@@ -14,12 +14,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from tradewind.control.deadlines import Deadlines
 from tradewind.engine import events as ev
 from tradewind.engine.actions import Action, Combine, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
 from tradewind.engine.arithmetic import Array
-from tradewind.engine.client import Client, Close, Effect, Failed, Forget, Joined, Open, SendControl, Succeeded
+from tradewind.engine.client import Client, Close, Effect, Failed, Forget, Joined, Open, Outcome, SendControl, Succeeded
 from tradewind.engine.engine import Engine
 from tradewind.engine.payload import RoundPayload
 from tradewind.errors import BadFrame, InternalError, PeerLost, RemoteFault, TradewindError
@@ -37,8 +38,23 @@ from tradewind.wire.messages import decode_message, encode_message
 log = logging.getLogger("tradewind.runtime")
 
 READ_BYTES = 64 * 1024
-Ended = Callable[[TradewindError | None, bool], None]
-"""Called when an operation ends: its error, or None; and whether the worker was alone."""
+Ended = Callable[[TradewindError | Outcome], None]
+"""Called when an operation ends, with its error or what came of it."""
+
+
+@dataclass(slots=True)
+class _Submitted:
+    own: Array
+    result: Array
+    ended: Ended
+    asked_s: float
+    started_s: float | None = None
+
+    def timed(self, outcome: Outcome) -> Outcome:
+        """The outcome with how long it took, by our clock."""
+        now_s = time.monotonic()
+        started_s = now_s if self.started_s is None else self.started_s
+        return replace(outcome, waited_s=started_s - self.asked_s, seconds=now_s - started_s)
 
 
 class Worker:
@@ -72,7 +88,7 @@ class Worker:
         self._buffers: dict[int, memoryview] = {}
         self._pool = Pool()
         self._payloads: dict[int, RoundPayload] = {}
-        self._operations: dict[int, tuple[Array, Array, Ended]] = {}
+        self._operations: dict[int, _Submitted] = {}
         self._closed = threading.Event()
 
     # --- starting and ending -------------------------------------------------------------------------------------
@@ -92,6 +108,11 @@ class Worker:
     def roster(self) -> tuple[str, ...]:
         """Everybody, by rank."""
         return tuple(address.site for address in self._roster)
+
+    @property
+    def rounds_helped(self) -> int:
+        """Rounds of others that this worker carried a part of, without an array of its own."""
+        return self._client.rounds_helped
 
     @property
     def kept_bytes(self) -> int:
@@ -132,11 +153,11 @@ class Worker:
 
     # --- operations ------------------------------------------------------------------------------------------------
 
-    def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended) -> None:
-        """Ask for a round on these arrays; `ended` is called once, in a thread of ours."""
+    def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
+        """Ask for a round of everybody, or a part of a step; `ended` is called once, in a thread of ours."""
         with self._lock:
-            number, effects = self._client.submit(operation)
-            self._operations[number] = (own, result, ended)
+            number, effects = self._client.submit(operation, part)
+            self._operations[number] = _Submitted(own, result, ended, time.monotonic())
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[Effect]) -> None:
@@ -156,13 +177,17 @@ class Worker:
                     self._payloads.pop(round_, None)
                 case Forget(round_):
                     self.tell(ev.ForgetBelow(round_))
-                case Succeeded(operation, alone):
-                    self._operations.pop(operation)[2](None, alone)
+                case Succeeded(operation, outcome):
+                    submitted = self._operations.pop(operation)
+                    submitted.ended(submitted.timed(outcome))
                 case Failed(operation, error):
-                    self._operations.pop(operation)[2](error, False)
+                    self._operations.pop(operation).ended(error)
 
     def _open(self, effect: Open) -> None:
-        own, result = (None, None) if effect.operation is None else self._operations[effect.operation][:2]
+        own = result = None
+        if effect.operation is not None:
+            submitted = self._operations[effect.operation]
+            own, result, submitted.started_s = submitted.own, submitted.result, time.monotonic()
         event = effect.event
         self._payloads[event.round] = RoundPayload(event.layout, effect.arithmetic, own, result)
         for peer in event.layout.peers:

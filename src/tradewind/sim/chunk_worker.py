@@ -84,9 +84,9 @@ class SimulatedWorker:
                     self.tell(ev.CloseRound(round_))
                 case Forget(round_):
                     self.tell(ev.ForgetBelow(round_))
-                case Succeeded(operation, alone):
+                case Succeeded(operation, outcome):
                     own, result = self._arrays.pop(operation)
-                    self._end(operation, own.copy() if alone else result)
+                    self._end(operation, own.copy() if outcome.alone else result)
                 case Failed(operation, error):
                     del self._arrays[operation]
                     self._end(operation, error)

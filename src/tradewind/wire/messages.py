@@ -18,6 +18,12 @@ Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
+POLICY_LANE = 8
+"""Lanes below are for operations of everybody, this one for those that the policy groups, and the next ones for the
+further parts of these."""
+MAX_LANES = 64
+MAX_PARTS = MAX_LANES - POLICY_LANE
+
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """Base of all messages; the class name is the tag."""
@@ -74,6 +80,8 @@ class Operation(_Message, frozen=True):
     op: Name
     root: Text = ""
     """For a broadcast: whose array; empty for an all-reduce."""
+    parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
+    """How many operations make up the step that this is part of: they all run with the members of the first."""
 
 
 class Join(_Message, frozen=True):
@@ -163,6 +171,8 @@ class Start(_Message, frozen=True):
     operation: Operation
     floor: Count
     """No round below this one is running any more."""
+    staleness: tuple[Count, ...] = ()
+    """How many steps each member's model is behind the most advanced one of them."""
 
 
 class Commit(_Message, frozen=True):

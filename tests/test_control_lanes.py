@@ -1,0 +1,129 @@
+"""Who decides in which lane: operations of everybody, steps of the policy's groups, and steps in parts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tradewind.control import Controller, ControlOptions
+from tradewind.control.controller import Action, Send
+from tradewind.network import Network, Site
+from tradewind.wire import messages as m
+
+MESH = Network("mesh", [Site(n) for n in "abcd"], 1e8 * (1 - np.eye(4)))
+STEP = m.POLICY_LANE
+
+
+def operation(parts: int = 1, items: int = 100) -> m.Operation:
+    return m.Operation(items, 4, "float32", "mean", parts=parts)
+
+
+def partial(p: int = 2) -> Controller:
+    controller = Controller(ControlOptions(4, MESH, planner="ring", policy="partial", policy_options={"p": p}), 0.0)
+    for rank, worker in enumerate("abcd"):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    return controller
+
+
+def messages(actions: list[Action], kind: type[m.Message]) -> list[tuple[str, m.Message]]:
+    return [(a.worker, a.message) for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
+
+
+def started(actions: list[Action]) -> list[tuple[int, tuple[str, ...]]]:
+    """Round and members of every round that starts."""
+    return sorted({(s.round, s.members) for _, s in messages(actions, m.Start)})  # type: ignore[union-attr]
+
+
+def ready(controller: Controller, worker: str, lane: int, iteration: int, parts: int = 1, items: int = 100) -> list:
+    return controller.received(worker, m.Ready(lane, iteration, operation(parts, items)), 1.0)
+
+
+def finish(controller: Controller, round_: int, members: str) -> list[Action]:
+    return [action for w in members for action in controller.received(w, m.Finished(round_, 1), 1.0)]
+
+
+def test_an_operation_of_everybody_waits_for_everybody_whatever_the_policy() -> None:
+    controller = partial()
+    for worker in "abc":
+        assert started(ready(controller, worker, 0, 1)) == []
+    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b", "c", "d"))]
+
+
+def test_all_parts_of_a_step_run_with_the_members_of_the_first() -> None:
+    controller = partial()
+    assert started(ready(controller, "a", STEP + 1, 1, parts=2)) == [], "its first part has not been decided"
+    ready(controller, "a", STEP, 1, parts=2)
+    assert started(ready(controller, "c", STEP, 1, parts=2)) == [(0, ("a", "c"))]
+    ready(controller, "b", STEP, 1, parts=2)
+    assert started(ready(controller, "b", STEP + 1, 1, parts=2)) == []
+    assert started(ready(controller, "d", STEP, 1, parts=2)) == [(1, ("b", "d"))]
+    assert started(ready(controller, "c", STEP + 1, 1, parts=2)) == [(2, ("a", "c"))], "part 1 of the first group"
+    finish(controller, 0, "ac")
+    finish(controller, 2, "ac")
+    ready(controller, "a", STEP, 2, parts=1)
+    assert started(ready(controller, "c", STEP, 2, parts=1)) == [(3, ("a", "c"))], "the step was over"
+
+
+def test_a_step_is_over_for_the_policy_when_its_last_part_is() -> None:
+    controller = partial()
+    for worker in "ab":
+        for part in range(2):
+            ready(controller, worker, STEP + part, 1, parts=2)
+    finish(controller, 0, "ab")
+    closed = ready(controller, "a", STEP, 2)
+    assert "was ready when it could not be" in messages(closed, m.Closing)[0][1].reason  # type: ignore[union-attr]
+
+
+def test_members_who_disagree_in_the_first_part_get_no_other_part() -> None:
+    controller = partial()
+    ready(controller, "a", STEP, 1, parts=2)
+    told = ready(controller, "b", STEP, 1, parts=3)
+    assert [worker for worker, _ in messages(told, m.Mismatch)] == ["a", "b"]
+    assert "in 2 parts" in messages(told, m.Mismatch)[0][1].reason  # type: ignore[union-attr]
+    ready(controller, "a", STEP + 1, 1, parts=2)
+    later = ready(controller, "b", STEP + 1, 1, parts=3)
+    assert [worker for worker, _ in messages(later, m.Mismatch)] == ["a", "b"]
+    ready(controller, "a", STEP, 2)
+    assert started(ready(controller, "b", STEP, 2)) == [(0, ("a", "b"))], "they can go on"
+
+
+def test_a_later_part_that_differs_fails_alone() -> None:
+    controller = partial()
+    for worker, items in (("a", 10), ("b", 11)):
+        ready(controller, worker, STEP, 1, parts=2)
+        told = ready(controller, worker, STEP + 1, 1, parts=2, items=items)
+    assert len(messages(told, m.Mismatch)) == 2
+    finish(controller, 0, "ab")
+    ready(controller, "a", STEP, 2)
+    assert started(ready(controller, "b", STEP, 2)) == [(1, ("a", "b"))]
+
+
+def test_who_is_left_in_the_queue_while_the_others_wait_for_everybody_goes_on() -> None:
+    controller = partial(p=3)
+    for worker in "ab":
+        ready(controller, worker, STEP, 1)
+    assert started(ready(controller, "c", 0, 1)) == []
+    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b"))], "nobody else can come"
+    finish(controller, 0, "ab")
+    ready(controller, "a", STEP, 2, parts=2)
+    told = ready(controller, "b", 0, 1)
+    assert [(w, x.lane) for w, x in messages(told, m.Proceed)] == [("a", STEP)]  # type: ignore[union-attr]
+    told = ready(controller, "a", STEP + 1, 2, parts=2)
+    assert [(w, x.lane) for w, x in messages(told, m.Proceed)] == [("a", STEP + 1)]  # type: ignore[union-attr]
+    assert started(ready(controller, "a", 0, 1)) == [(1, ("a", "b", "c", "d"))]
+    finish(controller, 1, "abcd")
+    ready(controller, "a", STEP, 3)
+    ready(controller, "b", STEP, 2)
+    assert started(ready(controller, "c", STEP, 1)) == [(2, ("a", "b", "c"))], "everybody is back"
+
+
+def test_start_says_how_far_each_member_is_behind() -> None:
+    controller = partial()
+    for iteration, round_ in ((1, 0), (2, 1), (3, 2)):
+        ready(controller, "a", STEP, iteration)
+        ready(controller, "b", STEP, iteration)
+        finish(controller, round_, "ab")
+    ready(controller, "b", STEP, 4)
+    told = ready(controller, "c", STEP, 1)
+    start = messages(told, m.Start)[0][1]
+    assert start.members == ("b", "c") and start.staleness == (0, 3)  # type: ignore[union-attr]
