@@ -88,7 +88,7 @@ def test_a_lost_worker_ends_the_run_and_is_named() -> None:
 def test_silence_counts_as_loss_and_heartbeats_prevent_it() -> None:
     controller = gathered(deadlines=Deadlines(10.0))
     for worker in "ac":
-        assert said(controller.received(worker, m.Heartbeat(5.0), 5.0)) == {worker: [m.HeartbeatSeen(5.0)]}
+        assert said(controller.received(worker, m.Heartbeat(5.0), 5.0)) == {worker: [m.HeartbeatSeen(5.0, 5.0)]}
     assert controller.tick(controller.wake_at_s - 0.01) == []
     told = said(controller.tick(controller.wake_at_s))
     assert told["a"] == [m.Closing("'b' was silent for 8 s", "b")]

@@ -27,7 +27,8 @@ U32 = st.integers(0, 2**32 - 1)
 @st.composite
 def headers(draw: st.DrawFn) -> FrameHeader:
     kind = draw(st.sampled_from(FrameKind))
-    path = draw(st.one_of(st.just(()), st.lists(st.integers(0, 65535), min_size=3, max_size=10, unique=True)))
+    paths = st.lists(st.integers(0, 65535), min_size=3, max_size=10, unique=True)
+    path = () if kind is FrameKind.PROBE else draw(st.one_of(st.just(()), paths))
     chunks = draw(st.integers(1, 2**32 - 1))
     return FrameHeader(
         kind,
@@ -41,6 +42,9 @@ def headers(draw: st.DrawFn) -> FrameHeader:
         phase=draw(st.sampled_from(Phase)),
         hop=draw(st.integers(1, len(path) - 1)) if path else 0,
         path=tuple(path),
+        follows=draw(st.booleans()),
+        auxiliary=bool(path) and draw(st.booleans()),
+        sent_us=draw(U32),
     )
 
 

@@ -133,15 +133,15 @@ class Controller:
         self._heard_s[worker] = now_s
         match message:
             case m.Heartbeat(sent_s):
-                self._send(worker, m.HeartbeatSeen(sent_s))
+                self._send(worker, m.HeartbeatSeen(sent_s, now_s))
             case m.Join() if worker not in self._joined:
                 self._join(worker, message)
             case m.Ready() if self._plans is not None and message.lane < MAX_LANES:
                 self._ready(worker, message, now_s)
             case m.Finished(number, _):
                 self._finished(worker, number, now_s)
-            case m.Measured(peer, bandwidth_bps) if self._plans is not None and peer in self._joined:
-                self._plans.view.measured(worker, peer, bandwidth_bps, now_s)
+            case m.Measured() if self._plans is not None and message.peer in self._joined:
+                self._plans.view.measured(message.peer, worker, message.bandwidth_bps, now_s)
             case m.Trouble(peer, reason):
                 self._close(f"{worker!r} cannot go on with {peer!r}: {reason}", lost=peer)
             case m.Leave(reason):

@@ -35,6 +35,8 @@ class Source(Enum):
     KEPT = "kept"
     NOTHING = "nothing"
     """An acknowledgement: the header is all."""
+    PADDING = "padding"
+    """A probe: any bytes will do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, Source, Transmit
+from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, Transmit
 from tradewind.engine.buffers import Buffers
 from tradewind.engine.early import Early, EarlyChunks
 from tradewind.engine.receiving import RoundState, ShardState, Sum
-from tradewind.engine.sending import Flow, Forward, Outbox
+from tradewind.engine.sending import Flow, Outbox
 from tradewind.errors import BadFrame, InternalError
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
@@ -59,7 +59,7 @@ class Engine:
             case ev.LinkIdle(peer):
                 outbox = self._outbox(peer)
                 outbox.idle += 1
-                self._serve(outbox)
+                self._serve(outbox, follows=True)
             case ev.Combined(action):
                 self._combined(action)
             case ev.OpenRound():
@@ -68,6 +68,10 @@ class Engine:
                 self._close(number)
             case ev.ForgetBelow(number):
                 self._forget_below(number)
+            case ev.Explore(peer):
+                outbox = self._outbox(peer)
+                outbox.explore(self.run, event)
+                self._serve(outbox)
         return self._actions
 
     @property
@@ -156,7 +160,7 @@ class Engine:
             raise BadFrame("a control message came on a data connection.")
         if header.kind is FrameKind.ACK:
             self._acknowledged(peer, header)
-        elif header.round < self._floor or header.round in self._closed:
+        elif header.kind is FrameKind.PROBE or header.round < self._floor or header.round in self._closed:
             self._actions.append(Receive(How.DISCARD, peer, header))
         elif header.path and header.hop < len(header.path) - 1:
             self._keep(peer, header, None)
@@ -204,7 +208,7 @@ class Engine:
             assert buffer is not None
             self._buffers[buffer].waiting = 1
             outbox = self._outbox(header.path[header.hop + 1])
-            outbox.forward(replace(header, hop=header.hop + 1), buffer)
+            outbox.forward(header, buffer)
             self._serve(outbox)
             return
         origin = header.path[0] if header.path else action.peer
@@ -328,15 +332,13 @@ class Engine:
         outbox.offer(flow)
         self._serve(outbox)
 
-    def _serve(self, outbox: Outbox) -> None:
-        """Hand frames to idle connections."""
-        while outbox.idle and (entry := outbox.pop()) is not None:
+    def _serve(self, outbox: Outbox, follows: bool = False) -> None:
+        """Hand frames to idle connections; `follows`: the one that is idle has sent something right before."""
+        while outbox.idle and (entry := outbox.pop(follows)) is not None:
             outbox.idle -= 1
             if isinstance(entry, Flow):
-                action = self._rounds[entry.round].next_chunk(entry)
+                action = self._rounds[entry.round].next_chunk(entry, follows)
                 outbox.offer(entry)
-            elif isinstance(entry, Forward):
-                action = Transmit(outbox.peer, entry.header, Source.KEPT, entry.buffer)
             else:
                 action = entry
             if action.buffer is not None:

@@ -70,4 +70,14 @@ class Transmitted:
     action: Transmit
 
 
-Event = OpenRound | CloseRound | ForgetBelow | HeaderReceived | Received | Combined | LinkIdle | Transmitted
+@dataclass(frozen=True, slots=True)
+class Explore:
+    """Measure the link to a peer: send probes when there is nothing else to send to it."""
+
+    peer: int
+    train: int
+    chunks: int
+    chunk_bytes: int
+
+
+Event = OpenRound | CloseRound | ForgetBelow | HeaderReceived | Received | Combined | LinkIdle | Transmitted | Explore

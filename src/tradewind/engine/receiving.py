@@ -133,10 +133,10 @@ class RoundState:
         inbound = [item for shard in self.shards for item in shard.inbound.items()]
         return {origin for (_, origin), flow in inbound if not all(flow.seen)}
 
-    def next_chunk(self, flow: Flow) -> Transmit:
+    def next_chunk(self, flow: Flow, follows: bool) -> Transmit:
         """A flow's next chunk, on its way."""
         index = flow.next_index
-        header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index))
+        header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index), follows)
         flow.next_index += 1
         return Transmit(flow.route[1], header, flow.source, flow.buffers.pop(index, None))
 

@@ -5,15 +5,17 @@ order of their numbers: first come, first served, and the same everywhere, so th
 later round. Within a round the chunk with the least progress, (index + 0.5) / chunks of its shard, goes first, whoever
 it comes from: leaves have all their chunks ready at once and would else block what is relayed. A round that has nothing
 to send just now holds up nobody. Acknowledgements go before everything: they are small, and somebody waits for them.
+Probes go after everything: they are there to be measured, and nobody waits for them.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tradewind.engine.actions import Source, Transmit
+from tradewind.engine.events import Explore
 from tradewind.engine.layout import Path
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
@@ -59,7 +61,7 @@ class Flow:
         self.acknowledged = max(self.acknowledged, min(header.index, self.next_index))
         return True
 
-    def header(self, payload_bytes: int) -> FrameHeader:
+    def header(self, payload_bytes: int, follows: bool = False) -> FrameHeader:
         """The header of its next chunk."""
         relayed = len(self.route) > 2
         return FrameHeader(
@@ -74,6 +76,7 @@ class Flow:
             phase=self.phase,
             hop=1 if relayed else 0,
             path=self.route if relayed else (),
+            follows=follows,
         )
 
 
@@ -91,13 +94,14 @@ Entry = Flow | Forward
 class Outbox:
     """The queue towards one peer."""
 
-    __slots__ = ("_heap", "_sequence", "acks", "idle", "peer")
+    __slots__ = ("_heap", "_sequence", "acks", "idle", "peer", "probes")
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
         self.idle = 0
         """How many connections wait for a frame."""
         self.acks: deque[FrameHeader] = deque()
+        self.probes: deque[FrameHeader] = deque()
         self._heap: list[tuple[int, float, int, Entry]] = []
         self._sequence = 0
 
@@ -111,8 +115,15 @@ class Outbox:
         """Queue a relayed chunk."""
         self._push(header.round, (header.index + 0.5) / header.chunks, Forward(header, buffer))
 
-    def pop(self) -> Transmit | Entry | None:
-        """What goes next: an acknowledgement as it is, or who may send a chunk; None if there is nothing."""
+    def explore(self, run: int, event: Explore) -> None:
+        """Queue a train of probes."""
+        self.probes += (
+            FrameHeader(FrameKind.PROBE, run, event.chunk_bytes, event.train, index=index, chunks=event.chunks)
+            for index in range(event.chunks)
+        )
+
+    def pop(self, follows: bool = False) -> Transmit | Flow | None:
+        """What goes next: a frame, or a flow that may send a chunk; None if there is nothing."""
         if self.acks:
             return Transmit(self.peer, self.acks.popleft(), Source.NOTHING)
         while self._heap:
@@ -121,7 +132,11 @@ class Outbox:
                 entry.queued = False
                 if not entry.sendable:
                     continue
-            return entry
+                return entry
+            header = replace(entry.header, hop=entry.header.hop + 1, follows=follows)
+            return Transmit(self.peer, header, Source.KEPT, entry.buffer)
+        if self.probes:
+            return Transmit(self.peer, replace(self.probes.popleft(), follows=follows), Source.PADDING)
         return None
 
     def _push(self, round_: int, progress: float, entry: Entry) -> None:

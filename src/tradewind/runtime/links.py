@@ -83,7 +83,7 @@ class Link:
                 header = receive_header(sock, scratch)
                 actions = host.tell(ev.HeaderReceived(self.peer, header))
                 self.moved += 1
-                if header.kind is FrameKind.CHUNK:
+                if header.kind is not FrameKind.ACK:
                     action = next(action for action in actions if isinstance(action, Receive))
                     self._receive_payload(action)
                     host.tell(ev.Received(action))

@@ -353,5 +353,7 @@ class Worker:
         if action.source is Source.KEPT:
             assert action.buffer is not None
             return self._buffers.get(action.buffer)
+        if action.source is Source.PADDING:
+            return memoryview(bytes(action.header.payload_bytes))
         payload = self._payloads.get(action.header.round)
         return None if payload is None else payload.outgoing(action)

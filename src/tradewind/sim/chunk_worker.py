@@ -107,7 +107,7 @@ class SimulatedWorker:
         """A whole frame was read; header and payload are handled as a socket's reader would."""
         header: FrameHeader = frame.what
         actions = self.tell(ev.HeaderReceived(peer, header))
-        if header.kind is not FrameKind.CHUNK:
+        if header.kind is FrameKind.ACK:
             return
         (receive,) = (action for action in actions if isinstance(action, Receive))
         self.clock.at(
@@ -179,6 +179,8 @@ class SimulatedWorker:
         if action.source is Source.KEPT:
             assert action.buffer is not None
             body = self._buffers[action.buffer]
+        elif action.source is Source.PADDING:
+            body = bytes(action.header.payload_bytes)
         elif action.source is not Source.NOTHING and payload is not None:
             body = payload.outgoing(action)
         idle = self._idle[action.peer]

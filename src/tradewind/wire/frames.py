@@ -1,8 +1,9 @@
-"""Frames: a fixed header of 40 bytes, the path of a relayed chunk if it has one, and a payload.
+"""Frames: a fixed header of 44 bytes, the path of a relayed chunk if it has one, and a payload.
 
      0  magic "TW"      2  wire version   3  kind            4  run             8  round
     16  plan version   20  shard         24  index          28  chunks         32  payload bytes
-    36  phase          37  hop           38  path length, in sites of 2 bytes each after the header
+    36  phase          37  hop           38  flags          39  path length, in sites of 2 bytes each after the header
+    40  sent, in microseconds modulo 2**32
 
 All kinds share the layout, so that a reader needs one rule and one limit for every length. `index` of `chunks` makes
 a chunk's progress known to sites that have never seen its plan: relays order their queue by it. A relayed chunk carries
@@ -10,6 +11,11 @@ its whole path and where on it it is (`hop`), so that a stale view of the plan c
 
 An acknowledgement looks like the chunk that it answers, without a payload; its `index` says how many chunks of that
 flow the receiver has finished with, and its path leads back.
+
+Two things are there for measuring links, and no engine looks at them: when a frame was sent, on the controller's clock
+as the sender knows it; and whether it `follows`: it was waiting while the frame before it was sent on the same
+connection, so the time between the two is the link's and nobody else's. A probe is padding whose only use is to be
+measured: number `index` of the `chunks` in the train of probes that `round` numbers.
 """
 
 from __future__ import annotations
@@ -23,12 +29,15 @@ from tradewind.errors import BadFrame
 
 WIRE_VERSION = 1
 MAGIC = b"TW"
-HEADER = struct.Struct("!2sBBIQIIIIIBBH")
+HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
 HEADER_BYTES = HEADER.size
 MAX_CHUNK_BYTES = 8 * 2**20
 MAX_MESSAGE_BYTES = 16 * 2**20
 """A plan of 60 shards over 60 sites is below 1 MiB."""
 MAX_PATH_SITES = 64
+SENT_MODULUS_US = 2**32
+"""Send times start again after 71 minutes: a difference of two of them is what counts."""
+_FOLLOWS, _AUXILIARY = 1, 2
 
 
 class FrameKind(IntEnum):
@@ -37,6 +46,7 @@ class FrameKind(IntEnum):
     MESSAGE = 1
     CHUNK = 2
     ACK = 3
+    PROBE = 4
 
 
 class Phase(IntEnum):
@@ -46,7 +56,12 @@ class Phase(IntEnum):
     BROADCAST = 1
 
 
-_MOST_PAYLOAD = {FrameKind.MESSAGE: MAX_MESSAGE_BYTES, FrameKind.CHUNK: MAX_CHUNK_BYTES, FrameKind.ACK: 0}
+_MOST_PAYLOAD = {
+    FrameKind.MESSAGE: MAX_MESSAGE_BYTES,
+    FrameKind.CHUNK: MAX_CHUNK_BYTES,
+    FrameKind.ACK: 0,
+    FrameKind.PROBE: MAX_CHUNK_BYTES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +81,15 @@ class FrameHeader:
     """Where on its path the receiver of this frame is."""
     path: tuple[int, ...] = ()
     """Every site that a relayed chunk visits, from the first to the last; empty for a direct one."""
+    follows: bool = False
+    """It waited while the frame before it was sent on its connection."""
+    auxiliary: bool = False
+    """It takes a path beside its flow's own, and each such chunk is acknowledged by itself."""
+    sent_us: int = 0
 
 
-def encode_header(header: FrameHeader) -> bytes:
-    """The header's bytes, path included."""
+def encode_header(header: FrameHeader, sent_us: int | None = None) -> bytes:
+    """The header's bytes, path included; `sent_us` is when it is sent, where the header itself cannot know."""
     fixed = HEADER.pack(
         MAGIC,
         WIRE_VERSION,
@@ -83,7 +103,9 @@ def encode_header(header: FrameHeader) -> bytes:
         header.payload_bytes,
         header.phase,
         header.hop,
+        _FOLLOWS * header.follows | _AUXILIARY * header.auxiliary,
         len(header.path),
+        header.sent_us if sent_us is None else sent_us,
     )
     return fixed + struct.pack(f"!{len(header.path)}H", *header.path) if header.path else fixed
 
@@ -97,7 +119,7 @@ def path_bytes(fixed: bytes | bytearray | memoryview) -> int:
         raise BadFrame(
             f"a frame has wire version {version}, this side speaks {WIRE_VERSION}. Run the same release everywhere."
         )
-    length = int.from_bytes(fixed[38:40], "big")
+    length = fixed[39]
     if length > MAX_PATH_SITES:
         raise BadFrame(f"a frame has a path of {length} sites; the most is {MAX_PATH_SITES}.")
     return 2 * length
@@ -112,23 +134,46 @@ def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
     """A header from exactly its bytes, path included."""
     if len(data) < HEADER_BYTES or len(data) != HEADER_BYTES + path_bytes(data):
         raise BadFrame(f"a frame header of {len(data)} bytes is cut short or too long.")
-    (_, _, kind, run, round_, version, shard, index, chunks, payload, phase, hop, length) = HEADER.unpack_from(data)
+    (_, _, kind, run, round_, version, shard, index, chunks, payload, phase, hop, flags, length, sent_us) = (
+        HEADER.unpack_from(data)
+    )
     try:
         kind, phase = FrameKind(kind), Phase(phase)
     except ValueError as error:
         raise BadFrame(f"a frame header holds {error}.") from None
     if payload > _MOST_PAYLOAD[kind]:
         raise BadFrame(f"a frame of kind {kind.name} has {payload} bytes; the most is {_MOST_PAYLOAD[kind]}.")
+    if flags > _FOLLOWS | _AUXILIARY:
+        raise BadFrame(f"a frame header has unknown flags {flags:#x}.")
     path = struct.unpack_from(f"!{length}H", data, HEADER_BYTES)
     if path and (len(path) < 3 or not 0 < hop < len(path)):
         raise BadFrame(f"a frame is at hop {hop} of a path of {len(path)} sites.")
     if len(set(path)) != len(path):
         raise BadFrame(f"a frame's path {path} visits a site twice.")
-    if kind is FrameKind.CHUNK and not (index < chunks and payload > 0):
-        raise BadFrame(f"a chunk is number {index} of {chunks} and has {payload} bytes.")
+    if kind in (FrameKind.CHUNK, FrameKind.PROBE) and not (index < chunks and payload > 0):
+        raise BadFrame(f"a {kind.name.lower()} is number {index} of {chunks} and has {payload} bytes.")
+    if path and kind is FrameKind.PROBE:
+        raise BadFrame(f"a probe has a path, {path}, but measures one link.")
+    if flags & _AUXILIARY and not path:
+        raise BadFrame("a frame is on an auxiliary path, but does not say which.")
     if kind is FrameKind.ACK and index > chunks:
         raise BadFrame(f"an acknowledgement counts {index} of {chunks} chunks.")
-    return FrameHeader(kind, run, payload, round_, version, shard, index, chunks, phase, hop, path)
+    return FrameHeader(
+        kind,
+        run,
+        payload,
+        round_,
+        version,
+        shard,
+        index,
+        chunks,
+        phase,
+        hop,
+        path,
+        bool(flags & _FOLLOWS),
+        bool(flags & _AUXILIARY),
+        sent_us,
+    )
 
 
 class FrameReader:

@@ -11,7 +11,14 @@ from typing import Annotated
 import msgspec
 
 from tradewind.errors import BadFrame
-from tradewind.wire.frames import MAX_MESSAGE_BYTES, FrameHeader, FrameKind, encode_header
+from tradewind.wire.frames import (
+    MAX_CHUNK_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_PATH_SITES,
+    FrameHeader,
+    FrameKind,
+    encode_header,
+)
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
@@ -115,16 +122,28 @@ class Trouble(_Message, frozen=True):
 
 
 class Measured(_Message, frozen=True):
-    """What the worker's link to a peer was seen to carry."""
+    """What the link from a peer to the worker was seen to carry."""
 
     peer: Name
-    bandwidth_bps: Annotated[float, msgspec.Meta(gt=0)]
+    bandwidth_bps: Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+    full: bool = True
+    """Whether more was waiting all the time; else the link can carry more than this, nobody knows how much."""
+    chunks: Count = 0
+    """How many it rests on."""
+    latency_s: Annotated[float, msgspec.Meta(ge=0, lt=1e6)] | None = None
+    """One way, without the time that the bytes take; None: not seen."""
+    train: Count = 0
+    """Of the probes that were measured; 0: what was sent anyway."""
 
 
 class Heartbeat(_Message, frozen=True):
     """Still there."""
 
     sent_s: float
+
+
+class NetworkWanted(_Message, frozen=True):
+    """What is known of the network?"""
 
 
 class Leave(_Message, frozen=True):
@@ -198,9 +217,42 @@ class Mismatch(_Message, frozen=True):
 
 
 class HeartbeatSeen(_Message, frozen=True):
-    """Answers a heartbeat with its own time, so that the worker can tell how long that took."""
+    """Answers a heartbeat with its own time, so that the worker can tell how long that took, and how clocks differ."""
 
     sent_s: float
+    seen_s: float
+    """When it came, on the controller's clock."""
+
+
+class Explore(_Message, frozen=True):
+    """Send a train of probes to a peer, when there is nothing else to send: its link is to be measured."""
+
+    peer: Name
+    train: Count
+    chunks: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)]
+
+
+class AuxiliaryPath(_Message, frozen=True):
+    """A path beside the worker's own link or route to its last site, for chunks that would else wait."""
+
+    sites: Annotated[tuple[Name, ...], msgspec.Meta(min_length=3, max_length=MAX_PATH_SITES)]
+    busy_bound: Annotated[int, msgspec.Meta(ge=1, le=2**32)]
+    """How many chunks have to wait for the primary path before one is better off here."""
+
+
+class AuxiliaryChanged(_Message, frozen=True):
+    """The worker's auxiliary paths from now on, the fastest first. Chunks carry their path: nobody else need know."""
+
+    paths: tuple[AuxiliaryPath, ...]
+    queue_length: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    """How many chunks may be under way on each."""
+
+
+class NetworkSeen(_Message, frozen=True):
+    """What is known of the network, as the JSON of a Network with what is known of each link's accuracy."""
+
+    network: bytes
 
 
 class Closing(_Message, frozen=True):
@@ -222,6 +274,7 @@ Message = (
     | Trouble
     | Measured
     | Heartbeat
+    | NetworkWanted
     | Leave
     | Roster
     | PlanChanged
@@ -230,6 +283,9 @@ Message = (
     | Proceed
     | Mismatch
     | HeartbeatSeen
+    | Explore
+    | AuxiliaryChanged
+    | NetworkSeen
     | Closing
 )
 
