@@ -15,8 +15,12 @@ class Deadlines:
     """What follows from `patience_s`."""
 
     patience_s: float = DEFAULT_PATIENCE_S
+    asked_straggler_s: float | None = None
+    """If not what follows from patience: steps of very different lengths, or a program with a time limit of its own."""
 
     def __post_init__(self) -> None:
+        if self.asked_straggler_s is not None and not self.asked_straggler_s > 0:
+            raise BadOption(f"nobody becomes ready within {self.asked_straggler_s} s: give a number above zero.")
         if not (math.isfinite(self.patience_s) and self.patience_s > 0):
             raise BadOption(f"patience {self.patience_s} s makes no sense: give a finite number of seconds above zero.")
 
@@ -38,9 +42,9 @@ class Deadlines:
     @property
     def gather_s(self) -> float:
         """For all workers to join: machines do not start at the same time."""
-        return self.patience_s * 4
+        return max(self.patience_s * 4, self.asked_straggler_s or 0.0)
 
     @property
     def straggler_s(self) -> float:
         """For the last member of a round to become ready after the first: training steps differ a lot."""
-        return self.patience_s * 20
+        return self.asked_straggler_s or self.patience_s * 20

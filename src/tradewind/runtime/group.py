@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Handle:
         self._result = result
         self._done = threading.Event()
         self._how: TradewindError | Outcome | None = None
+        self._lock = threading.Lock()
+        self._calls: list[Callable[[TradewindError | None], None]] = []
 
     @property
     def done(self) -> bool:
@@ -68,9 +70,23 @@ class Handle:
         assert isinstance(self._how, Outcome)
         return self._how
 
+    def when_done(self, call: Callable[[TradewindError | None], None]) -> None:
+        """Have `call` called with the error, or None, when it ends. It holds up a thread that moves bytes: be quick."""
+        with self._lock:
+            if not self.done:
+                self._calls.append(call)
+                return
+        self._tell(call)
+
     def _end(self, how: TradewindError | Outcome) -> None:
-        self._how = how
-        self._done.set()
+        with self._lock:
+            self._how = how
+            self._done.set()
+        for call in self._calls:
+            self._tell(call)
+
+    def _tell(self, call: Callable[[TradewindError | None], None]) -> None:
+        call(self._how if isinstance(self._how, TradewindError) else None)
 
 
 class Group:
@@ -216,7 +232,9 @@ def connect(
     advertise: str | None = None,
     connections: int | None = None,
     patience_s: float = DEFAULT_PATIENCE_S,
+    straggler_s: float | None = None,
     shape: ShapedNetwork | None = None,
+    listening: Callable[[str], None] | None = None,
 ) -> Group:
     """Join a run of `world` processes; returns when all have joined.
 
@@ -224,14 +242,16 @@ def connect(
     controller` does. What concerns the whole run (`network` to `policy_options`) counts where the controller runs. The
     secret comes from the argument or the environment variable TRADEWIND_SECRET. Data connections listen on loopback
     unless `bind` or `interface` says otherwise. `patience_s` is how long a silence may be before somebody is lost;
-    every other time limit follows from it. `shape` makes data connections behave like a network's (see `lab`); a
-    process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
+    every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member. Where
+    the controller runs, `listening` is called with its address before anybody else is needed. `shape` makes data
+    connections behave like a network's (see `lab`); a process by itself takes it from the file that TRADEWIND_SHAPE
+    names, and its name, if none is given, too.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
     shape = shape or shape_from_environment()
     name = _name(rank, world, name, network, shape)
-    address, deadlines = HostPort.parse(controller), Deadlines(patience_s)
+    address, deadlines = HostPort.parse(controller), Deadlines(patience_s, straggler_s)
     credentials = Credentials(run, name, find_secret(secret))
     bound, advertised = choose_addresses(bind, interface, advertise)
     server = None
@@ -243,6 +263,8 @@ def connect(
         control = Credentials(run, f"controller of {name}", credentials.secret)
         server = ControlServer(address.host, address.port, control, options)
         address = HostPort(address.host, server.port)
+        if listening is not None:
+            listening(str(address))
     worker = Worker(credentials, deadlines, _connections(name, network, connections), network is not None, shape)
     try:
         worker.start(address, listen_on(bound, 0), advertised, rank)

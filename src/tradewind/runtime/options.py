@@ -28,7 +28,7 @@ from tradewind.units import parse_duration
 PREFIX = "TRADEWIND_"
 FILE = "tradewind.toml"
 FILE_VARIABLE = PREFIX + "CONFIG"
-OTHER_VARIABLES = ("TRADEWIND_CONFIG", "TRADEWIND_SECRET", "TRADEWIND_DEBUG")
+OTHER_VARIABLES = ("TRADEWIND_CONFIG", "TRADEWIND_SECRET", "TRADEWIND_SHAPE", "TRADEWIND_DEBUG")
 """Of ours, but no settings: a secret is never printed or written to a file."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -176,3 +176,13 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not key.strip():
         raise BadOption(f"planner_options={text!r} is not key=value.")
     return key.strip(), value.strip()
+
+
+def load_network(named: str | Network | None) -> Network | None:
+    """The network that a setting names: what has a suffix or a folder is a file, everything else in the catalog."""
+    if named is None or isinstance(named, Network):
+        return named
+    from tradewind import catalog, formats
+
+    path = Path(named)
+    return formats.read_network(path) if path.suffix or len(path.parts) > 1 else catalog.load_network(named)

@@ -1,0 +1,68 @@
+"""Registers the backend, and makes its process groups."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import Any
+
+import torch.distributed as dist
+
+from tradewind.errors import BadOption
+from tradewind.runtime.options import Options, resolve_settings
+from tradewind.torch.process_group import BACKEND, TradewindGroup
+from tradewind.torch.rendezvous import Place, connect_group
+
+_configured = Options()
+_groups: weakref.WeakSet[TradewindGroup] = weakref.WeakSet()
+
+
+def configure(**settings: Any) -> None:
+    """Set options for groups that are made from now on, where no `pg_options` can be passed (DeviceMesh, Lightning).
+
+    They replace what was configured before, and go before the environment and files.
+    """
+    global _configured
+    _configured = Options(**settings)
+
+
+def register() -> None:
+    """Make `init_process_group("tradewind")` work; harmless to repeat."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
+        atexit.register(_leave_all)
+
+
+def create_group(made: Any, options: Any = None) -> TradewindGroup:
+    """What PyTorch calls to make a group; `options` is what was given as `pg_options`."""
+    if options is not None and not isinstance(options, Options):
+        raise BadOption(
+            f"pg_options is a {type(options).__name__}, but backend 'tradewind' takes tradewind.torch.Options."
+        )
+    resolved, _ = resolve_settings(options if options is not None else _configured)
+    ranks = tuple(made.global_ranks_in_group) or tuple(range(made.group_size))
+    place = Place(
+        store=made.store,
+        name=made.group_id,
+        rank=made.group_rank,
+        size=made.group_size,
+        global_ranks=ranks,
+        timeout_s=made.timeout.total_seconds(),
+        is_world=not made.global_ranks_in_group,
+    )
+    group = TradewindGroup(
+        made.store,
+        made.group_rank,
+        made.group_size,
+        made.timeout,
+        made.group_id,
+        lambda depth: connect_group(place, resolved, depth),
+    )
+    _groups.add(group)
+    return group
+
+
+def _leave_all() -> None:
+    """Say goodbye at exit, so that others hear who left rather than find out."""
+    for group in list(_groups):
+        group.leave()

@@ -1,0 +1,195 @@
+"""The process group: all-reduce by a plan of ours, everything else by an ordinary Gloo or NCCL group inside.
+
+Every method that C++ may call on a Python process group is overridden, and delegates explicitly: falling through to
+the base class would run its dispatcher with the interpreter lock held, and wait for itself. The inner backends are
+registered on this group as well, for what C++ asks a group's backend for directly (FSDP's `_base` collectives).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
+
+from tradewind.runtime.group import Group
+from tradewind.torch.channel import Channel, callback_depth
+from tradewind.torch.tensors import Staged, check_mean, is_ours, operation_of, pack
+from tradewind.torch.work import ReduceWork
+
+BACKEND = "tradewind"
+
+
+class TradewindGroup(ProcessGroup):
+    """One rank's end of a group."""
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, name: str, connect: Callable[[int], Group]
+    ) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self._timeout = rank, size, timeout
+        self._name, self._connect = name, connect
+        self._channels: dict[int, Channel] = {}
+        self._channels_lock = threading.Lock()
+        self._coalesced: list[ReduceWork] | None = None
+        self._inner = inner = ProcessGroup(store, rank, size)
+        for device, kind, backend in _inner_backends(store, rank, size, timeout):
+            for group in (inner, self):
+                group._register_backend(device, kind, backend)
+                group._set_default_backend(kind)
+
+    # --- all-reduce, which is ours ------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        """Reduce every tensor in place with those of the other ranks."""
+        opts = dist.AllreduceOptions() if opts is None else opts
+        work = self._reduce(tensors, opts)
+        return self._inner.allreduce(tensors, opts) if work is None else work
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        """The same; small tensors of one type share a round."""
+        opts = dist.AllreduceCoalescedOptions() if opts is None else opts
+        work = self._reduce(tensors, opts)
+        return self._inner.allreduce_coalesced(tensors, opts) if work is None else work
+
+    def _reduce(self, tensors: list[torch.Tensor], opts: Any) -> ReduceWork | None:
+        """The work, or None for what the inner group has to do: other types, layouts and operations."""
+        op = operation_of(opts.reduceOp)
+        if op is None or not all(is_ours(tensor) for tensor in tensors):
+            return None
+        if op == "mean":
+            for tensor in tensors:
+                check_mean(tensor)
+        tensors = list(tensors)
+        parts: list[Staged] = pack(tensors) if self._size > 1 else []
+        work = ReduceWork(tensors, parts, self._timeout.total_seconds())
+        self._channel(callback_depth()).submit(work, parts, op)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _channel(self, depth: int) -> Channel:
+        with self._channels_lock:
+            if depth not in self._channels:
+                self._channels[depth] = Channel(f"{self._name}.{depth}", lambda: self._connect(depth), depth)
+            return self._channels[depth]
+
+    # --- what C++ asks a group for ------------------------------------------------------------------------------
+
+    def getRank(self) -> int:  # noqa: N802 - the name that C++ calls
+        """Our rank in this group."""
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """How many ranks this group has."""
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """As it was registered."""
+        return BACKEND
+
+    def splitGroup(self, *_: Any, **__: Any) -> Any:  # noqa: N802
+        """Not for us."""
+        raise NotImplementedError("a tradewind group cannot be split. Use torch.distributed.new_group instead.")
+
+    def mergeRemoteGroup(self, *_: Any, **__: Any) -> Any:  # noqa: N802
+        """Not for us."""
+        raise NotImplementedError("a tradewind group cannot be merged. Use torch.distributed.new_group instead.")
+
+    # --- coalescing --------------------------------------------------------------------------------------------
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """What follows is to be waited for as one, where the inner group can do that."""
+        self._coalesced = []
+        if self._inner._get_backend(device).supports_coalescing:
+            self._inner._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Work | None:
+        """The inner group's work, after ours are over."""
+        ours, self._coalesced = self._coalesced or [], None
+        for work in ours:
+            work.wait()
+        return self._inner._end_coalescing(device) if self._inner._get_backend(device).supports_coalescing else None
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Leave; called by `destroy_process_group`."""
+        self.leave()
+        self._inner.shutdown()
+
+    def abort(self) -> None:
+        """Leave at once; whatever is under way fails."""
+        self.leave()
+        with contextlib.suppress(RuntimeError):  # Gloo has nothing to abort
+            self._inner.abort()
+
+    def leave(self) -> None:
+        """Close the runs of this group; the inner one stays."""
+        with self._channels_lock:
+            channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.close()
+
+
+DELEGATED = (
+    "_allgather_base",
+    "_get_sequence_number_for_group",
+    "_reduce_scatter_base",
+    "_set_sequence_number_for_group",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "monitored_barrier",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+"""What the inner group does. Some of these names came or went with versions of PyTorch."""
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+    def delegated(self: TradewindGroup, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._inner, name)(*args, **kwargs)
+
+    delegated.__name__ = name
+    delegated.__doc__ = "By the inner group."
+    return delegated
+
+
+for _name in DELEGATED:
+    if hasattr(ProcessGroup, _name):
+        setattr(TradewindGroup, _name, _delegate(_name))
+
+
+def _inner_backends(store: Any, rank: int, size: int, timeout: timedelta) -> list[tuple[Any, Any, Any]]:
+    """Gloo for the host, and NCCL for CUDA where both are there; devices, kinds and backends."""
+    gloo = ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
+    gloo._set_sequence_number_for_group()
+    found: list[tuple[Any, Any, Any]] = []
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        nccl = dist.ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
+        found.append((torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl))
+    found.append((torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo))
+    return found

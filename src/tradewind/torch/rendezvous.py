@@ -1,0 +1,198 @@
+"""How the ranks of a process group find each other: through the store that PyTorch has already.
+
+Rank 0 of a group runs the controller on a free port, and puts its address and a secret made for this run into the
+store. The others look there. The store is asked again and again rather than waited on: a thread that waits in a
+TCPStore holds its only connection, which the rank that is waited for may need.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed import PrefixStore
+
+from tradewind.errors import BadOption, PeerLost, TradewindError
+from tradewind.network import Network
+from tradewind.runtime.addresses import LOOPBACK, choose_addresses
+from tradewind.runtime.group import Group, connect
+from tradewind.runtime.options import Options, load_network
+
+ASK_AGAIN_S = 0.02
+WHERE = "where"
+FAILED = "failed:"
+NOWHERE_PORT = 9
+"""Nothing is sent to it: a datagram socket only has to be told a destination to know which way leads there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank's place in a process group."""
+
+    store: Any
+    name: str
+    """The group's, the same on all its ranks."""
+    rank: int
+    size: int
+    global_ranks: tuple[int, ...]
+    """Of the group's members, by their rank in it."""
+    timeout_s: float
+    is_world: bool
+
+
+def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
+    """Join the run of a process group; `depth` tells apart the runs that one group may have."""
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"tradewind/{restart}/{depth}", place.store)
+    name, network = _name_ranks(place, options, store)
+    bind, advertise = choose_addresses(_bind(place.store, options), options.interface, options.advertise)
+    given: dict[str, Any] = {
+        "name": name,
+        "run": f"{place.name}/{restart}/{depth}",
+        "network": network,
+        "bind": bind,
+        "advertise": advertise,
+        "connections": options.connections,
+        "patience_s": options.deadline,
+        "straggler_s": place.timeout_s,
+    }
+    if options.controller is not None and place.is_world and depth == 0:
+        return connect(options.controller, place.rank, place.size, embed=False, **(given | {"run": "tradewind"}))
+    if place.rank == 0:
+        return _lead(place, store, options, given)
+    address, secret = _look_up(store, place.timeout_s)
+    return connect(address, place.rank, place.size, secret=secret, embed=False, **given)
+
+
+def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) -> Group:
+    """Run the controller, and say where; if it cannot run, say that, so that nobody waits for it."""
+    secret = secrets.token_hex(16)
+    host = given["bind"]
+    try:
+        group = connect(
+            f"[{host}]:0" if ":" in host else f"{host}:0",
+            0,
+            place.size,
+            secret=secret,
+            planner=options.planner,
+            planner_options=options.planner_options,
+            plan=options.plan if place.is_world else None,
+            listening=lambda address: store.set(WHERE, f"{secret} {_called_from_outside(address, given)}"),
+            **given,
+        )
+    except TradewindError as error:
+        if not isinstance(error, PeerLost):
+            store.set(WHERE, f"{FAILED} {error}")
+        raise
+    store.delete_key(WHERE)  # everybody has it: who comes after a restart must not find it
+    return group
+
+
+def _called_from_outside(address: str, given: Mapping[str, Any]) -> str:
+    advertise = given["advertise"]
+    port = address.rpartition(":")[2]
+    return f"[{advertise}]:{port}" if ":" in advertise else f"{advertise}:{port}"
+
+
+def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
+    """The controller's address and the run's secret."""
+    deadline_s = time.monotonic() + timeout_s
+    while not store.check([WHERE]):
+        if time.monotonic() > deadline_s:
+            raise PeerLost(
+                f"rank 0 of this group did not start its controller within {timeout_s:g} s: it may be busy, lost, or "
+                "not take part in this all-reduce. Raise timeout= of init_process_group if it is busy."
+            )
+        time.sleep(ASK_AGAIN_S)
+    said = store.get(WHERE).decode()
+    if said.startswith(FAILED):
+        raise PeerLost(f"rank 0 of this group could not start its controller: {said.removeprefix(FAILED).strip()}")
+    secret, _, address = said.partition(" ")
+    return address, secret
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def _name_ranks(place: Place, options: Options, store: Any) -> tuple[str, Network | None]:
+    """What this rank is called, and the network between those who are called so."""
+    network = load_network(options.network)
+    own = place.global_ranks[place.rank]
+    if options.site is None:
+        if network is None:
+            return f"rank{own}", None
+        if own >= len(network):
+            raise BadOption(
+                f"rank {own} has no site: network {network.name!r} has {len(network)}. Say which with "
+                "Options(site=...), or use a larger network."
+            )
+        return network.names[own], network
+    sites = _everybodys_sites(place, options.site, store)
+    if max(Counter(sites).values()) == 1:
+        return options.site, network
+    # Several ranks at a site: the network says nothing about what lies between those.
+    return f"{options.site}/{sites[: place.rank].count(options.site)}", None
+
+
+def _everybodys_sites(place: Place, site: str, store: Any) -> list[str]:
+    store.set(f"site/{place.rank}", site)
+    keys = [f"site/{rank}" for rank in range(place.size)]
+    deadline_s = time.monotonic() + place.timeout_s
+    while not store.check(keys):
+        if time.monotonic() > deadline_s:
+            raise PeerLost(f"not all {place.size} ranks have said which site they are. Give all of them a site.")
+        time.sleep(ASK_AGAIN_S)
+    return [store.get(key).decode() for key in keys]
+
+
+# --- addresses -----------------------------------------------------------------------------------------------------
+
+
+def _bind(store: Any, options: Options) -> str | None:
+    if options.bind is not None or options.interface is not None:
+        return options.bind
+    return address_towards(_master(store), _is_on_one_host(os.environ))
+
+
+def _master(store: Any) -> str:
+    """The host where the store is; a store in a file is on this one."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return getattr(store, "host", None) or os.environ.get("MASTER_ADDR") or LOOPBACK
+
+
+def _is_on_one_host(environment: Mapping[str, str]) -> bool:
+    local, world = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE")
+    return local is None or local == world
+
+
+def address_towards(master: str, one_host: bool = True) -> str:
+    """Our own address on the way to the master: loopback if that is where it is.
+
+    A host may know itself by a loopback address that means nothing to others. So where ranks are on several hosts, and
+    the master seems to be on loopback, it is the address on the way out.
+
+    >>> address_towards("127.0.0.1"), address_towards("localhost")
+    ('127.0.0.1', '127.0.0.1')
+    """
+    try:
+        found = socket.getaddrinfo(master, NOWHERE_PORT, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise BadOption(f"no address is called {master!r} ({error}). Correct MASTER_ADDR, or say bind=.") from None
+    found.sort(key=lambda entry: entry[0] is not socket.AF_INET)
+    family, kind, protocol, _, address = found[0]
+    if ipaddress.ip_address(address[0]).is_loopback and not one_host:
+        family, address = socket.AF_INET, ("192.0.2.1", NOWHERE_PORT)  # set aside for documents: nobody's, far away
+    with socket.socket(family, kind, protocol) as probe:
+        try:
+            probe.connect(address)
+        except OSError as error:
+            raise BadOption(f"no way leads to {master!r} ({error.strerror}). Say bind= or interface=.") from None
+        return str(probe.getsockname()[0])

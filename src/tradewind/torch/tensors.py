@@ -1,0 +1,136 @@
+"""Tensors as the runtime wants them: flat arrays on the host, without a copy where that is possible.
+
+A contiguous tensor on the CPU is used where it lies. Others are packed into one buffer, and unpacked when the result is
+there: several small ones, so that they cost one round, strided ones, and those on a CUDA device, which pass through
+pinned memory on a stream of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed import ReduceOp
+
+from tradewind.errors import BadArray
+
+OPERATIONS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "mean",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+}
+DTYPES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+PACK_BYTES = 256 * 1024
+"""Tensors below this are packed with others: a round costs more than copying that much."""
+
+
+def operation_of(reduce_op: Any) -> str | None:
+    """What the runtime calls it; None for what it does not do (bitwise operations, premultiplied sums)."""
+    return OPERATIONS.get(getattr(reduce_op, "op", reduce_op))
+
+
+def is_ours(tensor: torch.Tensor) -> bool:
+    """Whether the runtime can reduce it."""
+    return tensor.layout is torch.strided and tensor.dtype in DTYPES and tensor.device.type in ("cpu", "cuda")
+
+
+def check_mean(tensor: torch.Tensor) -> None:
+    """Refuse what has no mean, and say what to do."""
+    if not tensor.dtype.is_floating_point:
+        raise BadArray(
+            f"ReduceOp.AVG of {tensor.dtype} is not a whole number. Use ReduceOp.SUM, or convert to float32."
+        )
+
+
+def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The same memory as a numpy array; numpy has no bfloat16, so that is its bits."""
+    array: np.ndarray[Any, Any]
+    if flat.dtype is torch.bfloat16:
+        array = flat.view(torch.int16).numpy().view(np.uint16)
+    else:
+        array = flat.numpy()
+    return array
+
+
+def pack(tensors: Sequence[torch.Tensor]) -> list[Staged]:
+    """Tensors as parts, each of which is one round; the same on every rank that has tensors of the same kinds."""
+    small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    parts: list[list[torch.Tensor]] = []
+    for tensor in tensors:
+        if len(tensors) == 1 or tensor.nbytes >= PACK_BYTES:
+            parts.append([tensor])
+        else:
+            small.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return [Staged(part) for part in (*parts, *small.values())]
+
+
+class Staged:
+    """Tensors of one type on one device, and the flat array in which they are reduced in place."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = [tensor.detach() for tensor in tensors]
+        first = self._tensors[0]
+        self.dtype = DTYPES[first.dtype]
+        self.device = first.device if first.is_cuda else None
+        self._copied: Any = None
+        self.is_direct = len(tensors) == 1 and first.is_contiguous() and not first.is_neg() and self.device is None
+        """Whether the array is the tensor's own memory."""
+        if self.is_direct:
+            self._flat = first.view(-1)
+        elif self.device is None:
+            self._flat = torch.cat([tensor.reshape(-1) for tensor in self._tensors])
+        else:
+            self._flat = self._download()
+        self.array = as_array(self._flat)
+
+    def ready(self) -> None:
+        """Wait until the array holds the tensors."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def deliver(self) -> None:
+        """Put the array's contents into the tensors; on a device, in order of its current stream."""
+        if self.is_direct:
+            return
+        flat = self._flat if self.device is None else self._flat.to(self.device, non_blocking=True)
+        start = 0
+        for tensor in self._tensors:
+            tensor.copy_(flat[start : start + tensor.numel()].view(tensor.shape))
+            start += tensor.numel()
+
+    def _download(self) -> torch.Tensor:
+        """Copy to pinned memory behind what the current stream does now, without holding it up."""
+        assert self.device is not None
+        current, copying = torch.cuda.current_stream(self.device), copy_stream(self.device)
+        copying.wait_stream(current)
+        size = sum(tensor.numel() for tensor in self._tensors)
+        flat = torch.empty(size, dtype=self._tensors[0].dtype, pin_memory=True)
+        with torch.cuda.stream(copying):
+            start = 0
+            for tensor in self._tensors:
+                flat[start : start + tensor.numel()].copy_(tensor.reshape(-1), non_blocking=True)
+                tensor.record_stream(copying)
+                start += tensor.numel()
+            self._copied = copying.record_event()
+        return flat
+
+
+_copy_streams: dict[torch.device, Any] = {}
+
+
+def copy_stream(device: torch.device) -> Any:
+    """The stream on which copies to and from the host run, so that they overlap with computation."""
+    if device not in _copy_streams:
+        _copy_streams[device] = torch.cuda.Stream(device)
+    return _copy_streams[device]

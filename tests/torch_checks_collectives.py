@@ -1,0 +1,276 @@
+"""Checks of every collective, on all ranks of one launch; see test_torch_backend.py."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed import ReduceOp
+from torch.distributed.distributed_c10d import _coalescing_manager
+
+import tradewind.torch
+from ranks import free_port
+from tradewind.errors import BadArray, BadOption, PeerLost
+
+
+def start() -> None:
+    faulthandler.enable()
+    dist.init_process_group("tradewind", pg_options=tradewind.torch.Options(deadline=20))
+
+
+def of_rank(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Whole numbers, so that sums are exact in every type and order."""
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randint(1, 4, shape, generator=generator).to(dtype)
+
+
+def of_all(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.stack([of_rank(rank, *shape, dtype=dtype) for rank in range(dist.get_world_size())])
+
+
+def raises(kind: type[Exception], call: Any, *args: Any, **kwargs: Any) -> str:
+    try:
+        call(*args, **kwargs)
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def check_every_operation_and_type() -> None:
+    rank = dist.get_rank()
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+        everything = of_all(257, dtype=dtype)
+        for op, expected in (
+            (ReduceOp.SUM, everything.sum(0).to(dtype)),
+            (ReduceOp.MIN, everything.amin(0)),
+            (ReduceOp.MAX, everything.amax(0)),
+            (ReduceOp.PRODUCT, everything.prod(0).to(dtype)),
+            (ReduceOp.AVG, everything.double().mean(0).to(dtype)),
+        ):
+            tensor = of_rank(rank, 257, dtype=dtype)
+            if op == ReduceOp.AVG and not dtype.is_floating_point:
+                assert "ReduceOp.SUM" in raises(BadArray, dist.all_reduce, tensor, op)
+                continue
+            address = tensor.data_ptr()
+            dist.all_reduce(tensor, op)
+            assert tensor.data_ptr() == address
+            torch.testing.assert_close(tensor, expected, rtol=0, atol=0)
+
+
+def check_what_is_not_ours_is_delegated_or_refused() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.uint8, torch.int8):
+        tensor = of_rank(rank, 9, dtype=dtype)
+        dist.all_reduce(tensor)
+        torch.testing.assert_close(tensor, of_all(9, dtype=dtype).sum(0).to(dtype))
+    complex_ = torch.full((3,), 1 + 2j)
+    dist.all_reduce(complex_)
+    assert (complex_ == world * (1 + 2j)).all()
+    bits = torch.tensor([1 << rank], dtype=torch.int32)
+    dist.all_reduce(bits, ReduceOp.BOR)
+    assert bits.item() == 2**world - 1
+    sparse = torch.eye(3).to_sparse()
+    dist.all_reduce(sparse)
+    torch.testing.assert_close(sparse.to_dense(), world * torch.eye(3))
+    raises(RuntimeError, dist.all_reduce, torch.ones(3).to(torch.float8_e4m3fn))
+
+
+def check_any_shape_and_stride() -> None:
+    rank = dist.get_rank()
+    for shape in ((), (0,), (1,), (3, 5), (2, 0, 2), (70_001,)):
+        tensor = of_rank(rank, *shape)
+        dist.all_reduce(tensor)
+        torch.testing.assert_close(tensor, of_all(*shape).sum(0))
+    whole = of_rank(rank, 6, 8)
+    before = whole.clone()
+    dist.all_reduce(whole[::2, 1:5].t())
+    expected = before.clone()
+    expected[::2, 1:5] = of_all(6, 8).sum(0)[::2, 1:5]
+    torch.testing.assert_close(whole, expected)
+    image = of_rank(rank, 2, 3, 4, 5).to(memory_format=torch.channels_last)
+    dist.all_reduce(image)
+    torch.testing.assert_close(image, of_all(2, 3, 4, 5).sum(0))
+    leaf = of_rank(rank, 4).requires_grad_()
+    with torch.no_grad():
+        dist.all_reduce(leaf)
+    torch.testing.assert_close(leaf.detach(), of_all(4).sum(0))
+
+
+def check_many_under_way_waited_for_in_any_order() -> None:
+    rank = dist.get_rank()
+    tensors = [of_rank(rank, 1000 * (k % 7) + 1) for k in range(40)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for k in reversed(range(40)):
+        assert works[k] is not None and works[k].wait()
+        assert works[k].is_completed() and works[k].is_success() and works[k].exception() is None
+        torch.testing.assert_close(tensors[k], of_all(1000 * (k % 7) + 1).sum(0))
+
+
+def check_futures_call_back_and_callbacks_may_use_collectives() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    caller = threading.current_thread()
+
+    def again(future: Any) -> torch.Tensor:
+        (tensor,) = future.value()
+        assert threading.current_thread() is not caller
+        nested = dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
+        dist.all_reduce(nested)
+        return nested
+
+    works = [dist.all_reduce(of_rank(rank, 50 + k), async_op=True) for k in range(12)]
+    futures = [work.get_future().then(again) for work in works]
+    extra = torch.ones(3)
+    dist.all_reduce(extra)  # on the main thread, while callbacks run
+    for k, future in enumerate(futures):
+        torch.testing.assert_close(future.wait(), of_all(50 + k).sum(0) * world**2)
+    assert works[0].get_future().wait()[0] is works[0].get_future().value()[0]
+
+
+def check_coalescing() -> None:
+    rank = dist.get_rank()
+    kinds = [(3,), (100_000,), (7, 2), (1,), (4,)]
+    dtypes = [torch.float32, torch.float32, torch.float64, torch.int64, torch.float32]
+    pairs = list(zip(kinds, dtypes, strict=True))
+    tensors = [of_rank(rank, *shape, dtype=dtype) for shape, dtype in pairs]
+    with _coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    for tensor, (shape, dtype) in zip(tensors, pairs, strict=True):
+        torch.testing.assert_close(tensor, of_all(*shape, dtype=dtype).sum(0).to(dtype))
+    with _coalescing_manager(device=torch.device("cpu")):
+        tensor = of_rank(rank, 5)
+        dist.all_reduce(tensor)
+    torch.testing.assert_close(tensor, of_all(5).sum(0))
+    more = [of_rank(rank, 5), of_rank(rank, 6)]
+    dist.all_reduce_coalesced(more)
+    torch.testing.assert_close(more[1], of_all(6).sum(0))
+
+
+def check_functional_collectives() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    tensor = of_rank(rank, 4)
+    got = functional.all_reduce(tensor, "sum", group)
+    torch.testing.assert_close(got + 0, of_all(4).sum(0))
+    torch.testing.assert_close(tensor, of_rank(rank, 4))
+    mean = functional.all_reduce(of_rank(rank, 4), "avg", group)
+    torch.testing.assert_close(mean + 0, of_all(4).mean(0))
+    several = functional.all_reduce_coalesced([of_rank(rank, 3), of_rank(rank, 2)], "sum", group)
+    torch.testing.assert_close(several[1] + 0, of_all(2).sum(0))
+    gathered = functional.all_gather_tensor(of_rank(rank, 2), 0, group)
+    torch.testing.assert_close(gathered + 0, of_all(2).reshape(-1))
+    scattered = functional.reduce_scatter_tensor(of_rank(rank, world), "sum", 0, group)
+    torch.testing.assert_close(scattered + 0, of_all(world).sum(0)[rank : rank + 1])
+    raw = torch.ops._c10d_functional.all_reduce(of_rank(rank, 4), "sum", group.group_name)
+    torch.testing.assert_close(torch.ops._c10d_functional.wait_tensor(raw), of_all(4).sum(0))
+
+
+def check_other_collectives_are_the_inner_groups() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    everything = of_all(6)
+    tensor = of_rank(rank, 6)
+    dist.broadcast(tensor, 1)
+    torch.testing.assert_close(tensor, everything[1])
+    parts = [torch.empty(6) for _ in range(world)]
+    dist.all_gather(parts, of_rank(rank, 6))
+    torch.testing.assert_close(torch.stack(parts), everything)
+    flat = torch.empty(6 * world)
+    dist.all_gather_into_tensor(flat, of_rank(rank, 6))
+    torch.testing.assert_close(flat.view(world, 6), everything)
+    tensor = of_rank(rank, 6)
+    dist.reduce(tensor, 0)
+    assert rank != 0 or torch.equal(tensor, everything.sum(0))
+    out = torch.empty(1)
+    dist.reduce_scatter_tensor(out, of_rank(rank, world))
+    torch.testing.assert_close(out, of_all(world).sum(0)[rank : rank + 1])
+    gathered = [torch.empty(6) for _ in range(world)] if rank == 0 else None
+    dist.gather(of_rank(rank, 6), gathered)
+    assert gathered is None or torch.equal(torch.stack(gathered), everything)
+    got = torch.empty(6)
+    dist.scatter(got, list(everything) if rank == 0 else None)
+    torch.testing.assert_close(got, everything[rank])
+    swapped = torch.empty(world)
+    dist.all_to_all_single(swapped, torch.full((world,), float(rank)))
+    torch.testing.assert_close(swapped, torch.arange(float(world)))
+    right, left = (rank + 1) % world, (rank - 1) % world
+    received = torch.empty(6)
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, of_rank(rank, 6), right), dist.P2POp(dist.irecv, received, left)]
+    ):
+        work.wait()
+    torch.testing.assert_close(received, everything[left])
+    objects: list[Any] = [None] * world
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(world)]
+    word = ["hello" if rank == 0 else None]
+    dist.broadcast_object_list(word)
+    assert word == ["hello"]
+    dist.barrier()
+    assert "GLOO" in raises(ValueError, dist.monitored_barrier)
+
+
+def check_subgroups_in_different_orders() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    groups = [dist.new_group(list(range(world))) for _ in range(2)]
+    order = groups if rank % 2 else groups[::-1]
+    tensors = [of_rank(rank, 8) for _ in order]
+    works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor, group in zip(tensors, order, strict=True)]
+    for work, tensor in zip(works, tensors, strict=True):
+        work.wait()
+        torch.testing.assert_close(tensor, of_all(8).sum(0))
+    pairs = [dist.new_group([start, start + 1]) for start in range(0, world, 2)]
+    mine = of_rank(rank, 8)
+    dist.all_reduce(mine, ReduceOp.AVG, group=pairs[rank // 2])
+    torch.testing.assert_close(mine, of_all(8)[rank // 2 * 2 : rank // 2 * 2 + 2].mean(0))
+    alone = [dist.new_group([r]) for r in range(world)][rank]
+    work = dist.all_reduce(mine, ReduceOp.AVG, group=alone, async_op=True)
+    assert work.wait() and work.get_future().wait()[0] is mine
+    dist.destroy_process_group(groups[0])
+    dist.all_reduce(mine, group=groups[1])
+
+
+def check_ranks_that_disagree_are_all_told() -> None:
+    rank = dist.get_rank()
+    said = raises(BadArray, dist.all_reduce, torch.ones(3 if rank else 4))
+    assert "'rank0' has 4 items" in said and "'rank1' has 3 items" in said
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor[0] == dist.get_world_size()
+
+
+def check_options_of_another_kind_are_refused() -> None:
+    assert "tradewind.torch.Options" in raises(BadOption, dist.new_group, pg_options={"planner": "ring"})
+
+
+def check_a_second_start_after_the_first_ended() -> None:
+    port: list[Any] = [free_port()]
+    dist.broadcast_object_list(port)
+    os.environ["MASTER_PORT"] = str(port[0])  # the first store may still listen on its own
+    dist.destroy_process_group()
+    tradewind.torch.configure(planner="ring", deadline=20)
+    dist.init_process_group("cpu:tradewind,cuda:tradewind")
+    assert dist.get_backend() in ("tradewind", "cpu:tradewind,cuda:tradewind")
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    assert (tensor == dist.get_world_size()).all()
+    tradewind.torch.configure()
+
+
+def check_a_rank_that_leaves_is_named() -> None:
+    """Must be the last: the group is of no use afterwards."""
+    rank = dist.get_rank()
+    victim = dist.new_group(list(range(dist.get_world_size())))
+    dist.all_reduce(torch.ones(3), group=victim)
+    if rank == 1:
+        dist.destroy_process_group(victim)
+    else:
+        said = raises(PeerLost, dist.all_reduce, torch.ones(3), group=victim)
+        assert "'rank1'" in said, said
+        assert "'rank1'" in raises(RuntimeError, dist.all_reduce, torch.ones(3), group=victim)
+    dist.barrier()
