@@ -22,6 +22,7 @@ from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.errors import BadOption, InputError, UnknownName
 from tradewind.network import Network
 from tradewind.planning import planner as look_up_planner
+from tradewind.policy import policy_options as look_up_policy_options
 from tradewind.runtime.addresses import HostPort
 from tradewind.units import parse_duration
 
@@ -47,6 +48,10 @@ class Options:
     """Options of the planner, as in `tradewind planners NAME`; in the environment as key=value,key=value."""
     plan: Path | None = None
     """A file with the plan to use, instead of a planner."""
+    policy: str = "bsp"
+    """Who averages with whom, where a `Synchronizer` or `Group.average` does; all other operations are of everybody."""
+    policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the policy; in the environment as key=value,key=value."""
     network: str | Network | None = None
     """What lies between the sites: a name from `tradewind networks` or a file."""
     site: str | None = None
@@ -80,6 +85,7 @@ class Options:
         Deadlines(self.deadline)
         if self.planner is not None:
             look_up_planner(self.planner)
+        look_up_policy_options(self.policy, self.policy_options)
         if self.planner is not None and self.plan is not None:
             raise BadOption(
                 f"planner={self.planner!r} and plan={str(self.plan)!r} both say how bytes travel. Give one."
@@ -161,7 +167,7 @@ def _converted(name: str, value: object) -> object:
         value = str(value)
     if name == "deadline" and isinstance(value, str) and value[-1:].isalpha():
         value = parse_duration(value)
-    if name == "planner_options" and isinstance(value, str):
+    if name in ("planner_options", "policy_options") and isinstance(value, str):
         value = dict(_pair(part) for part in value.split(","))
     kind = str | None if name in ("network", "plan") else get_type_hints(Options)[name]
     try:
@@ -174,7 +180,7 @@ def _converted(name: str, value: object) -> object:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise BadOption(f"planner_options={text!r} is not key=value.")
+        raise BadOption(f"{text!r} is not key=value, separated by commas.")
     return key.strip(), value.strip()
 
 

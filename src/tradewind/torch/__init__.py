@@ -1,4 +1,4 @@
-"""PyTorch on Tradewind: `import tradewind.torch`, then `init_process_group("tradewind")`.
+"""PyTorch on Tradewind: `import tradewind.torch`, then `init_process_group("tradewind")`, or a `Synchronizer`.
 
 The only folder that imports torch. Importing it registers the backend.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tradewind.runtime.options import Options
 from tradewind.torch.backend import configure, register
+from tradewind.torch.synchronizer import Ensemble, Outer, Synchronizer
 
-__all__ = ["Options", "configure"]
+__all__ = ["Ensemble", "Options", "Outer", "Synchronizer", "configure"]
 
 register()

@@ -83,6 +83,8 @@ def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) 
             secret=secret,
             planner=options.planner,
             planner_options=options.planner_options,
+            policy=options.policy,
+            policy_options=options.policy_options,
             plan=options.plan if place.is_world else None,
             listening=lambda address: store.set(WHERE, f"{secret} {_called_from_outside(address, given)}"),
             **given,

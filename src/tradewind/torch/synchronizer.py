@@ -1,0 +1,267 @@
+"""`Synchronizer`: training that averages models with whoever the policy puts together, as often as wanted.
+
+    sync = Synchronizer(model, policy="partial", policy_options={"p": 4}, planner="relay")
+    for batch in data:
+        loss(model(batch)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outcome = sync.step()       # who took part, with what weight, how long it took
+
+Parameters, not gradients, are averaged, after the local step: that is what lets workers differ in how many steps they
+have taken, and go with any optimizer. Its state, such as momentum, stays each worker's own, unless `average_state`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tradewind.engine.client import Outcome
+from tradewind.errors import BadOption
+from tradewind.runtime.group import Group, Handle
+from tradewind.torch.buckets import BUCKET_BYTES, Bucket, Tracked, pack, tracked_tensors
+from tradewind.torch.ensemble import Ensemble, MovingAverage
+from tradewind.torch.joining import join
+from tradewind.torch.outer import Outer, OuterSteps
+from tradewind.torch.overlap import LayerwiseOverlap
+from tradewind.torch.tensors import as_array
+
+
+class Synchronizer:
+    """One worker's model, kept together with the others'.
+
+    Connects as `tradewind.connect` does, with its `options` (`controller`, `rank`, `world`, `secret`, `network`, ...),
+    or through torch.distributed's store where that is initialised, with any backend; or uses `group`. Everybody starts
+    from rank 0's model.
+
+    `every`: local steps between rounds. `overlap`: average layer by layer behind the computation; `step` then takes the
+    optimizer's step, too (see `overlap`). `outer`: an outer optimizer (see `outer`). `ensemble`: a moving average of
+    the model (see `ensemble`). `buffers`: whether saved buffers of floating point, such as BatchNorm's, are averaged.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        policy: str = "partial",
+        planner: str | None = None,
+        *,
+        policy_options: Mapping[str, object] | None = None,
+        group: Group | None = None,
+        every: int = 1,
+        optimizer: Optimizer | None = None,
+        overlap: bool = False,
+        average_state: bool = False,
+        outer: Outer | bool = False,
+        ensemble: Ensemble | bool = False,
+        buffers: bool = True,
+        bucket_bytes: int | None = None,
+        **options: Any,
+    ) -> None:
+        if every < 1:
+            raise BadOption(f"every={every} makes no sense: synchronise after 1 local step or more.")
+        if (overlap or average_state) and optimizer is None:
+            raise BadOption("overlap and average_state need the optimizer: give optimizer= as well.")
+        if overlap and (outer or average_state):
+            raise BadOption("overlap averages parameters as they are: use it without outer and average_state.")
+        tracked = tracked_tensors(model, buffers)
+        self._owns_group = group is None
+        self.group = join(policy, policy_options or {}, planner, options) if group is None else group
+        self.model, self.optimizer, self.every = model, optimizer, every
+        self.iteration = 0
+        """Local steps so far."""
+        self.rounds = 0
+        """Of them, those that were averaged with somebody."""
+        self.last: Outcome | None = None
+        """What came of the last round."""
+        broadcast_model(self.group, model)
+        self._tracked, self._average_state = tracked, average_state
+        self._outer: OuterSteps | None = None
+        if outer:
+            trained = pack([t for t in tracked if t.trained], bucket_bytes, exact=True)
+            self._outer = OuterSteps(outer if isinstance(outer, Outer) else Outer(), trained, common=policy == "bsp")
+            tracked = [t for t in tracked if not t.trained]
+        self._buckets = pack(tracked, BUCKET_BYTES if overlap and bucket_bytes is None else bucket_bytes)
+        self._ensemble: MovingAverage | None = None
+        if ensemble:
+            chosen = ensemble if isinstance(ensemble, Ensemble) else Ensemble()
+            self._ensemble = MovingAverage(chosen, self._buckets if overlap else pack(self._tracked))
+        self._overlap: LayerwiseOverlap | None = None
+        if overlap:
+            assert optimizer is not None
+            self._overlap = LayerwiseOverlap(model, optimizer, self._buckets, self._send, self._arrived)
+            self._overlap.sending = self._due
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _due(self) -> bool:
+        """Whether the step that is under way ends with a round."""
+        return (self.iteration + 1) % self.every == 0
+
+    def step(self) -> Outcome | None:
+        """A local step is done: average, if it is time to. What came of it; None if it was not time.
+
+        With `overlap` the averages of this step are on their way: the answer is the last round's that has ended.
+        """
+        if self._overlap is not None:
+            return self._step_overlapped(self._overlap)
+        outcome = self._average() if self._due else None
+        self.iteration += 1
+        for k in range(0 if self._ensemble is None else len(self._ensemble.buckets)):
+            self._arrived(k, self.iteration)
+        return outcome
+
+    def wait(self) -> Outcome | None:
+        """With `overlap`: until the model holds its averages. What came of the last round."""
+        if self._overlap is not None and (handles := self._overlap.wait()):
+            self._ended(merged([handle.outcome for handle in handles]))
+        return self.last
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """With `overlap`: backward passes inside only add up gradients, as for a batch in several pieces."""
+        with contextlib.nullcontext() if self._overlap is None else self._overlap.pause():
+            yield
+
+    @property
+    def blocked_s(self) -> float:
+        """With `overlap`: how long forward passes have waited for averages, in all."""
+        return 0.0 if self._overlap is None else self._overlap.blocked_s
+
+    def _average(self) -> Outcome:
+        """All buckets as the parts of one step."""
+        parts = [] if self._outer is None else self._outer.prepare()
+        state = self._state_buckets()
+        for bucket in (*self._buckets, *state):
+            bucket.gather()
+            parts.append(bucket.flat)
+        handles = [self._submit(flat, k, len(parts)) for k, flat in enumerate(parts)]
+        for handle in handles:
+            handle.wait()
+        if self._outer is not None:
+            self._outer.apply()
+        for bucket in (*self._buckets, *state):
+            bucket.scatter()
+        return self._ended(merged([handle.outcome for handle in handles]))
+
+    def _submit(self, flat: Tensor, part: int, parts: int) -> Handle:
+        array, name = as_array(flat), str(flat.dtype).removeprefix("torch.")
+        return self.group.average_async(array, out=array, dtype=name, part=part, parts=parts)
+
+    def _send(self, k: int, bucket: Bucket) -> Handle:
+        return self._submit(bucket.flat, k, len(self._buckets))
+
+    def _step_overlapped(self, overlap: LayerwiseOverlap) -> Outcome | None:
+        if handles := overlap.end_step():
+            self._ended(merged([handle.outcome for handle in handles]))
+        self.iteration += 1
+        overlap.sending = self._due
+        return self.last
+
+    def _arrived(self, k: int, step: int) -> None:
+        if self._ensemble is not None:
+            self._ensemble.update(k, step)
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        self.rounds += not outcome.alone
+        self.last = outcome
+        return outcome
+
+    def _state_buckets(self) -> list[Bucket]:
+        """The optimizer's state that has the shape of its parameter, such as momentum."""
+        if not self._average_state:
+            return []
+        assert self.optimizer is not None
+        found = [
+            Tracked(f"{t.name}.{key}", value, False)
+            for t in self._tracked
+            if t.trained
+            for key, value in sorted(self.optimizer.state.get(t.tensor, {}).items())
+            if isinstance(value, Tensor) and value.shape == t.tensor.shape and value.is_floating_point()
+        ]
+        return pack(found) if found else []
+
+    # --- the end, and checkpoints -------------------------------------------------------------------------------
+
+    def finish(self) -> Outcome:
+        """Everybody's models, or with `ensemble` their moving averages, are averaged, and that is everybody's model.
+
+        Whoever has fewer steps to take waits here for the others, who go on without it.
+        """
+        self.wait()
+        ensemble = self._ensemble if self._ensemble is not None and all(self._ensemble.counts) else None
+        buckets = pack(self._tracked) if ensemble is None else ensemble.buckets
+        handles = []
+        for k, bucket in enumerate(buckets):
+            if ensemble is None:
+                bucket.gather()
+            else:
+                bucket.flat.copy_(ensemble.averages[k])
+            handles.append(self.group.all_reduce_async(bucket.array, "mean", out=bucket.array, dtype=bucket.dtype_name))
+        for handle, bucket in zip(handles, buckets, strict=True):
+            handle.wait()
+            bucket.scatter()
+        return merged([handle.outcome for handle in handles])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's and the optimizer's own."""
+        self.wait()
+        return {
+            "iteration": self.iteration,
+            "rounds": self.rounds,
+            "outer": None if self._outer is None else self._outer.state_dict(),
+            "ensemble": None if self._ensemble is None else self._ensemble.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; the model's own is loaded beside it."""
+        for name, own in (("outer", self._outer), ("ensemble", self._ensemble)):
+            if (state[name] is None) != (own is None):
+                has, had = ("no", "one") if own is None else ("one", "none")
+                raise BadOption(f"this Synchronizer has {has} {name}, the checkpoint {had}. Make both alike.")
+            if own is not None:
+                own.load_state_dict(state[name])
+        self.iteration, self.rounds = int(state["iteration"]), int(state["rounds"])
+        if self._overlap is not None:
+            self._overlap.step, self._overlap.sending = self.iteration + 1, self._due
+
+    def close(self) -> None:
+        """Leave the run, if it was joined here, and take the hooks off the model."""
+        if self._overlap is not None:
+            self._overlap.remove()
+        if self._owns_group:
+            self.group.close()
+
+    def __enter__(self) -> Synchronizer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def merged(outcomes: Sequence[Outcome]) -> Outcome:
+    """What came of a step in parts: their bytes together, from the first start to the last end."""
+    waited_s = min(o.waited_s for o in outcomes)
+    over_s = max(o.waited_s + o.seconds for o in outcomes)
+    first = outcomes[0]
+    return replace(first, nbytes=sum(o.nbytes for o in outcomes), waited_s=waited_s, seconds=over_s - waited_s)
+
+
+@torch.no_grad()
+def broadcast_model(group: Group, model: nn.Module) -> None:
+    """Everybody gets rank 0's parameters and buffers, bit by bit."""
+    tensors = [t.detach() for t in model.state_dict().values() if isinstance(t, Tensor) and t.numel()]
+    pieces = [t.cpu().contiguous().reshape(-1).view(torch.uint8) for t in tensors]
+    lengths = [len(piece) for piece in pieces]
+    packed = torch.zeros(-(-sum(lengths) // 4) * 4, dtype=torch.uint8)
+    torch.cat(pieces, out=packed[: sum(lengths)])
+    everybodys = torch.from_numpy(np.array(group.broadcast(packed.numpy().view(np.int32)))).view(torch.uint8)
+    for tensor, piece in zip(tensors, everybodys[: sum(lengths)].split(lengths), strict=True):
+        tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))

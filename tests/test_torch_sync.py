@@ -1,0 +1,258 @@
+"""The Synchronizer: who holds what after a step, with which parts of the model, and what a checkpoint brings back."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ranks import run_ranks
+from tradewind.errors import BadArray, BadOption
+from tradewind.runtime.group import Group
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from tradewind.torch.buckets import pack, tracked_tensors  # noqa: E402
+from tradewind.torch.ensemble import Ensemble  # noqa: E402
+from tradewind.torch.outer import Outer  # noqa: E402
+from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
+from tradewind.wire.messages import MAX_PARTS  # noqa: E402
+
+PARTIAL = {"policy": "partial", "policy_options": {"p": 2}}
+
+
+GENERATOR = threading.Lock()
+"""Ranks are threads here, and torch has one generator for all of them."""
+
+
+def made(make: Any, seed: int = 0) -> Any:
+    with GENERATOR, torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return make()
+
+
+def network(seed: int = 0) -> Any:
+    """With BatchNorm, and of two types of numbers."""
+    return made(lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3), _Wide()), seed)
+
+
+class _Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: Any) -> Any:
+        return (x.double() * self.scale).float()
+
+
+def batch(rank: int, step: int) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    x = torch.randn(16, 6, generator=generator)
+    return x, x[:, :3].sin()
+
+
+def train(model: nn.Module, optimizer: Any, sync: Synchronizer, rank: int, steps: range, ours: bool = True) -> list:
+    outcomes = []
+    for step in steps:
+        x, y = batch(rank, step)
+        nn.functional.mse_loss(model(x), y).backward()
+        if ours:
+            optimizer.step()
+            optimizer.zero_grad()
+        outcomes.append(sync.step())
+    return outcomes
+
+
+def flat(model: nn.Module) -> np.ndarray:
+    """All parameters that are trained, and averaged buffers."""
+    return np.concatenate([t.tensor.detach().double().numpy().ravel() for t in tracked_tensors(model)])
+
+
+def sgd(model: nn.Module) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def test_everybody_starts_from_rank_0_and_averages_what_is_trained() -> None:
+    def body(group: Group) -> Any:
+        model = network(seed=group.rank)
+        model[1].num_batches_tracked += group.rank
+        sync = Synchronizer(model, "bsp", group=group)
+        start = flat(model)
+        assert int(model[1].num_batches_tracked) == 0, "the start is rank 0's to the last bit"
+        train(model, sgd(model), sync, group.rank, range(group.rank + 1))
+        return start, flat(model), int(model[1].num_batches_tracked), sync.rounds
+
+    answers = run_ranks(2, body)
+    assert np.array_equal(answers[0][0], answers[1][0]) and np.array_equal(answers[0][0], flat(network()))
+    assert [a[2:] for a in answers] == [(1, 1), (2, 1)], "counters are each worker's own; the second step was alone"
+
+
+def test_a_round_is_the_mean_of_its_members_and_they_are_equal_after_it() -> None:
+    def body(group: Group) -> Any:
+        model = network()
+        optimizer = sgd(model)
+        sync = Synchronizer(model, "partial", group=group)
+        seen = []
+        for step in range(6):
+            x, y = batch(group.rank, step)
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            before = flat(model)
+            outcome = sync.step()
+            assert outcome is not None
+            seen.append((outcome, before, flat(model)))
+        sync.finish()
+        return seen, flat(model)
+
+    answers = run_ranks(4, body, **PARTIAL)
+    rounds: dict[int, list] = {}
+    for rank, (seen, _) in enumerate(answers):
+        for outcome, before, after in seen:
+            if not outcome.alone:
+                assert f"rank{rank}" in outcome.contributors and outcome.nbytes > 0
+                rounds.setdefault(outcome.round, []).append((outcome, before, after))
+    assert len(rounds) >= 8
+    for members in rounds.values():
+        outcomes, before, after = zip(*members, strict=True)
+        assert len({(o.contributors, o.weights) for o in outcomes}) == 1 and len(members) == 2
+        assert np.array_equal(after[0], after[1])
+        assert np.allclose(after[0], np.mean(before, axis=0), rtol=1e-6, atol=1e-7)
+    assert all(np.array_equal(final, answers[0][1]) for _, final in answers), "the end is everybody's"
+
+
+def test_every_and_state_of_the_optimizer() -> None:
+    def body(group: Group) -> Any:
+        model = network()
+        optimizer = sgd(model)
+        sync = Synchronizer(model, "bsp", group=group, every=3, optimizer=optimizer, average_state=True)
+        outcomes = train(model, optimizer, sync, group.rank, range(6))
+        momentum = optimizer.state[model[0].weight]["momentum_buffer"]
+        return [outcome is not None for outcome in outcomes], momentum.numpy().copy(), flat(model)
+
+    answers = run_ranks(2, body)
+    assert answers[0][0] == [False, False, True] * 2
+    assert np.array_equal(answers[0][1], answers[1][1]) and np.array_equal(answers[0][2], answers[1][2])
+
+
+@pytest.mark.parametrize("policy", ["bsp", "partial"])
+def test_the_outer_step_is_nesterovs_on_the_average_of_the_ways_gone(policy: str) -> None:
+    """Against torch's own SGD, fed with the averaged pseudo-gradients."""
+    outer = Outer(lr=0.7, momentum=0.9)
+
+    def body(group: Group) -> Any:
+        model = nn.Linear(4, 2)
+        sync = Synchronizer(model, policy, group=group, every=2, outer=outer)
+        anchors, local = [flat(model)], []
+        for step in range(6):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.1 * (group.rank + 1) + 0.01 * step
+            if (step + 1) % 2 == 0:
+                local.append(flat(model))
+            if sync.step():
+                anchors.append(flat(model))
+        return anchors, local
+
+    (anchors, local), (others, other_local) = run_ranks(2, body, **({} if policy == "bsp" else PARTIAL))
+    parameter = nn.Parameter(torch.from_numpy(anchors[0].copy()))
+    reference = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
+    for k in range(3):
+        assert np.array_equal(anchors[k], others[k])
+        parameter.grad = torch.from_numpy(anchors[k] - (local[k] + other_local[k]) / 2)
+        reference.step()
+        assert np.allclose(anchors[k + 1], parameter.detach().numpy(), atol=1e-5)
+
+
+def test_the_ensemble_is_the_average_of_the_workers_moving_averages() -> None:
+    def body(group: Group) -> Any:
+        model = nn.Linear(3, 2)
+        sync = Synchronizer(model, "shuffle", group=group, ensemble=Ensemble(decay=0.5, start=1))
+        expected = None
+        for step in range(5):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += (group.rank + 1) * (step + 1)
+            sync.step()
+            if step >= 1:
+                expected = flat(model) if expected is None else 0.5 * expected + 0.5 * flat(model)
+        sync.finish()
+        return expected, flat(model)
+
+    answers = run_ranks(4, body, policy="shuffle")
+    mean = np.mean([expected for expected, _ in answers], axis=0)
+    assert all(np.allclose(final, mean, rtol=1e-6) for _, final in answers)
+
+
+@pytest.mark.parametrize("options", [{}, {"outer": True, "every": 2}, {"ensemble": True}, {"overlap": True}])
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(options: dict) -> None:
+    def run(group: Group, steps: range, saved: dict | None) -> dict:
+        model = network()
+        optimizer = sgd(model)
+        with Synchronizer(model, "bsp", group=group, optimizer=optimizer, **options) as sync:
+            if saved is not None:
+                model.load_state_dict(saved["model"])
+                optimizer.load_state_dict(saved["optimizer"])
+                sync.load_state_dict(saved["sync"])
+            train(model, optimizer, sync, group.rank, steps, ours=not options.get("overlap"))
+            state = {"sync": sync.state_dict(), "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            clone = {"model": {k: v.clone() for k, v in state["model"].items()}}
+            sync.finish()
+        return {**state, **clone, "final": flat(model)}
+
+    def body(group: Group) -> Any:
+        whole = run(group, range(8), None)
+        first = run(group, range(5), None)
+        second = run(group, range(5, 8), first)
+        return np.array_equal(whole["final"], second["final"]), whole["sync"]["iteration"], second["sync"]["iteration"]
+
+    assert run_ranks(2, body) == [(True, 8, 8)] * 2
+
+
+def test_what_cannot_be_is_refused() -> None:
+    model = network()
+    for wrong in ({"every": 0}, {"overlap": True}, {"average_state": True}):
+        with pytest.raises(BadOption):
+            Synchronizer(model, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match="keeps a shared model"):
+        Synchronizer(model, "asp", controller="127.0.0.1:1", rank=0, world=1)
+    with pytest.raises(BadOption, match="init_process_group"):
+        Synchronizer(model)
+    with pytest.raises(BadOption, match="nothing to synchronise"):
+        Synchronizer(nn.Tanh())
+    with pytest.raises(BadOption, match="lr"):
+        Outer(lr=0)
+    with pytest.raises(BadOption, match="decay"):
+        Ensemble(decay=1.0)
+    with pytest.raises(BadArray, match="complex64"):
+        pack(tracked_tensors(nn.ParameterList([torch.ones(2, dtype=torch.complex64)])))
+
+
+def test_buckets_have_one_type_each_hold_everything_once_and_are_never_too_many() -> None:
+    model = nn.Sequential(*[network() for _ in range(40)])
+    tracked = tracked_tensors(model)
+    assert {t.name.rpartition(".")[2] for t in tracked} == {"weight", "bias", "scale", "running_mean", "running_var"}
+    for bucket_bytes in (None, 1, 500, 10**9):
+        buckets = pack(tracked, bucket_bytes)
+        assert len(buckets) <= MAX_PARTS
+        assert all(len({t.dtype for t in bucket.tensors}) == 1 for bucket in buckets)
+        assert sorted(id(t) for b in buckets for t in b.tensors) == sorted(id(t.tensor) for t in tracked)
+
+
+def test_sixteen_bit_models_are_averaged_and_bits_survive_the_broadcast() -> None:
+    def body(group: Group) -> Any:
+        model = nn.Linear(5, 3).to(torch.bfloat16)
+        with torch.no_grad():
+            model.weight.fill_(float("nan") if group.rank == 0 else 1.0)
+            model.bias.fill_(group.rank)
+        sync = Synchronizer(model, "bsp", group=group)
+        assert torch.isnan(model.weight).all() and (model.bias == 0).all()
+        with torch.no_grad():
+            model.weight.fill_(1.0 + group.rank)
+        sync.step()
+        return model.weight.float().unique().tolist()
+
+    assert run_ranks(2, body) == [[1.5], [1.5]]
