@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from tradewind.runtime.options import Options
 from tradewind.torch.backend import configure, register
-from tradewind.torch.synchronizer import Ensemble, Outer, Synchronizer
+from tradewind.torch.ensemble import Ensemble
+from tradewind.torch.outer import Outer
+from tradewind.torch.synchronizer import Synchronizer
 
 __all__ = ["Ensemble", "Options", "Outer", "Synchronizer", "configure"]
 
