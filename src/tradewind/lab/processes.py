@@ -159,8 +159,7 @@ def _environments(network: Network, folder: Path, given: Mapping[str, str], grou
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": str(len(network)),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": str(len(network)),  # which they are: on one host
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(ports[0]),
         SECRET_VARIABLE: secrets.token_hex(16),
@@ -168,7 +167,7 @@ def _environments(network: Network, folder: Path, given: Mapping[str, str], grou
         ADDRESSES_VARIABLE: ",".join(f"{LOOPBACK}:{port}" for port in ports[1:]),
     }
     for rank, name in enumerate(network.names):
-        yield {**shared, "RANK": str(rank), "TRADEWIND_SITE": name, **given}
+        yield {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "TRADEWIND_SITE": name, **given}
 
 
 def _run(

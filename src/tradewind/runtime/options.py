@@ -29,7 +29,13 @@ from tradewind.units import parse_duration
 PREFIX = "TRADEWIND_"
 FILE = "tradewind.toml"
 FILE_VARIABLE = PREFIX + "CONFIG"
-OTHER_VARIABLES = ("TRADEWIND_CONFIG", "TRADEWIND_SECRET", "TRADEWIND_SHAPE", "TRADEWIND_DEBUG")
+OTHER_VARIABLES = (
+    "TRADEWIND_CONFIG",
+    "TRADEWIND_SECRET",
+    "TRADEWIND_SHAPE",
+    "TRADEWIND_CONTROLLERS",
+    "TRADEWIND_DEBUG",
+)
 """Of ours, but no settings: a secret is never printed or written to a file."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
