@@ -1,31 +1,84 @@
-"""Plans of a run and their versions: made when first needed, used again for arrays of about the same size."""
+"""Plans of a run and their versions: made when first needed, used again for arrays of about the same size.
+
+The first plan for some members and size is made on the spot, since a round waits for it. Later ones, for a network that
+has changed, are work for the driver (`PlanWanted`), which does it beside everything else and comes back with the
+result (`PlanMade`); rounds go on by the old plan until then.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tradewind.control.view import NetworkView
-from tradewind.errors import BadPlan
+from tradewind.errors import BadPlan, TradewindError
+from tradewind.network import Network
 from tradewind.planning import make_plan
 from tradewind.planning.check import ensure_valid
+from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, Shard
 
 FAST_CHUNK_BYTES = 4 * 2**20
 MIN_CHUNK_BYTES = 4096
 """A frame and the work around it cost about as much as this many bytes on a fast link."""
+MIN_UPDATED_BYTES = 256 * 1024
+"""Smaller arrays are a matter of latency: what a link carries makes no difference to them."""
+KEPT_VERSIONS = 64
+"""Plans that no new round uses are kept so long for rounds under way."""
 
 Key = tuple[tuple[str, ...], int, str, int]
+
+
+@dataclass(frozen=True)
+class PlanWanted:
+    """A plan to be made by whoever has the time; all that it takes is in here."""
+
+    key: Key
+    network: Network
+    planner: str
+    options: dict[str, Any]
+    current: Plan
+    """What is used now: a new plan that is not better is not worth a change."""
+    fast: bool = False
+
+    def make(self) -> PlanMade:
+        """Do the work."""
+        members, nbytes = self.key[0], self.key[1]
+        try:
+            plan = finished_plan(self.planner, self.network, nbytes, members, self.options, self.fast)
+        except TradewindError as error:
+            return PlanMade(self.key, None, 0.0, str(error))
+        before_s, after_s = cost(self.current, self.network).seconds, cost(plan, self.network).seconds
+        return PlanMade(self.key, plan, before_s / after_s - 1.0, "")
+
+
+@dataclass(frozen=True)
+class PlanMade:
+    """The plan that was wanted."""
+
+    key: Key
+    plan: Plan | None
+    """None: there is none."""
+    gain: float
+    """How much sooner a round would end than by the current plan, as a share."""
+    problem: str
 
 
 class Plans:
     """Plans by members, size, planner and the network they were made for."""
 
-    def __init__(self, view: NetworkView, planner: str, options: dict[str, Any], given: Plan | None = None) -> None:
+    def __init__(
+        self, view: NetworkView, planner: str | None, options: dict[str, Any], given: Plan | None = None
+    ) -> None:
         self.view = view
         self.by_version: dict[int, Plan] = {}
+        self.is_fixed = given is not None
+        """Somebody gave the plan: there is nothing to update."""
+        self._newest = 0
         self._planner, self._options, self._given = planner, options, given
         self._version: dict[Key, int] = {}
+        self._used: dict[Key, None] = {}
+        """Plans that rounds used since the last update, the latest last."""
         if given is not None:
             ensure_valid(given, view.network)
 
@@ -38,12 +91,51 @@ class Plans:
         size = 1 << max(10, nbytes - 1).bit_length()
         key = (members, size, planner or "", self.view.generation)
         if key not in self._version:
-            version = len(self.by_version) + 1
-            self.by_version[version] = self._make(members, size, planner)
-            self._version[key] = version
+            self._version[key] = self.add(self._make(members, size, planner))
+        self._used.pop(key, None)
+        self._used[key] = None
         return self._version[key]
 
-    def _make(self, members: tuple[str, ...], nbytes: int, planner: str | None) -> Plan:
+    def add(self, plan: Plan) -> int:
+        """The version of a plan that somebody else made, such as a patched one: newer than all others."""
+        self._newest += 1
+        self.by_version[self._newest] = plan
+        current = set(self._version.values())
+        for old in [v for v in self.by_version if v <= self._newest - KEPT_VERSIONS and v not in current]:
+            del self.by_version[old]
+        return self._newest
+
+    def obsolete(self, versions: set[int]) -> tuple[int, ...]:
+        """Which of these no round will start with any more."""
+        return tuple(sorted(versions - set(self._version.values())))
+
+    def wanted(self) -> list[PlanWanted]:
+        """Plans to be made anew for the network as it is now: of those that were used since the last time."""
+        used, self._used = self._used, {}
+        found = []
+        for key in used:
+            _, size, hint, generation = key
+            if generation == self.view.generation and size >= MIN_UPDATED_BYTES:
+                planner, options = self._planner_for(hint)
+                current = self.by_version[self._version[key]]
+                found.append(PlanWanted(key, self.view.network, planner, options, current, self.view.is_guess))
+        return found
+
+    def adopt(self, key: Key, plan: Plan) -> int:
+        """Use a plan for all rounds of its kind that start from now on."""
+        self._version[key] = self.add(plan)
+        return self._version[key]
+
+    def is_current(self, key: Key) -> bool:
+        """Whether a plan that was wanted still is: members and links are what they were."""
+        return key in self._version and key[3] == self.view.generation
+
+    def _planner_for(self, hint: str) -> tuple[str, dict[str, Any]]:
+        """Without a network nothing can be optimised: equal shares on every member."""
+        chosen = hint or self._planner or ("multi-star" if self.view.is_guess else "optimal")
+        return chosen, self._options if hint in ("", self._planner) else {}
+
+    def _make(self, members: tuple[str, ...], nbytes: int, hint: str | None) -> Plan:
         if self._given is not None:
             if set(self._given.members) != set(members):
                 raise BadPlan(
@@ -51,10 +143,17 @@ class Plans:
                     f"{', '.join(members)}. Use a planner instead, or a policy that synchronises them all."
                 )
             return self._given
-        options = self._options if planner in (None, self._planner) else {}
-        plan = make_plan(planner or self._planner, self.view.network, nbytes, members, **options)
-        shards = tuple(_with_chunks(shard, nbytes, self.view.is_guess) for shard in plan.shards)
-        return replace(plan, shards=shards, predicted=None, reason="")
+        planner, options = self._planner_for(hint or "")
+        return finished_plan(planner, self.view.network, nbytes, members, options, self.view.is_guess)
+
+
+def finished_plan(
+    planner: str, network: Network, nbytes: int, members: tuple[str, ...], options: dict[str, Any], fast: bool
+) -> Plan:
+    """A planner's plan as workers get it."""
+    plan = make_plan(planner, network, nbytes, members, **options)
+    shards = tuple(_with_chunks(shard, nbytes, fast) for shard in plan.shards)
+    return replace(plan, shards=shards, predicted=None, reason="")
 
 
 def _with_chunks(shard: Shard, nbytes: int, fast: bool) -> Shard:

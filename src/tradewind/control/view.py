@@ -1,16 +1,19 @@
-"""What is known of the network: what was given, corrected by what was measured."""
+"""What is known of the network: what was given, corrected by what was measured.
+
+Plans are not made with the very last measurement but with a snapshot (`take`), so that everything that is decided
+between two updates is decided for the same network.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tradewind.network import Network, Site
+from tradewind.control.estimates import LinkEstimate, LinkEstimates
+from tradewind.network import Matrix, Network, Site
 
-EWMA_WEIGHT = 0.3
-"""Of a new measurement: one bad second does not turn a plan over, three do."""
-REPLAN_CHANGE = 0.2
-"""Plans are made anew when a link has moved this far from what they were made with."""
 UNKNOWN_BPS = 10e9
+FAST_BPS = 2e9
+"""Where half of the links carry more, processors are what was measured: nothing is to be gained by planning."""
 
 
 def unknown_network(workers: tuple[str, ...]) -> Network:
@@ -20,42 +23,79 @@ def unknown_network(workers: tuple[str, ...]) -> Network:
 
 
 class NetworkView:
-    """An estimate of every directed link, with how often and when it was measured."""
+    """An estimate of every directed link, and the network that plans are made with."""
 
     def __init__(self, network: Network, is_guess: bool = False) -> None:
         self._given = network
         self.is_guess = is_guess
-        """Whether nobody has said what the network is like."""
-        self._estimate_bps = network.bandwidth_bps.copy()
-        self._planned_bps = self._estimate_bps.copy()
-        self._count = np.zeros(network.bandwidth_bps.shape, dtype=np.int64)
-        self._measured_s = np.full(network.bandwidth_bps.shape, -np.inf)
+        """Whether nobody has said or seen what the network is like."""
+        self.estimates = LinkEstimates(network)
+        self._planned_bps: Matrix = network.bandwidth_bps.copy()
+        self._planned_latency_s: Matrix = network.latency_s.copy()
         self.generation = 0
-        """Grows when plans should be made anew."""
+        """Grows when plans must be made anew."""
 
     @property
     def network(self) -> Network:
         """The network to plan with."""
-        return self._given.with_bandwidth(self._planned_bps)
+        given = self._given
+        return Network(given.name, given.sites, self._planned_bps, self._planned_latency_s, given.loss, given.trunks)
 
-    def measured(self, src: str, dst: str, bandwidth_bps: float, now_s: float) -> None:
+    def measured(
+        self, src: str, dst: str, bandwidth_bps: float, now_s: float, full: bool = True, latency_s: float | None = None
+    ) -> None:
         """A link was seen to carry that much. Links that the network does not have stay out of it."""
         i, j = self._given.index[src], self._given.index[dst]
-        if not self._given.bandwidth_bps[i, j]:
-            return
-        old = self._estimate_bps[i, j]
-        first = self._count[i, j] == 0
-        self._estimate_bps[i, j] = bandwidth_bps if first else old + EWMA_WEIGHT * (bandwidth_bps - old)
-        self._count[i, j] += 1
-        self._measured_s[i, j] = now_s
-        if abs(self._estimate_bps[i, j] - self._planned_bps[i, j]) > REPLAN_CHANGE * self._planned_bps[i, j]:
-            self._planned_bps = self._estimate_bps.copy()
-            self.generation += 1
+        self.estimates.measured(i, j, bandwidth_bps, now_s, full)
+        if latency_s is not None:
+            self.estimates.measured_latency(i, j, latency_s)
 
-    def confidence(self, src: str, dst: str) -> int:
-        """How many measurements an estimate rests on."""
-        return int(self._count[self._given.index[src], self._given.index[dst]])
+    def estimate(self, src: str, dst: str, now_s: float) -> LinkEstimate:
+        """What is known of one link."""
+        return self.estimates.of(self._given.index[src], self._given.index[dst], now_s)
 
-    def age_s(self, src: str, dst: str, now_s: float) -> float:
-        """How old the last measurement is; infinite if there is none."""
-        return now_s - float(self._measured_s[self._given.index[src], self._given.index[dst]])
+    @property
+    def seen(self) -> Network:
+        """The network as it is thought to be right now.
+
+        Where nobody said what it is like, a link that was never measured is taken to be like most of the others.
+        """
+        bandwidth_bps = self.estimates.bandwidth_bps.copy()
+        measured = self.estimates.count > 0
+        if self.is_guess and measured.any():
+            bandwidth_bps[~measured & (bandwidth_bps > 0)] = float(np.median(bandwidth_bps[measured]))
+        given = self._given
+        return Network(given.name, given.sites, bandwidth_bps, self.estimates.latency_s, given.loss, given.trunks)
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the estimates are worth planning with: of a network that nobody described, most must be measured."""
+        if not self.is_guess:
+            return True
+        links = self._given.bandwidth_bps > 0
+        measured = self.estimates.count > 0
+        enough = measured.sum() >= 0.75 * links.sum()
+        return bool(enough and np.median(self.estimates.bandwidth_bps[measured]) < FAST_BPS)
+
+    @property
+    def change(self) -> float:
+        """The largest change of any link since the snapshot, as a share of what it was."""
+        links = self._given.bandwidth_bps > 0
+        if not links.any():
+            return 0.0
+        now_bps, then_bps = self.seen.bandwidth_bps[links], self._planned_bps[links]
+        return float(np.max(np.abs(now_bps - then_bps) / then_bps))
+
+    def take(self) -> None:
+        """Plan with what is known now."""
+        seen = self.seen
+        self._planned_bps, self._planned_latency_s = seen.bandwidth_bps, seen.latency_s
+        if self.is_useful:
+            self.is_guess = False
+
+    def stale_links(self, older_than_s: float, now_s: float) -> list[tuple[str, str]]:
+        """Links that were not measured for so long, the oldest first."""
+        names, given = self._given.names, self._given.bandwidth_bps
+        age_s = now_s - self.estimates.measured_s
+        stale = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(given), strict=True)]
+        return [(names[i], names[j]) for age, i, j in sorted(stale) if -age > older_than_s]

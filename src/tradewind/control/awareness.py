@@ -1,0 +1,52 @@
+"""How much a run cares about its network: NetStorm's switches, under plain names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tradewind.errors import BadOption
+
+
+@dataclass(frozen=True, slots=True)
+class Awareness:
+    """What the controller does about measurements."""
+
+    measure: bool = True
+    """Whether links are measured and plans follow them (ENABLE_AWARENESS)."""
+    update_time_s: float = 5.0
+    """Plans are looked at again every so often (UPDATE_TIME)."""
+    significant_change: float = 0.2
+    """A link that changes by this share has its plans looked at at once (UPDATE_RATE)."""
+    min_gain: float = 0.05
+    """A new plan is used if rounds by it end sooner by this share: noise is no reason to change."""
+    explore_share: float = 0.02
+    """Of all bytes that rounds move, how many may be spent on links that carry nothing."""
+    probe: bool = False
+    """Whether all links are measured before the first round."""
+    probe_s: float = 2.0
+    """How long two sites measure their links at most, then."""
+    probe_chunk_bytes: int = 64 * 1024
+    """Size of the chunks that explore and probe."""
+    probe_chunks: int = 4
+    """How many a measurement rests on at least (PROBE_CHUNK_NUM)."""
+    auxiliary: bool = False
+    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH)."""
+    primary_busy_bound: int = 2
+    """How many chunks must be waiting for a link before one takes another path (PRIMARY_BUSY_BOUND)."""
+    auxiliary_queue_length: int = 1
+    """How many chunks may be under way on each auxiliary path (AUXILIARY_QUEUE_LENGTH)."""
+
+    def __post_init__(self) -> None:
+        for name, value, fits, rule in (
+            ("update_time_s", self.update_time_s, 0 < self.update_time_s < 1e6, "a number of seconds above zero"),
+            ("significant_change", self.significant_change, 0 <= self.significant_change < 1e3, "at least 0"),
+            ("min_gain", self.min_gain, 0 <= self.min_gain < 1e3, "at least 0"),
+            ("explore_share", self.explore_share, 0 <= self.explore_share <= 0.5, "between 0 and 0.5"),
+            ("probe_s", self.probe_s, 0 < self.probe_s < 1e4, "a number of seconds above zero"),
+            ("probe_chunk_bytes", self.probe_chunk_bytes, 1024 <= self.probe_chunk_bytes <= 2**22, "1 KiB to 4 MiB"),
+            ("probe_chunks", self.probe_chunks, 2 <= self.probe_chunks <= 4096, "2 to 4096"),
+            ("primary_busy_bound", self.primary_busy_bound, self.primary_busy_bound >= 1, "at least 1"),
+            ("auxiliary_queue_length", self.auxiliary_queue_length, self.auxiliary_queue_length >= 1, "at least 1"),
+        ):
+            if not fits:
+                raise BadOption(f"awareness: {name} is {value}; it must be {rule}.")

@@ -1,0 +1,203 @@
+"""What a link carries, told from the chunks that cross it anyway (NetStorm V, with a better clock).
+
+Theory of operation. The receiver looks at its own clock only. A frame that `follows` was waiting while the frame before
+it was sent on the same connection, so the time between the two arrivals is the time that the link needed for it.
+Bytes of such frames over the time of such gaps is the link's rate: idle gaps, slow senders and latency are not in it.
+Sums are divided, not ratios averaged, so that a reader that wakes up late does no harm: what one gap gains the
+next one loses. Small frames say more about processors than about links and are left out.
+
+A link that is never kept busy shows no rate. What it did carry in a while is then reported as such: it can do at
+least that.
+
+NetStorm's own estimate, Eq. (17), is the mean of size over one-way delay. It counts latency as if it were slowness and
+needs clocks that agree; it is here as an option. Clocks are compared by the round trips of heartbeats: every worker
+estimates how far its clock is from the controller's, and stamps frames with the controller's time. The same stamps give
+one-way latencies. An error of the offset moves what the two directions of a link are thought to take, one up and
+one down, but never their sum.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tradewind.errors import BadOption
+from tradewind.wire.frames import HEADER_BYTES, SENT_MODULUS_US, FrameHeader, FrameKind
+
+Estimator = Literal["arrivals", "delays"]
+
+STALE_S = 10.0
+"""Gaps that were seen so long ago are not mixed with new ones."""
+SMALL_FRAME_BYTES = 2048
+"""Takes no time worth speaking of: its delay is latency."""
+CLOCK_SAMPLES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringOptions:
+    """How links are measured."""
+
+    estimator: Estimator = "arrivals"
+    """arrivals: time between chunks that follow each other; delays: NetStorm's Eq. (17)."""
+    min_chunk_bytes: int = 8 * 1024
+    """Smaller frames do not count (NetStorm's PROBE_CHUNK_SIZE)."""
+    chunks: int = 4
+    """A report rests on at least so many (NetStorm's PROBE_CHUNK_NUM)."""
+    report_s: float = 0.5
+    """A link is reported at most once in this time."""
+
+    def __post_init__(self) -> None:
+        if self.estimator not in ("arrivals", "delays"):
+            raise BadOption(f"estimator {self.estimator!r}: use 'arrivals' or 'delays'.")
+        if self.min_chunk_bytes < 1 or self.chunks < 1 or not 0 < self.report_s < 1e6:
+            raise BadOption(
+                f"probe chunks of {self.min_chunk_bytes} bytes, {self.chunks} of them every {self.report_s} s: "
+                "all must be above zero."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSample:
+    """What the link from a peer was seen to carry; fields as in `wire.messages.Measured`."""
+
+    bandwidth_bps: float
+    full: bool
+    chunks: int
+    latency_s: float | None
+    train: int = 0
+
+
+class ClockOffset:
+    """How far the controller's clock is ahead of ours, from the heartbeat that was answered most quickly of late.
+
+    The answer was written somewhere between sending and hearing it, so the middle is wrong by half the round trip at
+    most.
+
+    >>> clock = ClockOffset()
+    >>> clock.answered(sent_s=10.0, seen_s=110.3, heard_s=10.4)
+    >>> clock.answered(sent_s=20.0, seen_s=120.05, heard_s=20.1)
+    >>> round(clock.offset_s, 3), round(clock.error_s, 3)
+    (100.0, 0.05)
+    """
+
+    def __init__(self) -> None:
+        self.offset_s = 0.0
+        self.error_s = float("inf")
+        """At most; infinite: nothing is known."""
+        self._samples: deque[tuple[float, float]] = deque(maxlen=CLOCK_SAMPLES)
+
+    def answered(self, sent_s: float, seen_s: float, heard_s: float) -> None:
+        """The controller saw at `seen_s`, on its clock, what left here at `sent_s`; the answer came at `heard_s`."""
+        if heard_s < sent_s:
+            return
+        self._samples.append((heard_s - sent_s, seen_s - (sent_s + heard_s) / 2))
+        round_trip_s, self.offset_s = min(self._samples)
+        self.error_s = round_trip_s / 2
+
+    def stamp_us(self, now_s: float) -> int:
+        """The controller's time, as frames carry it."""
+        return round((now_s + self.offset_s) * 1e6) % SENT_MODULUS_US
+
+    def delay_s(self, sent_us: int, now_s: float) -> float | None:
+        """How long a frame was on its way; None if clocks have not been compared."""
+        if self.error_s == float("inf"):
+            return None
+        half = SENT_MODULUS_US // 2
+        return ((self.stamp_us(now_s) - sent_us + half) % SENT_MODULUS_US - half) / 1e6
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Since the last report."""
+
+    since_s: float
+    nbytes: int = 0
+    full_bytes: int = 0
+    full_chunks: int = 0
+    busy_s: float = 0.0
+    ratios_bps: list[float] = field(default_factory=list)
+    latency_s: float | None = None
+
+
+class LinkMeter:
+    """Measures the link from one peer, over all connections to it."""
+
+    def __init__(self, options: MeasuringOptions, clock: ClockOffset) -> None:
+        self.options, self._clock = options, clock
+        self._last_s: dict[Hashable, float] = {}
+        self._covered_s = float("-inf")
+        self._rate_bps: float | None = None
+        self._seen: _Seen | None = None
+
+    def arrived(self, connection: Hashable, header: FrameHeader, now_s: float) -> LinkSample | None:
+        """A frame is here, whole; what to report, if it is time."""
+        nbytes = HEADER_BYTES + header.payload_bytes
+        seen = self._seen
+        if seen is None:
+            seen = self._seen = _Seen(now_s, -nbytes)  # the first one came before we looked at the clock
+        last_s = self._last_s.get(connection)
+        self._last_s[connection] = now_s
+        seen.nbytes += nbytes
+        if header.payload_bytes >= self.options.min_chunk_bytes and header.follows and last_s is not None:
+            # Connections are busy at the same time: the time that any of them was counts once.
+            seen.busy_s += max(0.0, now_s - max(last_s, self._covered_s))
+            self._covered_s = now_s
+            seen.full_bytes += nbytes
+            seen.full_chunks += 1
+        self._note_delay(seen, header, nbytes, now_s)
+        return self._report(seen, header, now_s)
+
+    def _note_delay(self, seen: _Seen, header: FrameHeader, nbytes: int, now_s: float) -> None:
+        delay_s = self._clock.delay_s(header.sent_us, now_s)
+        if delay_s is None:
+            return
+        if header.payload_bytes >= self.options.min_chunk_bytes and delay_s > 0:
+            seen.ratios_bps.append(8.0 * nbytes / delay_s)
+        if header.follows or (nbytes > SMALL_FRAME_BYTES and self._rate_bps is None):
+            return  # it waited behind others, or nobody knows how long its bytes take
+        latency_s = max(0.0, delay_s - (8.0 * nbytes / self._rate_bps if self._rate_bps else 0.0))
+        seen.latency_s = latency_s if seen.latency_s is None else min(seen.latency_s, latency_s)
+
+    def _report(self, seen: _Seen, header: FrameHeader, now_s: float) -> LinkSample | None:
+        ends_train = header.kind is FrameKind.PROBE and header.index == header.chunks - 1
+        elapsed_s = now_s - seen.since_s
+        if elapsed_s < self.options.report_s and not ends_train:
+            return None
+        train = header.round if ends_train else 0
+        if self.options.estimator == "delays":
+            rate_bps = _mean(seen.ratios_bps) if len(seen.ratios_bps) >= self.options.chunks else None
+        else:
+            enough = seen.full_chunks >= self.options.chunks and seen.busy_s > 0
+            rate_bps = 8.0 * seen.full_bytes / seen.busy_s if enough else None
+        if rate_bps is not None:
+            self._rate_bps = rate_bps
+            self._seen = _Seen(now_s)
+            return LinkSample(rate_bps, True, max(seen.full_chunks, len(seen.ratios_bps)), seen.latency_s, train)
+        sample = None
+        if elapsed_s >= self.options.report_s:
+            sample = LinkSample(8.0 * seen.nbytes / elapsed_s, False, seen.full_chunks, seen.latency_s, train)
+        kept = _Seen(now_s) if elapsed_s > STALE_S else seen  # a few gaps are worth keeping for the next report
+        self._seen = _Seen(
+            now_s, 0, kept.full_bytes, kept.full_chunks, kept.busy_s, kept.ratios_bps[-self.options.chunks :]
+        )
+        return sample
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+class LinkMeters:
+    """All links into one site."""
+
+    def __init__(self, options: MeasuringOptions | None = None) -> None:
+        self.options, self.clock = options or MeasuringOptions(), ClockOffset()
+        self._meters: dict[int, LinkMeter] = {}
+
+    def arrived(self, peer: int, connection: Hashable, header: FrameHeader, now_s: float) -> LinkSample | None:
+        """A frame from a peer is here."""
+        if peer not in self._meters:
+            self._meters[peer] = LinkMeter(self.options, self.clock)
+        return self._meters[peer].arrived(connection, header, now_s)
