@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.deadlines import Deadlines
-from tradewind.control.view import NetworkView
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
@@ -148,16 +147,6 @@ def test_a_message_at_the_wrong_time_ends_the_run_and_not_the_process() -> None:
     controller = gathered()
     told = said(controller.received("a", m.Finished(7, 1), 0.0))
     assert told["b"] == [m.Closing("'a' finished round 7, which is not running", "a")]
-
-
-def test_measurements_change_the_network_slowly_and_plans_when_it_matters() -> None:
-    view = NetworkView(MESH)
-    view.measured("a", "b", 1.1e8, 1.0)
-    assert view.generation == 0 and view.confidence("a", "b") == 1 and view.age_s("a", "b", 3.0) == 2.0
-    view.measured("a", "b", 0.05e8, 2.0)
-    assert view.generation == 1
-    assert view.network.link("a", "b").bandwidth_bps == pytest.approx(1.1e8 - 0.3 * 1.05e8)
-    assert view.network.link("b", "a").bandwidth_bps == 1e8
 
 
 def test_deadlines_follow_from_one_setting() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tradewind.errors import BadOption
 
@@ -13,6 +14,10 @@ class Awareness:
 
     measure: bool = True
     """Whether links are measured and plans follow them (ENABLE_AWARENESS)."""
+    estimator: Literal["arrivals", "delays"] = "arrivals"
+    """How: by the time between chunks that follow each other, or by NetStorm's Eq. (17)."""
+    min_chunk_bytes: int = 8 * 1024
+    """Smaller chunks say nothing about a link (PROBE_CHUNK_SIZE)."""
     update_time_s: float = 5.0
     """Plans are looked at again every so often (UPDATE_TIME)."""
     significant_change: float = 0.2

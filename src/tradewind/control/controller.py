@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 from tradewind.control.lanes import Lane, Step, disagreement, waiting_for_everybody
 from tradewind.control.options import ControlOptions
-from tradewind.control.plans import Plans
+from tradewind.control.plans import PlanMade, Plans, PlanWanted
+from tradewind.control.updating import Updating
 from tradewind.control.view import NetworkView, unknown_network
 from tradewind.errors import InternalError, TradewindError
 from tradewind.planning.plan import plan_to_json
@@ -48,7 +49,7 @@ class Disconnect:
     worker: str
 
 
-Action = Send | Disconnect
+Action = Send | Disconnect | PlanWanted
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class _Round:
     lane: int
     step: Step
     sites: frozenset[str]
+    nbytes: int
     finished: set[str] = field(default_factory=set)
 
 
@@ -78,6 +80,7 @@ class Controller:
         self._rounds: dict[int, _Round] = {}
         self._next_round = 0
         self._plans: Plans | None = None
+        self._updating: Updating | None = None
         self._knows: dict[str, set[int]] = {}
         self._actions: list[Action] = []
 
@@ -91,8 +94,10 @@ class Controller:
         times = [heard + self.deadlines.silence_s for heard in self._heard_s.values()]
         times += [at for lane in self._lanes.values() for at in lane.timers.values()]
         times += [lane.since_s + self.deadlines.straggler_s for lane in self._lanes.values() if lane.ready]
-        if self._plans is None:
+        if self._updating is None:
             times.append(self._began_s + self.deadlines.gather_s)
+        else:
+            times.append(self._updating.wake_at_s)
         return min(times, default=float("inf"))
 
     def tick(self, now_s: float) -> list[Action]:
@@ -110,6 +115,17 @@ class Controller:
             )
         for number in sorted(self._lanes):
             self._tick_lane(number, self._lanes[number], now_s)
+        if self._updating is not None and not self.closed:
+            self._actions += self._updating.tick(now_s)
+            for worker, explore in self._updating.explorations(now_s):
+                self._send(worker, explore)
+        return self._actions
+
+    def planned(self, made: PlanMade, now_s: float) -> list[Action]:
+        """A plan that was wanted is there."""
+        self._actions = []
+        if self._updating is not None and not self.closed:
+            self._updating.planned(made, now_s)
         return self._actions
 
     def connected(self, worker: str, now_s: float) -> list[Action]:
@@ -135,13 +151,13 @@ class Controller:
             case m.Heartbeat(sent_s):
                 self._send(worker, m.HeartbeatSeen(sent_s, now_s))
             case m.Join() if worker not in self._joined:
-                self._join(worker, message)
+                self._join(worker, message, now_s)
             case m.Ready() if self._plans is not None and message.lane < MAX_LANES:
                 self._ready(worker, message, now_s)
             case m.Finished(number, _):
                 self._finished(worker, number, now_s)
-            case m.Measured() if self._plans is not None and message.peer in self._joined:
-                self._plans.view.measured(message.peer, worker, message.bandwidth_bps, now_s)
+            case m.Measured() if self._updating is not None and message.peer in self._joined:
+                self._updating.measured(worker, message, now_s)
             case m.Trouble(peer, reason):
                 self._close(f"{worker!r} cannot go on with {peer!r}: {reason}", lost=peer)
             case m.Leave(reason):
@@ -166,7 +182,7 @@ class Controller:
 
     # --- membership --------------------------------------------------------------------------------------------
 
-    def _join(self, worker: str, message: m.Join) -> None:
+    def _join(self, worker: str, message: m.Join, now_s: float) -> None:
         network = self.options.network
         if network is not None and worker not in network.index:
             self._refuse(worker, f"{worker!r} is not a site of network {network.name!r}.")
@@ -181,9 +197,8 @@ class Controller:
         try:
             known = unknown_network(workers) if network is None else network.subnetwork(workers)
             view = NetworkView(known, is_guess=network is None)
-            self._plans = Plans(
-                view, self.options.chosen_planner, dict(self.options.planner_options), self.options.plan
-            )
+            self._plans = Plans(view, self.options.planner, dict(self.options.planner_options), self.options.plan)
+            self._updating = Updating(self._plans, self.options.awareness, now_s)
         except TradewindError as error:
             self._close(str(error))
             return
@@ -347,12 +362,15 @@ class Controller:
         plan = self._plans.by_version[version]
         round_ = self._next_round
         self._next_round += 1
-        self._rounds[round_] = _Round(number, step, frozenset(plan.sites))
+        self._rounds[round_] = _Round(number, step, frozenset(plan.sites), operation.items * operation.item_bytes)
         floor = min(self._rounds)
         for worker in plan.sites:
-            if version not in self._knows.setdefault(worker, set()):
-                self._knows[worker].add(version)
-                self._send(worker, m.PlanChanged(version, plan_to_json(plan, indent=0).encode()))
+            known = self._knows.setdefault(worker, set())
+            if version not in known:
+                forget = self._plans.obsolete(known)
+                known.difference_update(forget)
+                known.add(version)
+                self._send(worker, m.PlanChanged(version, plan_to_json(plan, indent=0).encode(), forget))
             iteration = ready[worker].iteration if worker in ready else 0
             start = m.Start(round_, version, number, iteration, order, weights, operation, floor, staleness)
             self._send(worker, start)
@@ -368,6 +386,8 @@ class Controller:
         del self._rounds[number]
         for site in sorted(round_.sites):
             self._send(site, m.Commit(number))
+        if self._updating is not None:
+            self._updating.carried(round_.nbytes, len(round_.step.members))
         self._part_ended(round_.step, now_s)
 
     def _part_ended(self, step: Step, now_s: float) -> None:

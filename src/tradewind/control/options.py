@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
 from tradewind.network import Network
 from tradewind.planning.plan import Plan
@@ -26,8 +27,4 @@ class ControlOptions:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     seed: int = 0
-
-    @property
-    def chosen_planner(self) -> str:
-        """Without a network nothing can be optimised: equal shares on every member."""
-        return self.planner or ("multi-star" if self.network is None else "optimal")
+    awareness: Awareness = field(default_factory=Awareness)

@@ -49,6 +49,7 @@ class Updating:
         self._under_way = 0
         self._budget_bytes = 0.0
         self._train = 0
+        self._explored_s = now_s
 
     @property
     def wake_at_s(self) -> float:
@@ -96,8 +97,10 @@ class Updating:
         """Trains of probes to send now, and by whom, as far as the budget goes."""
         options = self.options
         cost_bytes = options.probe_chunk_bytes * (options.probe_chunks + 1)
-        if not options.measure or self._budget_bytes < cost_bytes:
+        due = now_s >= self._explored_s + options.update_time_s
+        if not (options.measure and due) or self._budget_bytes < cost_bytes:
             return []
+        self._explored_s = now_s
         found: list[tuple[str, m.Explore]] = []
         sending: set[str] = set()
         receiving: set[str] = set()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tradewind.engine.arithmetic import Arithmetic
-from tradewind.engine.events import OpenRound
+from tradewind.engine.events import Explore, OpenRound
 from tradewind.engine.layout import lay_out
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.planning.plan import Plan, plan_from_json
@@ -98,7 +98,7 @@ class Joined:
     roster: m.Roster
 
 
-Effect = SendControl | Open | Succeeded | Failed | Close | Forget | Joined
+Effect = Explore | SendControl | Open | Succeeded | Failed | Close | Forget | Joined
 
 
 @dataclass(slots=True)
@@ -175,9 +175,13 @@ class Client:
             case m.Roster(workers):
                 self.numbers = {address.site: number for number, address in enumerate(workers)}
                 return [Joined(message)]
-            case m.PlanChanged(version, plan):
+            case m.PlanChanged(version, plan, forget):
+                for old in forget:
+                    self._plans.pop(old, None)
                 self._plans[version] = plan_from_json(plan, f"plan version {version}")
                 return []
+            case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
+                return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
             case m.Start():
                 return self._start(message)
             case m.Commit(round_):

@@ -42,16 +42,26 @@ class WanTimes:
 
 
 def run_inproc(
-    network: Network, body: Callable[[Group], T], shape: ShapedNetwork | None = None, **options: object
+    network: Network, body: Callable[[Group], T], shape: ShapedNetwork | None = None, /, **options: object
 ) -> list[T]:
-    """Run `body` on a rank at every site; what it returned, in the order of sites. Raises the first error of any."""
+    """Run `body` on a rank at every site; what it returned, in the order of sites. Raises the first error of any.
+
+    With `network=None` among the options nobody is told what the network is like.
+    """
     with listen_on(LOOPBACK, 0) as probe:
         address = f"{LOOPBACK}:{probe.getsockname()[1]}"
     shaped = shape or ShapedNetwork(network)
     secret = secrets.token_hex(16)
 
     def rank_at(rank: int) -> T:
-        given = {"secret": secret, "network": network, "connections": 1, "shape": shaped, **options}
+        given = {
+            "name": network.names[rank],
+            "secret": secret,
+            "network": network,
+            "connections": 1,
+            "shape": shaped,
+            **options,
+        }
         with connect(address, rank, len(network), **given) as group:  # type: ignore[arg-type]
             answer = body(group)
             group.barrier()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import socket
 import threading
 import time
 
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
+from tradewind.control.plans import PlanWanted
 from tradewind.errors import BadFrame, TradewindError
 from tradewind.runtime.addresses import listen_on
 from tradewind.runtime.listener import Listener
@@ -37,7 +39,9 @@ class ControlServer:
         self.host = host
         self._listener = Listener(sock, credentials, options.deadlines.handshake_s, self._serve)
         self.port = self._listener.port
-        threading.Thread(target=self._watch, name="tradewind-control-time", daemon=True).start()
+        self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
+        for target, name in ((self._watch, "control-time"), (self._make_plans, "control-plans")):
+            threading.Thread(target=target, name=f"tradewind-{name}", daemon=True).start()
 
     @property
     def over(self) -> str | None:
@@ -62,6 +66,7 @@ class ControlServer:
             for sock in self._sockets.values():
                 hang_up(sock)
             self._changed.notify_all()
+        self._wanted.put(None)
         self._listener.close()
 
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
@@ -107,6 +112,9 @@ class ControlServer:
     def _do(self, actions: list[Action], strangers: dict[str, socket.socket] | None = None) -> None:
         """Carry actions out; who is refused may not be one of ours."""
         for action in actions:
+            if isinstance(action, PlanWanted):
+                self._wanted.put(action)
+                continue
             sock = (strangers or {}).get(action.worker) or self._sockets.get(action.worker)
             if sock is None:
                 continue
@@ -119,6 +127,14 @@ class ControlServer:
                         sock.shutdown(socket.SHUT_WR)
                     if self._sockets.get(worker) is sock:
                         del self._sockets[worker]
+
+    def _make_plans(self) -> None:
+        """New plans for a changed network, beside everything else: nobody waits for them."""
+        while (wanted := self._wanted.get()) is not None:
+            made = wanted.make()
+            with self._changed:
+                self._do(self._controller.planned(made, time.monotonic()))
+                self._changed.notify_all()
 
     def _watch(self) -> None:
         with self._changed:

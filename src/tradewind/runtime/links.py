@@ -20,7 +20,7 @@ from tradewind.engine.payload import RoundPayload
 from tradewind.errors import BadFrame
 from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import hang_up, receive_header, receive_into, send_all
-from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameKind, encode_header
+from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
 
 SCRATCH_BYTES = 256 * 1024
 
@@ -30,6 +30,14 @@ class Host(Protocol):
 
     def tell(self, *events: ev.Event) -> list[Action]:
         """Let the engine handle events; everything but a `Receive` is being taken care of."""
+        ...
+
+    def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
+        """A whole frame is here."""
+        ...
+
+    def stamp_us(self) -> int:
+        """The time for frames that leave now."""
         ...
 
     def payload_of(self, round_: int) -> RoundPayload | None:
@@ -87,6 +95,7 @@ class Link:
                     action = next(action for action in actions if isinstance(action, Receive))
                     self._receive_payload(action)
                     host.tell(ev.Received(action))
+                host.arrived(self.peer, self, header)
         except BadFrame as error:
             host.link_broke(self.peer, str(error))
         except OSError as error:
@@ -132,7 +141,7 @@ class Link:
             while (action := self._outbox.get()) is not None:
                 body = host.bytes_to_send(action)
                 if body is not None:
-                    self._send_frame(encode_header(action.header), body)
+                    self._send_frame(encode_header(action.header, host.stamp_us()), body)
                     self.moved += 1
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:

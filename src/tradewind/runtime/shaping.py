@@ -21,6 +21,8 @@ from tradewind.wire.frames import HEADER_BYTES
 
 UNUSED_LINK_BPS = 1e9
 """For acknowledgements on the way back of a link that exists one way only."""
+SLACK_S = 2e-3
+"""A sender that wakes up so late was waiting, on a real link, in the kernel's queue: the link has lost nothing."""
 
 
 class ShapedNetwork:
@@ -49,7 +51,8 @@ class ShapedNetwork:
                 return leaves_s, leaves_s + float(network.latency_s[j, i])
             leaves_s = now_s
             for resource in resources_of(network, i, j):
-                free_s = max(now_s, self._free_s.get(resource, 0.0)) + 8.0 * nbytes / self._capacities[resource]
+                free_s = self._free_s.get(resource, 0.0)
+                free_s = (free_s if now_s - free_s < SLACK_S else now_s) + 8.0 * nbytes / self._capacities[resource]
                 self._free_s[resource] = free_s
                 leaves_s = max(leaves_s, free_s)
             return leaves_s, leaves_s + float(network.latency_s[i, j])

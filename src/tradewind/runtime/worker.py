@@ -8,6 +8,7 @@ operations end with the same error, their inputs as they were, and every connect
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import queue
 import socket
@@ -22,6 +23,7 @@ from tradewind.engine.actions import Action, Combine, PeerFaulty, Receive, Relea
 from tradewind.engine.arithmetic import Array
 from tradewind.engine.client import Client, Close, Effect, Failed, Forget, Joined, Open, Outcome, SendControl, Succeeded
 from tradewind.engine.engine import Engine
+from tradewind.engine.measuring import LinkMeters, MeasuringOptions
 from tradewind.engine.payload import RoundPayload
 from tradewind.errors import BadFrame, InternalError, PeerLost, RemoteFault, TradewindError
 from tradewind.runtime.addresses import HostPort
@@ -31,13 +33,15 @@ from tradewind.runtime.pool import Pool
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
 from tradewind.runtime.sockets import call, hang_up, shorten_queue
 from tradewind.wire import messages as m
-from tradewind.wire.frames import FrameReader
+from tradewind.wire.frames import FrameHeader, FrameReader
 from tradewind.wire.handshake import Credentials, Peer
 from tradewind.wire.messages import decode_message, encode_message
 
 log = logging.getLogger("tradewind.runtime")
 
 READ_BYTES = 64 * 1024
+CLOCK_READINGS = 4
+"""Heartbeats at the start, to compare clocks; the one that is answered most quickly counts."""
 Ended = Callable[[TradewindError | Outcome], None]
 """Called when an operation ends, with its error or what came of it."""
 
@@ -67,6 +71,7 @@ class Worker:
         connections: Callable[[str], int] = lambda _: 1,
         slow_links: bool = False,
         shape: ShapedNetwork | None = None,
+        measuring: MeasuringOptions | None = None,
     ) -> None:
         self.credentials, self.deadlines = credentials, deadlines
         self.site = credentials.site
@@ -90,6 +95,8 @@ class Worker:
         self._payloads: dict[int, RoundPayload] = {}
         self._operations: dict[int, _Submitted] = {}
         self._closed = threading.Event()
+        self._measures, self._meters = measuring is not None, LinkMeters(measuring)
+        self._meters_lock = threading.Lock()
 
     # --- starting and ending -------------------------------------------------------------------------------------
 
@@ -168,9 +175,14 @@ class Worker:
                 case Joined(roster):
                     self._roster = roster.workers
                     self._engine = Engine(self.credentials.number, self._client.numbers[self.site])
+                    for _ in range(CLOCK_READINGS):
+                        self._say(m.Heartbeat(time.monotonic()))
                     self.joined.set()
                 case Open():
                     self._open(effect)
+                case ev.Explore(peer):
+                    self._connect(peer, calls=True)
+                    self.tell(effect)
                 case Close(round_):
                     if self._engine is not None:
                         self.tell(ev.CloseRound(round_))
@@ -209,6 +221,8 @@ class Worker:
                 self._heard_s = time.monotonic()
                 for _, payload in reader.feed(data):
                     message = decode_message(payload)
+                    if isinstance(message, m.HeartbeatSeen):
+                        self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
                     with self._lock:
                         effects = self._client.handle(message)
                     self._carry_out(effects)
@@ -249,11 +263,11 @@ class Worker:
 
     # --- data connections --------------------------------------------------------------------------------------
 
-    def _connect(self, peer: int) -> None:
-        """Have a connection to a peer; the one with the lower number calls."""
+    def _connect(self, peer: int, calls: bool = False) -> None:
+        """Have a connection to a peer; the one with the lower number calls, unless only the other one needs it."""
         assert self._engine is not None
         with self._lock:
-            if peer in self._dialled or self._engine.site > peer:
+            if peer in self._dialled or peer in self._links or (self._engine.site > peer and not calls):
                 return
             self._dialled.add(peer)
         threading.Thread(target=self._dial, args=(peer,), name=f"tradewind-dial-{peer}", daemon=True).start()
@@ -336,6 +350,20 @@ class Worker:
                 self.keep(action.into, len(self._buffers[action.parts[0]]))
             payload.combine(action, self._buffers)
         self.tell(ev.Combined(action))
+
+    def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
+        """A whole frame is here: measure its link."""
+        if not self._measures:
+            return
+        with self._meters_lock:
+            sample = self._meters.arrived(peer, connection, header, time.monotonic())
+        if sample is not None:
+            there = self._roster[peer].site
+            self._say(m.Measured(there, **dataclasses.asdict(sample)))
+
+    def stamp_us(self) -> int:
+        """The time for frames that leave now."""
+        return self._meters.clock.stamp_us(time.monotonic())
 
     def payload_of(self, round_: int) -> RoundPayload | None:
         """The arrays of a round."""

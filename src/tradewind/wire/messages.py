@@ -176,6 +176,8 @@ class PlanChanged(_Message, frozen=True):
     version: Count
     plan: bytes
     """The plan's JSON."""
+    forget: tuple[Count, ...] = ()
+    """Versions that no round will start with any more."""
 
 
 class Start(_Message, frozen=True):

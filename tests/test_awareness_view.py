@@ -1,0 +1,188 @@
+"""What the controller makes of measurements: estimates, snapshots, plans made anew, links explored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.control.awareness import Awareness
+from tradewind.control.plans import Plans
+from tradewind.control.updating import Updating
+from tradewind.control.view import NetworkView, unknown_network
+from tradewind.errors import BadOption
+from tradewind.network import Network, Site
+from tradewind.wire import messages as m
+
+MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
+MEGABYTE = 10**6
+
+
+def links(network: Network) -> list[tuple[str, str]]:
+    return [(link.src, link.dst) for link in network.links]
+
+
+@given(st.floats(1e6, 1e9), st.lists(st.floats(-0.1, 0.1), min_size=12, max_size=12))
+def test_an_estimate_follows_a_change_within_three_updates(rate: float, noise: list[float]) -> None:
+    view = NetworkView(MESH)
+    for k, off in enumerate(noise):
+        view.measured("a", "b", rate * (1 + off), 0.5 * k)
+    seen = view.estimate("a", "b", 6.0)
+    assert seen.bandwidth_bps == pytest.approx(rate, rel=0.101)
+    assert (seen.origin, seen.count) == ("measured", 12) and seen.age_s == pytest.approx(0.5)
+
+
+def test_one_measurement_far_off_is_noise_and_two_are_a_change() -> None:
+    view = NetworkView(MESH)
+    for k in range(5):
+        view.measured("a", "b", 1e8, 0.5 * k)
+    view.measured("a", "b", 2e7, 2.5)
+    assert view.estimate("a", "b", 2.5).bandwidth_bps > 0.7e8
+    view.measured("a", "b", 2e7, 3.0)
+    assert view.estimate("a", "b", 3.0).bandwidth_bps == pytest.approx(2e7, rel=0.2)
+
+
+def test_what_a_link_carried_while_it_was_idle_raises_and_never_lowers() -> None:
+    view = NetworkView(MESH)
+    view.measured("a", "b", 1e6, 1.0, full=False)
+    assert view.estimate("a", "b", 1.0).bandwidth_bps == 1e8
+    view.measured("a", "b", 2e8, 2.0, full=False)
+    assert view.estimate("a", "b", 2.0).bandwidth_bps == 2e8
+    assert view.estimate("a", "b", 2.0).origin == "at least"
+
+
+def test_a_full_nic_is_not_taken_for_slow_links() -> None:
+    sites = [Site("a", egress_bps=1e8), Site("b"), Site("c")]
+    view = NetworkView(Network("nic", sites, 1e8 * (1 - np.eye(3))))
+    for k in range(6):
+        view.measured("a", "b", 5e7, 0.5 * k)
+        view.measured("a", "c", 5e7, 0.5 * k)
+    assert view.estimate("a", "c", 3.0).bandwidth_bps > 0.9e8, "together they fill the NIC"
+    for k in range(6, 12):
+        view.measured("a", "b", 5e6, 0.5 * k)
+        view.measured("a", "c", 5e7, 0.5 * k)
+    assert view.estimate("a", "b", 6.0).bandwidth_bps < 2e7, "the NIC has room, and the link is slow"
+
+
+def test_links_that_the_network_does_not_have_stay_out_of_it() -> None:
+    sparse = Network("line", [Site(n) for n in "abc"], [[0, 1e8, 0], [1e8, 0, 1e8], [0, 1e8, 0]])
+    view = NetworkView(sparse)
+    view.measured("a", "c", 1e9, 1.0)
+    view.take()
+    assert links(view.network) == links(sparse)
+
+
+def test_latency_is_the_least_that_was_seen_and_may_grow_slowly() -> None:
+    view = NetworkView(MESH)
+    for latency_s in (0.03, 0.05, 0.02, 0.9):
+        view.measured("a", "b", 1e8, 1.0, latency_s=latency_s)
+    assert 0.02 <= view.estimate("a", "b", 1.0).latency_s < 0.07
+
+
+def test_an_unknown_network_is_planned_with_when_most_of_it_was_measured() -> None:
+    view = NetworkView(unknown_network(("a", "b", "c", "d")), is_guess=True)
+    plans = Plans(view, None, {})
+    members = ("a", "b", "c", "d")
+    assert plans.by_version[plans.plan_for(members, MEGABYTE)].planner == "multi-star"
+    updating = Updating(plans, Awareness(), 0.0)
+    pairs = links(view.network)
+    for place, (src, dst) in enumerate(pairs[:-1]):
+        updating.measured(dst, m.Measured(src, 1e7 * (1 + place)), 1.0)
+    (wanted,) = updating.tick(updating.wake_at_s)
+    assert wanted.planner == "optimal"
+    measured = [1e7 * (1 + place) for place in range(len(pairs) - 1)]
+    assert wanted.network.link(*pairs[-1]).bandwidth_bps == pytest.approx(np.median(measured)), "like the others"
+    updating.planned(wanted.make(), 2.0)
+    assert plans.by_version[plans.plan_for(members, MEGABYTE)].planner == "optimal"
+
+
+def test_on_one_machine_nothing_is_planned_anew() -> None:
+    """Rates of many Gbps are those of processors."""
+    view = NetworkView(unknown_network(("a", "b", "c")), is_guess=True)
+    plans = Plans(view, None, {})
+    plans.plan_for(("a", "b", "c"), MEGABYTE)
+    updating = Updating(plans, Awareness(), 0.0)
+    for place, (src, dst) in enumerate(links(view.network)):
+        updating.measured(dst, m.Measured(src, 1e10 * (1 + place)), 1.0)
+    assert updating.tick(1e3) == [] and view.is_guess
+
+
+def changed(**options: float) -> tuple[Plans, Updating]:
+    plans = Plans(NetworkView(MESH), "optimal", {})
+    plans.plan_for(("a", "b", "c"), MEGABYTE)
+    return plans, Updating(plans, Awareness(**options), 0.0)  # type: ignore[arg-type]
+
+
+def test_a_significant_change_is_planned_for_at_once_and_a_small_one_when_it_is_time() -> None:
+    _, updating = changed(update_time_s=5.0, significant_change=0.2)
+    updating.measured("b", m.Measured("a", 0.9e8), 1.0)
+    assert updating.tick(1.6) == []
+    assert len(updating.tick(5.1)) == 1, "10%, after the update time"
+    _, updating = changed(update_time_s=5.0, significant_change=0.2)
+    updating.measured("b", m.Measured("a", 0.5e8), 1.0)
+    assert len(updating.tick(1.6)) == 1, "50%, soon"
+
+
+def test_a_plan_that_is_hardly_better_is_not_worth_a_change() -> None:
+    plans, updating = changed(min_gain=0.05)
+    version = plans.plan_for(("a", "b", "c"), MEGABYTE)
+    updating.measured("b", m.Measured("a", 0.97e8), 1.0)
+    (wanted,) = updating.tick(6.0)
+    updating.planned(wanted.make(), 6.1)
+    assert plans.plan_for(("a", "b", "c"), MEGABYTE) == version and updating.updates[-1].version is None
+    for k in range(8):
+        updating.measured("b", m.Measured("a", 0.1e8), 7.0 + k)
+    (wanted,) = updating.tick(20.0)
+    updating.planned(wanted.make(), 20.1)
+    assert plans.plan_for(("a", "b", "c"), MEGABYTE) > version and updating.updates[-1].gain > 0.05
+
+
+def test_one_plan_is_made_at_a_time_and_none_that_nobody_uses() -> None:
+    plans, updating = changed()
+    updating.measured("b", m.Measured("a", 0.3e8), 1.0)
+    (wanted,) = updating.tick(2.0)
+    for k in range(4):
+        updating.measured("b", m.Measured("a", 1.2e8), 3.0 + k)
+    assert updating.tick(8.0) == []
+    updating.planned(wanted.make(), 9.0)
+    assert updating.tick(15.0) == [], "no round has run since"
+    plans.plan_for(("a", "b", "c"), MEGABYTE)
+    for k in range(4):
+        updating.measured("b", m.Measured("a", 0.4e8), 16.0 + k)
+    assert len(updating.tick(30.0)) == 1
+
+
+def test_versions_that_nobody_starts_with_are_forgotten() -> None:
+    plans, _ = changed()
+    key = plans.wanted()[0].key
+    first = plans.plan_for(("a", "b", "c"), MEGABYTE)
+    for _ in range(200):
+        newest = plans.adopt(key, plans.by_version[plans.plan_for(("a", "b", "c"), MEGABYTE)])
+    assert len(plans.by_version) <= 65 and newest == first + 200
+    assert plans.obsolete({first, newest}) == (first,)
+
+
+def test_links_that_carry_nothing_are_explored_within_the_budget() -> None:
+    _, updating = changed(explore_share=0.02, update_time_s=5.0)
+    assert updating.explorations(100.0) == [], "no rounds, no budget"
+    updating.carried(50 * MEGABYTE, 3)
+    explored = updating.explorations(100.0)
+    spent = sum(message.chunks * message.chunk_bytes for _, message in explored)
+    assert 0 < spent <= 0.02 * 2 * 2 * 50 * MEGABYTE
+    assert len({src for src, _ in explored}) == len({x.peer for _, x in explored}) == len(explored)
+    assert updating.explorations(101.0) == [], "not before the next update"
+
+
+def test_switched_off_nothing_is_learned() -> None:
+    plans, updating = changed(measure=False)
+    updating.measured("b", m.Measured("a", 1e6), 1.0)
+    updating.carried(50 * MEGABYTE, 3)
+    assert updating.tick(1e3) == [] and updating.explorations(1e3) == []
+    assert plans.view.estimate("a", "b", 1.0).count == 0
+
+
+@pytest.mark.parametrize("bad", [{"update_time_s": 0.0}, {"explore_share": 0.9}, {"probe_chunks": 1}])
+def test_switches_that_make_no_sense_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(BadOption):
+        Awareness(**bad)  # type: ignore[arg-type]
