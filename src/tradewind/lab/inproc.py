@@ -55,7 +55,6 @@ def run_inproc(
 
     def rank_at(rank: int) -> T:
         given = {
-            "name": network.names[rank],
             "secret": secret,
             "network": network,
             "connections": 1,

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 from tradewind.control import ControlOptions
+from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.engine.arithmetic import Array, check_operation, name_dtype, storage_of
 from tradewind.engine.client import Outcome
+from tradewind.engine.measuring import MeasuringOptions
 from tradewind.engine.payload import same_memory
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
@@ -233,6 +235,7 @@ def connect(
     connections: int | None = None,
     patience_s: float = DEFAULT_PATIENCE_S,
     straggler_s: float | None = None,
+    awareness: Awareness | None = None,
     shape: ShapedNetwork | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> Group:
@@ -242,8 +245,9 @@ def connect(
     controller` does. What concerns the whole run (`network` to `policy_options`) counts where the controller runs. The
     secret comes from the argument or the environment variable TRADEWIND_SECRET. Data connections listen on loopback
     unless `bind` or `interface` says otherwise. `patience_s` is how long a silence may be before somebody is lost;
-    every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member. Where
-    the controller runs, `listening` is called with its address before anybody else is needed. `shape` makes data
+    every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
+    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Where the
+    controller runs, `listening` is called with its address before anybody else is needed. `shape` makes data
     connections behave like a network's (see `lab`); a process by itself takes it from the file that TRADEWIND_SHAPE
     names, and its name, if none is given, too.
     """
@@ -253,19 +257,30 @@ def connect(
     name = _name(rank, world, name, network, shape)
     address, deadlines = HostPort.parse(controller), Deadlines(patience_s, straggler_s)
     credentials = Credentials(run, name, find_secret(secret))
+    aware = awareness or Awareness()
     bound, advertised = choose_addresses(bind, interface, advertise)
     server = None
     if rank == 0 and embed:
         given = plan_from_json(Path(plan).read_bytes(), str(plan)) if isinstance(plan, str | Path) else plan
         options = ControlOptions(
-            world, network, given, planner, planner_options or {}, policy, policy_options or {}, deadlines
+            world,
+            network,
+            given,
+            planner,
+            planner_options or {},
+            policy,
+            policy_options or {},
+            deadlines,
+            awareness=aware,
         )
         control = Credentials(run, f"controller of {name}", credentials.secret)
         server = ControlServer(address.host, address.port, control, options)
         address = HostPort(address.host, server.port)
         if listening is not None:
             listening(str(address))
-    worker = Worker(credentials, deadlines, _connections(name, network, connections), network is not None, shape)
+    measuring = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks) if aware.measure else None
+    counts = _connections(name, network, connections)
+    worker = Worker(credentials, deadlines, counts, network is not None, shape, measuring)
     try:
         worker.start(address, listen_on(bound, 0), advertised, rank)
         if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):
