@@ -27,3 +27,13 @@ def collectives() -> dict[str, list[str]]:
 @pytest.mark.parametrize("check", checks_of("torch_checks_collectives"))
 def test_collectives(check: str, collectives: dict[str, list[str]]) -> None:
     assert collectives.get(check, "it never ran") == [], collectives.get("launch")
+
+
+@pytest.fixture(scope="module")
+def training() -> dict[str, list[str]]:
+    return launch("torch_checks_training", 4)
+
+
+@pytest.mark.parametrize("check", checks_of("torch_checks_training"))
+def test_training(check: str, training: dict[str, list[str]]) -> None:
+    assert training.get(check, "it never ran") == [], training.get("launch")

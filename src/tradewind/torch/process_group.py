@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
 
 from tradewind.runtime.group import Group
-from tradewind.torch.channel import Channel, callback_depth
+from tradewind.torch.channel import Channel
+from tradewind.torch.futures import callback_depth
 from tradewind.torch.tensors import Staged, check_mean, is_ours, operation_of, pack
 from tradewind.torch.work import ReduceWork
 
@@ -67,8 +68,9 @@ class TradewindGroup(ProcessGroup):
                 check_mean(tensor)
         tensors = list(tensors)
         parts: list[Staged] = pack(tensors) if self._size > 1 else []
-        work = ReduceWork(tensors, parts, self._timeout.total_seconds())
-        self._channel(callback_depth()).submit(work, parts, op)
+        channel = self._channel(callback_depth())
+        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer)
+        channel.submit(work, parts, op)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -132,7 +134,7 @@ class TradewindGroup(ProcessGroup):
     def leave(self) -> None:
         """Close the runs of this group; the inner one stays."""
         with self._channels_lock:
-            channels, self._channels = list(self._channels.values()), {}
+            channels = list(self._channels.values())
         for channel in channels:
             channel.close()
 

@@ -1,16 +1,12 @@
 """What an all-reduce returns: a `Work` to wait for, and a future for those who want to be called back.
 
-Callbacks may block: PowerSGD waits for another all-reduce inside one. So futures are completed by a thread of their
-own, never by one that moves bytes. They are completed in the order in which they were asked for, the same on all
-ranks, and what a callback asks for travels on a run of its own (see `channel`): otherwise ranks could ask for the same
-operations in different orders, and wait for each other.
+Its future is completed by a thread of its own (`futures`), never by one that moves bytes: callbacks may block.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +14,7 @@ import torch
 from torch.distributed import DistBackendError, Work
 
 from tradewind.errors import PeerLost, RemoteFault, TradewindError
+from tradewind.torch.futures import Completer, OrderedFuture
 from tradewind.torch.tensors import Staged, copy_stream
 
 
@@ -28,38 +25,27 @@ class RunLost(PeerLost, DistBackendError):
 class ReduceWork(Work):
     """An all-reduce that is under way; its tensors are reduced in place."""
 
-    def __init__(self, tensors: list[torch.Tensor], parts: list[Staged], timeout_s: float) -> None:
+    def __init__(
+        self, tensors: list[torch.Tensor], parts: list[Staged], timeout_s: float, completer: Completer
+    ) -> None:
         super().__init__()
-        self._tensors, self._parts, self._timeout_s = tensors, parts, timeout_s
+        self._tensors, self._parts, self._timeout_s, self._completer = tensors, parts, timeout_s, completer
+        self._device = parts[0].device if parts else None
         self._open = len(parts)
         self._changed = threading.Condition()
         self._error: TradewindError | None = None
         self._delivered = False
         self._event: Any = None
-        self._future: Any = None
-        self._started: Callable[[ReduceWork], None] | None = None
-
-    # --- for the channel -----------------------------------------------------------------------------------------
-
-    def bind(self, complete_later: Callable[[ReduceWork], None]) -> None:
-        """Who completes the future, when one is wanted; results that have to be copied are copied there in any case."""
-        self._started = complete_later
-        if not all(part.is_direct for part in self._parts):
-            self.get_future()
+        self._future: OrderedFuture | None = None
+        if not all(part.is_direct for part in parts):
+            self.get_future()  # somebody has to copy the result, even if nobody waits
 
     def part_ended(self, error: TradewindError | None) -> None:
-        """One of the parts is reduced, or lost."""
+        """One of the parts is reduced, or lost; for the channel."""
         with self._changed:
             self._open -= 1
             self._error = self._error or error
             self._changed.notify_all()
-
-    def complete(self) -> None:
-        """Wait, and complete the future; in the completing thread."""
-        with contextlib.suppress(TradewindError):
-            self._finish(None)
-        with self._on_copy_stream():
-            self._source.set_result(None)
 
     # --- for PyTorch -----------------------------------------------------------------------------------------------
 
@@ -68,7 +54,7 @@ class ReduceWork(Work):
         limit_s = timeout.total_seconds() or self._timeout_s
         self._finish(limit_s)
         if self._event is not None:
-            torch.cuda.current_stream(self._parts[0].device).wait_event(self._event)
+            torch.cuda.current_stream(self._device).wait_event(self._event)
         return True
 
     def synchronize(self) -> None:
@@ -96,27 +82,25 @@ class ReduceWork(Work):
         """Of no meaning here."""
         raise RuntimeError("an all-reduce has no source rank.")
 
-    def get_future(self) -> Any:
-        """A future of the list of tensors.
-
-        It fails through a callback that raises: an exception that is set from Python ends DDP's reducer in a crash.
-        """
+    def get_future(self) -> OrderedFuture:
+        """A future of the list of tensors."""
         with self._changed:
-            if self._future is not None:
-                return self._future
-            device = self._parts[0].device if self._parts else None
-            self._source = torch.futures.Future(devices=None if device is None else [device])
-            self._future = self._source.then(self._outcome)
-        assert self._started is not None
-        self._started(self)
-        return self._future
+            if self._future is None:
+                self._future = OrderedFuture(self._completer, self._device)
+                self._completer.later(self._complete)
+            return self._future
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _outcome(self, _: Any) -> list[torch.Tensor]:
-        if self._error is not None:
-            raise as_torch_error(self._error)
-        return self._tensors
+    def _complete(self) -> None:
+        assert self._future is not None
+        try:
+            self._finish(None)
+        except TradewindError as error:
+            self._future.fail(error)
+        else:
+            with self._on_copy_stream():
+                self._future.set_result(self._tensors)
 
     def _finish(self, timeout_s: float | None) -> None:
         with self._changed:
@@ -136,8 +120,7 @@ class ReduceWork(Work):
                         self._event = stream.record_event()
 
     def _on_copy_stream(self) -> Any:
-        device = self._parts[0].device if self._parts else None
-        return contextlib.nullcontext() if device is None else _streamed(copy_stream(device))
+        return contextlib.nullcontext() if self._device is None else _streamed(copy_stream(self._device))
 
 
 @contextlib.contextmanager
