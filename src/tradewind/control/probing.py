@@ -1,0 +1,131 @@
+"""Measuring every link before the first round, quickly and without getting in each other's way.
+
+Theory of operation. Two sites at a time: a tournament in which everybody meets everybody once, each site in one
+pair a turn, so that no NIC carries two measurements each way. A pair sends trains of probes to each other, each twice
+as long as the one before, because TCP starts slowly and a short train shows its start, not the link. When two trains
+in a row agree, or the pair's time is up, the fastest one counts. Then comes the next turn. A train is never longer than
+what fits into the time that is left, so a slow link costs no more time than a fast one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tradewind.control.awareness import Awareness
+from tradewind.wire import messages as m
+
+AGREEMENT = 0.1
+"""Two trains in a row that differ by less are about the link."""
+FIRST_CHUNK_BYTES = 16 * 1024
+"""Of the first train, when nobody knows whether the link is fast or slow."""
+MOST_CHUNKS = 1024
+GRACE = 2.0
+"""A train that is under way when the time is up is waited for, for so many times the pair's time in all."""
+
+Pair = tuple[str, str]
+
+
+def tournament(sites: Sequence[str]) -> list[list[Pair]]:
+    """Turns of pairs: everybody meets everybody once, and nobody is in two pairs of a turn (the circle method).
+
+    >>> tournament("abcd")
+    [[('a', 'd'), ('b', 'c')], [('a', 'c'), ('b', 'd')], [('a', 'b'), ('c', 'd')]]
+    """
+    circle: list[str | None] = [*sites, *([None] if len(sites) % 2 else [])]
+    place = {name: number for number, name in enumerate(sites)}
+    turns = []
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        facing = zip(circle[:half], reversed(circle[half:]), strict=True)
+        met = [(a, b) for a, b in facing if a is not None and b is not None]
+        turns.append(sorted(((a, b) if place[a] < place[b] else (b, a) for a, b in met), key=lambda p: place[p[0]]))
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return turns
+
+
+@dataclass(slots=True)
+class _Probed:
+    """A link that is being measured."""
+
+    train: int
+    nbytes: int
+    bandwidth_bps: float | None = None
+    latency_s: float | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProbed:
+    """What came of measuring a link."""
+
+    src: str
+    dst: str
+    bandwidth_bps: float
+    latency_s: float | None
+
+
+class Probing:
+    """All links of a run, turn by turn. `start`, `measured` and `tick` answer with trains to send, and by whom."""
+
+    def __init__(self, sites: Sequence[str], links: Iterable[Pair], options: Awareness) -> None:
+        self.results: list[LinkProbed] = []
+        self.done = False
+        self.wake_at_s = float("inf")
+        self._options = options
+        self._links = frozenset(links)
+        self._turns = tournament(sites)
+        self._turn: dict[Pair, _Probed] = {}
+        self._ends_s = float("inf")
+        self._train = 0
+
+    def start(self, now_s: float) -> list[tuple[str, m.Explore]]:
+        """The first turn."""
+        return self._next_turn(now_s)
+
+    def measured(self, worker: str, message: m.Measured, now_s: float) -> list[tuple[str, m.Explore]]:
+        """A train has come through."""
+        link = (message.peer, worker)
+        probed = self._turn.get(link)
+        if probed is None or message.train != probed.train or probed.done:
+            return []
+        before_bps, probed.bandwidth_bps = probed.bandwidth_bps, max(probed.bandwidth_bps or 0.0, message.bandwidth_bps)
+        if message.latency_s is not None:
+            probed.latency_s = min(
+                message.latency_s, message.latency_s if probed.latency_s is None else probed.latency_s
+            )
+        agrees = before_bps is not None and abs(before_bps - message.bandwidth_bps) < AGREEMENT * before_bps
+        fitting_bytes = int(message.bandwidth_bps / 8 * (self._ends_s - now_s))
+        if agrees or fitting_bytes < probed.nbytes:
+            probed.done = True
+            return self._next_turn(now_s) if all(other.done for other in self._turn.values()) else []
+        probed.nbytes = min(2 * probed.nbytes, fitting_bytes)
+        return [self._send(link, probed)]
+
+    def tick(self, now_s: float) -> list[tuple[str, m.Explore]]:
+        """Time has passed: whoever has not answered is not waited for any longer."""
+        return self._next_turn(now_s) if not self.done and now_s >= self.wake_at_s else []
+
+    def _next_turn(self, now_s: float) -> list[tuple[str, m.Explore]]:
+        for (src, dst), probed in sorted(self._turn.items()):
+            if probed.bandwidth_bps is not None:
+                self.results.append(LinkProbed(src, dst, probed.bandwidth_bps, probed.latency_s))
+        self._turn = {}
+        while self._turns and not self._turn:
+            for a, b in self._turns.pop(0):
+                for link in ((a, b), (b, a)):
+                    if link in self._links:
+                        self._turn[link] = _Probed(0, (self._options.probe_chunks + 1) * FIRST_CHUNK_BYTES)
+        self.done = not self._turn
+        self._ends_s = now_s + self._options.probe_s
+        self.wake_at_s = float("inf") if self.done else now_s + GRACE * self._options.probe_s
+        return [self._send(link, probed) for link, probed in sorted(self._turn.items())]
+
+    def _send(self, link: Pair, probed: _Probed) -> tuple[str, m.Explore]:
+        self._train += 1
+        probed.train = self._train
+        least = self._options.probe_chunks + 1
+        large = self._options.probe_chunk_bytes
+        chunk_bytes = large if probed.nbytes >= least * large else min(FIRST_CHUNK_BYTES, large)
+        chunks = max(least, min(MOST_CHUNKS, probed.nbytes // chunk_bytes))
+        return link[0], m.Explore(link[1], probed.train, chunks, chunk_bytes)

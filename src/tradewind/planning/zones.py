@@ -1,0 +1,97 @@
+"""Which sites are near each other, told from what lies between them (DS-Sync's topologyDetect).
+
+Sites in one rack, data center or region reach each other sooner, or with more bandwidth, than sites elsewhere. Sites
+are merged by how far apart they are, the closest first, groups by their average distance. Where the next merge
+is much farther than all before it, the groups so far are the zones. Latency and bandwidth are looked at separately,
+and whichever shows the clearer step decides; without a clear step there are no zones, and none are invented.
+
+Pairs that are measured one at a time do not show a trunk that many pairs share: racks behind an uplink that is only
+slow when it is full look alike in bandwidth, and are told apart by latency or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from tradewind.network import Matrix, Network
+
+CLEAR_STEP = 2.0
+"""The next merge must be so many times farther than the one before it."""
+LATENCY_FLOOR_S = 50e-6
+"""Latencies below are those of processors and switches: differences among them say nothing about places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zones:
+    """Groups of sites that are near each other."""
+
+    zones: tuple[tuple[str, ...], ...]
+    """Each in the network's order, by their first sites; empty: no structure was found."""
+    by: Literal["latency", "bandwidth", ""]
+    step: float
+    """How much farther zones are from each other than what is merged last inside of one."""
+
+    @property
+    def zone_of(self) -> dict[str, str]:
+        """Each site's zone, which is called after its first site."""
+        return {name: f"zone of {zone[0]}" for zone in self.zones for name in zone}
+
+
+def detect_zones(network: Network, clear_step: float = CLEAR_STEP) -> Zones:
+    """The zones of a network, from its links alone; what its sites say about zones is not looked at.
+
+    >>> from tradewind.network import Site
+    >>> ms = np.array([[0, 1, 40, 40], [1, 0, 40, 40], [40, 40, 0, 1], [40, 40, 1, 0]])
+    >>> detect_zones(Network("two", [Site(n) for n in "abcd"], 1e8 * (ms > 0), ms / 1e3)).zones
+    (('a', 'b'), ('c', 'd'))
+    """
+    if len(network) < 3:
+        return Zones((), "", 1.0)
+    found: list[tuple[float, Literal["latency", "bandwidth"], list[int]]] = []
+    latency_s = _distance(network, np.maximum(network.latency_s, LATENCY_FLOOR_S))
+    with np.errstate(divide="ignore"):
+        slowness = _distance(network, 1.0 / network.bandwidth_bps)
+    for by, distance in (("latency", latency_s), ("bandwidth", slowness)):
+        step, labels = _clearest_step(distance)
+        found.append((step, by, labels))  # type: ignore[arg-type]
+    step, by, labels = max(found, key=lambda candidate: candidate[0])  # a tie goes to latency, which varies less
+    if step < clear_step:
+        return Zones((), "", step)
+    groups: dict[int, list[str]] = {}
+    for name, label in zip(network.names, labels, strict=True):
+        groups.setdefault(label, []).append(name)
+    return Zones(tuple(tuple(group) for group in groups.values()), by, step)
+
+
+def with_zones(network: Network, clear_step: float = CLEAR_STEP) -> Network:
+    """The network with the zones that were detected, for sites that name none."""
+    zone_of = detect_zones(network, clear_step).zone_of
+    sites = [replace(site, zone=site.zone or zone_of.get(site.name)) for site in network.sites]
+    return Network(network.name, sites, network.bandwidth_bps, network.latency_s, network.loss, network.trunks)
+
+
+def _distance(network: Network, there: Matrix) -> Matrix:
+    """Both ways on average; sites without a link between them are as far apart as any."""
+    linked = network.bandwidth_bps > 0
+    one_way = np.where(linked, there, np.nan)
+    with np.errstate(invalid="ignore"):
+        both = np.where(linked & linked.T, (one_way + one_way.T) / 2, np.where(linked, one_way, one_way.T))
+    farthest = np.nanmax(both) if np.isfinite(both).any() else 1.0
+    both = np.where(np.isfinite(both), both, farthest)
+    np.fill_diagonal(both, 0.0)
+    return both
+
+
+def _clearest_step(distance: Matrix) -> tuple[float, list[int]]:
+    """Where merges become farther the most, and the groups before that."""
+    merges = linkage(squareform(distance, checks=False), method="average")
+    heights = merges[:, 2]
+    steps = heights[1:] / np.maximum(heights[:-1], 1e-300)
+    place = int(np.argmax(steps))
+    cut = np.sqrt(heights[place] * heights[place + 1])
+    return float(steps[place]), [int(label) for label in fcluster(merges, cut, criterion="distance")]
