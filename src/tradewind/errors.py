@@ -10,7 +10,8 @@
     │   └── UnknownName          no network, planner, site, ... of that name
     ├── ImpossibleProblem        the input is fine, but the problem has no solution   exit 3
     │   ├── InfeasiblePlan       no plan of that kind exists on this network
-    │   └── DisconnectedMembers  members that cannot reach each other
+    │   ├── DisconnectedMembers  members that cannot reach each other
+    │   └── CannotEmulate        the lab cannot imitate that network faithfully on this machine
     ├── RemoteFault              another process, machine or link failed              exit 1
     │   ├── BadFrame             a peer sent bytes that are not our protocol
     │   ├── NotAdmitted          wrong secret, wrong version, wrong run: one side refused the other
@@ -87,6 +88,10 @@ class InfeasiblePlan(ImpossibleProblem):
 
 class DisconnectedMembers(ImpossibleProblem):
     """Some members cannot reach others, so they cannot be synchronised."""
+
+
+class CannotEmulate(ImpossibleProblem):
+    """The lab cannot imitate a network faithfully on this machine, or not with the backend asked for."""
 
 
 class RemoteFault(TradewindError):

@@ -1,0 +1,175 @@
+"""Does the machine really carry what the lab promises? All pairs send at once, for about a second.
+
+The keeper forks a child per site, which needs no start-up: it is already there, only in another namespace. A child
+connects to all neighbours, sends what it can to each and counts what arrives from each within a window after TCP has
+found its pace. All live by the same clock, the machine's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.errors import RemoteFault
+from tradewind.lab.addresses import address_of
+from tradewind.lab.namespaces import enter
+from tradewind.network import Network
+
+PORT = 7077
+LEAST_RATIO = 0.9
+"""Every link must carry this share of what TCP can carry on it."""
+RAMP_S, WINDOW_S = 0.5, 0.8
+_CONNECT_S = 3.0
+_BLOCK = bytes(64 * 1024)
+_NOTSENT_LOWAT_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What all links carried at once, as shares of what TCP can carry on them."""
+
+    ratios: dict[str, float]
+    """By link, `a->b`."""
+    seconds: float
+
+    @property
+    def worst(self) -> tuple[str, float]:
+        """The link that fell short most."""
+        return min(self.ratios.items(), key=lambda item: (item[1], item[0]))
+
+    @property
+    def median(self) -> float:
+        """Of all links."""
+        return float(np.median(list(self.ratios.values())))
+
+    @property
+    def good(self) -> bool:
+        """Whether every link carried enough."""
+        return self.worst[1] >= LEAST_RATIO
+
+    def __str__(self) -> str:
+        link, ratio = self.worst
+        return f"all links at once: median {self.median:.0%}, least {ratio:.0%} ({link}) of what TCP can carry"
+
+
+def measure_all_links(
+    network: Network, namespaces: Sequence[int], payload_share: float
+) -> dict[tuple[int, int], float]:
+    """Payload bits per second that each link carried while all did. Called in the keeper."""
+    longest_s = float(network.latency_s.max()) * 2
+    start_s = time.monotonic() + 0.1 + 0.01 * len(network) + 2 * longest_s
+    from_s = start_s + RAMP_S + 8 * longest_s
+    until_s = from_s + max(WINDOW_S, _bytes_window_s(network, payload_share))
+    children: list[tuple[int, int]] = []
+    try:
+        for site, namespace in enumerate(namespaces):
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(reader)
+                _be_site(network, site, namespace, writer, start_s, from_s, until_s)
+            os.close(writer)
+            children.append((child, reader))
+        got = [_read_all(reader, until_s + _CONNECT_S) for _, reader in children]
+    finally:
+        for child, reader in children:
+            os.close(reader)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    seconds = until_s - from_s
+    n = len(network)
+    measured: dict[tuple[int, int], float] = {}
+    for site, data in enumerate(got):
+        if len(data) != 8 * n:
+            raise RemoteFault(f"calibration: {network.names[site]!r} could not reach all its neighbours.")
+        for source, nbytes in enumerate(struct.unpack(f"={n}Q", data)):
+            if network.bandwidth_bps[source, site]:
+                measured[source, site] = 8.0 * nbytes / seconds
+    return measured
+
+
+def _bytes_window_s(network: Network, payload_share: float) -> float:
+    """Long enough for a dozen blocks on the slowest link, within reason."""
+    slowest_bps = float(network.bandwidth_bps[network.bandwidth_bps > 0].min()) * payload_share
+    return min(3.0, 12 * 8 * len(_BLOCK) / slowest_bps)
+
+
+def _read_all(reader: int, deadline_s: float) -> bytes:
+    data = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(reader, selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline_s - time.monotonic())):
+            more = os.read(reader, 65536)
+            if not more:
+                break
+            data += more
+    return data
+
+
+def _be_site(
+    network: Network, site: int, namespace: int, writer: int, start_s: float, from_s: float, until_s: float
+) -> None:
+    """Never returns: a child of the keeper must not go on as a second keeper."""
+    try:
+        enter(namespace)
+        counted = _exchange(network, site, start_s, from_s, until_s)
+        os.write(writer, struct.pack(f"={len(network)}Q", *counted.tolist()))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _exchange(network: Network, site: int, start_s: float, from_s: float, until_s: float) -> npt.NDArray[np.uint64]:
+    counted = np.zeros(len(network), np.uint64)
+    listener = socket.create_server((address_of(site), PORT), backlog=len(network))
+    listener.setblocking(False)
+    time.sleep(max(0.0, start_s - time.monotonic()))  # now everybody listens
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ, None)
+        for neighbour in network.neighbours(site):
+            out = socket.create_connection((address_of(neighbour), PORT), timeout=_CONNECT_S)
+            out.sendall(struct.pack("=I", site))
+            out.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), _NOTSENT_LOWAT_BYTES)
+            out.setblocking(False)
+            selector.register(out, selectors.EVENT_WRITE, None)
+        _pump(selector, listener, counted, from_s, until_s)
+    return counted
+
+
+def _pump(
+    selector: selectors.BaseSelector,
+    listener: socket.socket,
+    counted: npt.NDArray[np.uint64],
+    from_s: float,
+    until_s: float,
+) -> None:
+    scratch = bytearray(256 * 1024)
+    while (now_s := time.monotonic()) < until_s:
+        for key, happened in selector.select(until_s - now_s):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            with contextlib.suppress(BlockingIOError, ConnectionError):  # the last to stop sees others gone
+                if sock is listener:
+                    peer, _ = listener.accept()
+                    (source,) = struct.unpack("=I", peer.recv(4, socket.MSG_WAITALL))
+                    peer.setblocking(False)
+                    selector.register(peer, selectors.EVENT_READ, source)
+                elif happened & selectors.EVENT_READ:
+                    got = sock.recv_into(scratch)
+                    if not got:
+                        selector.unregister(sock)
+                    elif from_s <= time.monotonic() < until_s:
+                        counted[key.data] += np.uint64(got)
+                else:
+                    sock.send(_BLOCK)

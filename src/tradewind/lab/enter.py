@@ -1,0 +1,65 @@
+"""Runs a command inside a site of a lab. A script of its own without imports of ours, because it starts for every one.
+
+    enter.py KEEPER-PID NAMESPACE-FD ROOTLESS -- COMMAND ...
+
+The command becomes a child in the lab's pid namespace and dies with us; we pass signals on and end as it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal sends it to the whole group, the command has it already
+_DIE_WITH_PARENT = 1
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _enter(keeper: str, namespace: str, rootless: bool) -> None:
+    kinds = (["user"] if rootless else []) + ["pid", "mnt"]
+    paths = [f"/proc/{keeper}/ns/{kind}" for kind in kinds]
+    paths.insert(len(paths) - 1, f"/proc/{keeper}/fd/{namespace}")  # mounts last: until then /proc is ours
+    here = os.getcwd()  # noqa: PTH109 - pathlib takes as long to load as all the rest
+    for descriptor in [os.open(path, os.O_RDONLY) for path in paths]:
+        if _libc.setns(descriptor, 0) != 0:
+            sys.exit(f"cannot enter the lab: {os.strerror(ctypes.get_errno())}. Is it still up?")
+        os.close(descriptor)
+    os.chdir(here)
+
+
+def _run(command: list[str]) -> None:
+    parent = os.getpid()
+    watched = {*_FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    child = os.fork()
+    if child == 0:
+        _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            os.write(2, f"cannot run {command[0]!r}: {error.strerror}\n".encode())
+            os._exit(127)
+    while True:
+        happened = signal.sigwaitinfo(watched)
+        if happened.si_signo != signal.SIGCHLD:
+            if happened.si_code != _FROM_TERMINAL:
+                os.kill(child, happened.si_signo)
+            continue
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:  # die of the same signal, so that whoever waits for us sees it
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(parent, -code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    _enter(sys.argv[1], sys.argv[2], sys.argv[3] == "1")
+    _run(sys.argv[5:])

@@ -1,0 +1,160 @@
+"""The `htb` backend: sites on a bridge, and in each site a queue per destination. Rates only, but at full speed.
+
+    eth0 of site i, to the bridge      1:        HTB
+      class 1:j+1                      link i->j: its rate
+        class 1:8000+j                   data
+        class 1:4000+j                   packets under 128 bytes: acknowledgements do not wait behind data
+
+HTB knows no latency and no loss, so networks that have them are refused (`lab/faithful.py`). A link is cut by queues of
+length zero: what is sent vanishes, as on a broken link, and nobody is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.lab.addresses import address_of, number_of
+from tradewind.lab.namespaces import inside, make_net, set_tcp_options
+from tradewind.lab.routes import NOWHERE, next_hops
+from tradewind.network import Network
+
+MTU_BYTES = 1500
+ETHERNET_BYTES = 14
+"""HTB counts them."""
+_ROOT = 0x10000
+_LINK, _SMALL, _DATA = 0x1, 0x4000, 0x8000
+_SMALL_SHARE = 0.05
+"""Of a link's rate, kept for small packets while they need it."""
+_BURST_S = 0.002
+_LEAST_BURST_BYTES = 2 * MTU_BYTES
+_QUEUE_PACKETS = 500
+_INTERFACE = "eth0"
+
+
+class HtbSites:
+    """Namespaces on a bridge with shaped interfaces. Made in the keeper, in the network namespace of the hub."""
+
+    payload_share = (MTU_BYTES - 52) / (MTU_BYTES + ETHERNET_BYTES)
+    """Of a link's rate, what TCP has left for data: 52 bytes of headers in every packet."""
+
+    def __init__(self, network: Network) -> None:
+        from pyroute2 import IPRoute
+
+        self._network, self._hops = network, next_hops(network)
+        self._rates_bps = network.bandwidth_bps.copy()
+        self.namespaces = tuple(make_net() for _ in network.sites)
+        self._interface: list[int] = []
+        with IPRoute() as hub:
+            hub.link("add", ifname="hub", kind="bridge", mtu=MTU_BYTES)
+            bridge = hub.link_lookup(ifname="hub")[0]
+            hub.link("set", index=bridge, state="up")
+            for i, namespace in enumerate(self.namespaces):
+                peer = {"ifname": _INTERFACE, "net_ns_fd": namespace, "mtu": MTU_BYTES}
+                hub.link("add", ifname=f"site{i}", kind="veth", mtu=MTU_BYTES, peer=peer)
+                port = hub.link_lookup(ifname=f"site{i}")[0]
+                hub.link("set", index=port, master=bridge, state="up")
+        for i in range(len(network)):
+            with inside(self.namespaces[i]), IPRoute() as site:
+                self.congestion_control = set_tcp_options()
+                self._configure(site, i)
+        self._sockets = self._open_sockets()
+
+    def _open_sockets(self) -> list[Any]:
+        """One per site for later changes: a netlink socket stays in the namespace where it was made."""
+        from pyroute2 import IPRoute
+
+        made = []
+        for namespace in self.namespaces:
+            with inside(namespace):
+                made.append(IPRoute())
+        return made
+
+    def _configure(self, site: Any, i: int) -> None:
+        interface = site.link_lookup(ifname=_INTERFACE)[0]
+        self._interface.append(interface)
+        for index in (1, interface):
+            site.link("set", index=index, state="up")
+        site.addr("add", index=interface, address=address_of(i), prefixlen=32)
+        site.tc("add", "htb", interface, _ROOT, default=0)
+        neighbours = self._network.neighbours(i)
+        for j in neighbours:
+            self._set_classes(site, "add-class", i, j)
+            for kind in (_SMALL, _DATA):
+                site.tc("add", "pfifo", interface, 0, parent=_ROOT | (kind + j), limit=_QUEUE_PACKETS)
+            site.route("add", dst=f"{address_of(j)}/32", oif=interface, scope=253)  # on the link itself
+        for destination in range(len(self._network)):
+            via = int(self._hops[i, destination])
+            if via == NOWHERE:
+                continue
+            if via != destination:
+                site.route("add", dst=f"{address_of(destination)}/32", gateway=address_of(via), oif=interface)
+            to = f"{number_of(destination):#010x}/0xffffffff+16"
+            for priority, kind, keys in ((1, _SMALL, [to, "0x0000/0xff80+2"]), (2, _DATA, [to])):
+                site.tc(
+                    "add-filter",
+                    "u32",
+                    interface,
+                    parent=_ROOT,
+                    prio=priority,
+                    protocol=0x0800,
+                    target=_ROOT | (kind + via),
+                    keys=keys,
+                )
+
+    def _set_classes(self, site: Any, command: str, i: int, j: int) -> None:
+        bps = float(self._rates_bps[i, j])
+        for minor, parent, share, priority in (
+            (_LINK + j, 0, 1.0, 0),
+            (_SMALL + j, _LINK + j, _SMALL_SHARE, 0),
+            (_DATA + j, _LINK + j, 1.0 - _SMALL_SHARE, 1),
+        ):
+            burst_bytes = max(_LEAST_BURST_BYTES, round(bps / 8 * _BURST_S))
+            site.tc(
+                command,
+                "htb",
+                self._interface[i],
+                _ROOT | minor,
+                parent=_ROOT | parent,
+                rate=max(1, round(bps * share / 8)),
+                ceil=max(1, round(bps / 8)),
+                burst=burst_bytes,
+                cburst=burst_bytes,
+                prio=priority,
+                quantum=MTU_BYTES * 2,
+            )
+
+    def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
+        """Change the links whose rates differ."""
+        changed = np.argwhere((bandwidth_bps != self._rates_bps) & (self._network.bandwidth_bps > 0))
+        self._rates_bps = bandwidth_bps.copy()
+        for i, j in changed.tolist():
+            self._set_classes(self._sockets[i], "change-class", i, j)
+
+    def set_cut(self, links: Iterable[tuple[int, int]], cut: bool) -> None:
+        """Cut links, or heal them."""
+        for i, j in links:
+            for kind in (_SMALL, _DATA):
+                limit = 0 if cut else _QUEUE_PACKETS
+                parent = _ROOT | (kind + j)
+                # Replaced, not changed: what waits in the queue of a cut link must not come out when it heals.
+                self._sockets[i].tc("replace", "pfifo", self._interface[i], 0, parent=parent, limit=limit)
+
+    def sent_bytes(self) -> npt.NDArray[np.float64]:
+        """What each link has carried so far."""
+        sent = np.zeros_like(self._rates_bps)
+        for i, site in enumerate(self._sockets):
+            for message in site.get_classes(index=self._interface[i]):
+                j = (message["handle"] & 0xFFFF) - _LINK
+                if 0 <= j < len(self._network):
+                    sent[i, j] = message.get_attr("TCA_STATS")["bytes"]
+        return sent
+
+    def check(self) -> None:
+        """Nothing of this can fail once it is there: it is all in the kernel."""
+
+    def close(self) -> None:
+        """The kernel takes it all away with the keeper."""

@@ -1,0 +1,176 @@
+"""A lab with a keeper, from outside: starting it, finding it again, asking it, running commands in its sites."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tradewind.errors import CannotEmulate, RemoteFault
+from tradewind.formats import network_from_json, network_to_json
+from tradewind.lab import enter
+from tradewind.lab.delay import forwarder_command
+from tradewind.lab.directory import LabDirectory, create
+from tradewind.lab.keeper import Setup
+from tradewind.lab.requests import MAX_LINE_BYTES, Answer, Failed, Ready, Release, Request
+from tradewind.network import Network
+
+BUILD_S = 30.0
+ANSWER_S = 30.0
+
+
+class Record(msgspec.Struct):
+    """What others need to know of a lab that is up."""
+
+    backend: str
+    network: str
+    """As emulated, as JSON."""
+    scale: float
+    notes: list[str]
+    secret: str
+    ready: Ready
+    ratios: dict[str, float] = {}
+    """Of the calibration, by link; empty without one."""
+    calibration_s: float = 0.0
+
+
+class Kept:
+    """A lab whose keeper is up."""
+
+    def __init__(self, directory: LabDirectory, ready: Ready, owner: int | None) -> None:
+        self.directory, self.ready = directory, ready
+        self._keeper = (directory.path / "keeper.pid").read_text().strip()
+        self._owner = owner
+        """The pipe whose end ends the lab; None for a lab that somebody else started."""
+
+    @classmethod
+    def attach(cls, directory: LabDirectory) -> tuple[Kept, Record]:
+        """A lab that is up already."""
+        try:
+            record = msgspec.json.decode((directory.path / "lab.json").read_bytes(), type=Record)
+            return cls(directory, record.ready, None), record
+        except OSError:
+            raise RemoteFault(f"lab {directory.name!r} is still starting, or just ended. Try again.") from None
+
+    def write(self, record: Record) -> None:
+        """Let others find it."""
+        scratch = self.directory.path / "lab.json.new"
+        scratch.write_bytes(msgspec.json.encode(record))
+        scratch.replace(self.directory.path / "lab.json")
+        (self.directory.path / "network.json").write_bytes(network_to_json(network_from_json(record.network)))
+
+    def ask(self, request: Request, longest_s: float = ANSWER_S) -> Answer:
+        """What the keeper answers; raises what it could not do."""
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(longest_s)
+                connection.connect(str(self.directory.path / "socket"))
+                connection.sendall(msgspec.json.encode(request) + b"\n")
+                line = connection.makefile("rb").readline(MAX_LINE_BYTES)
+            answer = msgspec.json.decode(line, type=Answer)
+        except (OSError, msgspec.DecodeError) as error:
+            raise RemoteFault(f"lab {self.directory.name!r} does not answer ({error}). Is it still up?") from None
+        if isinstance(answer, Failed):
+            raise RemoteFault(f"lab {self.directory.name!r}: {answer.reason}")
+        return answer
+
+    def command(self, site: int, argv: Sequence[str]) -> list[str]:
+        """What to run on the machine so that `argv` runs in a site."""
+        namespace, rootless = self.ready.namespaces[site], "1" if self.ready.rootless else "0"
+        return [sys.executable, "-I", "-S", enter.__file__, self._keeper, str(namespace), rootless, "--", *argv]
+
+    def popen(self, site: int, argv: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a command in a site."""
+        return subprocess.Popen(self.command(site, argv), env=dict(env), **options)
+
+    def release(self) -> None:
+        """Let the lab outlive us."""
+        self.ask(Release())
+        self._let_go()
+
+    def close(self) -> None:
+        """End the lab."""
+        self.directory.kill()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._owner is not None:
+            os.close(self._owner)
+            self._owner = None
+
+
+def start_keeper(name: str, backend: str, network: Network) -> tuple[Kept, str]:
+    """Build a lab and return when it is there, with what is worth saying about it.
+
+    Raises `CannotEmulate` where this machine cannot.
+    """
+    forwarder, written_in = forwarder_command() if backend == "delay" else ([], "")
+    directory, lock = create(name)
+    reader, owner = os.pipe()
+    try:
+        setup = Setup(backend, network_to_json(network).decode(), forwarder)
+        (directory.path / "setup.json").write_bytes(msgspec.json.encode(setup))
+        ready = _start(directory, lock, reader)
+    except BaseException:
+        os.close(owner)  # which ends a keeper that has come to life
+        os.close(lock)
+        lock = -1
+        with contextlib.suppress(RemoteFault):
+            directory.kill()
+        raise
+    finally:
+        os.close(reader)
+        if lock >= 0:
+            os.close(lock)
+    return Kept(directory, ready, owner), f"the forwarder is in {written_in}" if written_in else ""
+
+
+def _start(directory: LabDirectory, lock: int, owner: int) -> Ready:
+    with (directory.path / "keeper.log").open("wb") as log:
+        starter = subprocess.Popen(
+            [sys.executable, "-m", "tradewind.lab.keeper", str(directory.path)],
+            stdin=owner,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            pass_fds=[lock],
+            start_new_session=True,
+        )
+    assert starter.stdout is not None
+    try:
+        line = _read_line(starter.stdout.fileno(), time.monotonic() + BUILD_S)
+    finally:
+        starter.stdout.close()
+        starter.wait(BUILD_S)  # it only forks off the keeper
+    answer = msgspec.json.decode(line, type=Ready | Failed) if line else Failed(_last_words(directory.path))
+    if isinstance(answer, Ready):
+        return answer
+    raise CannotEmulate(answer.reason) if answer.impossible else RemoteFault(f"the lab failed: {answer.reason}")
+
+
+def _read_line(reader: int, deadline_s: float) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        if not select.select([reader], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+            return b""
+        more = os.read(reader, 65536)
+        if not more:
+            return b""
+        data += more
+    return data
+
+
+def _last_words(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = (path / "keeper.log").read_text(errors="replace").strip().splitlines()
+        if lines:
+            return lines[-1]
+    return "its keeper ended without a word."

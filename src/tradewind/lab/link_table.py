@@ -1,0 +1,86 @@
+"""The table that the keeper and the forwarder of the `delay` backend share: what each link is like, and what it carried.
+
+One mapped file; the layout is that of `struct table` in forwarder.c. The keeper writes rates, delays and cuts, and the
+forwarder sees them with its next packet; the forwarder writes counters, and the keeper shows them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.errors import CannotEmulate
+from tradewind.lab.addresses import MAX_SITES
+from tradewind.lab.routes import next_hops
+from tradewind.network import Network
+
+MAX_TRUNKS = 64
+LINK = np.dtype(
+    [
+        ("rate_bps", "f8"),
+        ("delay_s", "f8"),
+        ("loss", "f8"),
+        ("queue_bytes", "u8"),
+        ("trunks", "u8"),
+        ("next_hop", "i4"),
+        ("cut", "i4"),
+        ("sent_bytes", "u8"),
+        ("sent_packets", "u8"),
+        ("lost_packets", "u8"),
+        ("dropped_packets", "u8"),
+    ]
+)
+HEADER = np.dtype(
+    [
+        ("sites", "u4"),
+        ("trunks", "u4"),
+        ("egress_bps", "f8", MAX_SITES),
+        ("ingress_bps", "f8", MAX_SITES),
+        ("trunk_bps", "f8", MAX_TRUNKS),
+    ]
+)
+_LEAST_QUEUE_BYTES = 256 * 1024
+"""Four of the largest packets that TCP hands over whole."""
+_QUEUE_S = 0.05
+
+
+class LinkTable:
+    """The table, mapped. `links[i, j]` is the link from site i to site j."""
+
+    def __init__(self, descriptor: int, sites: int) -> None:
+        size = HEADER.itemsize + LINK.itemsize * sites * sites
+        if os.fstat(descriptor).st_size != size:
+            os.ftruncate(descriptor, size)
+        raw = np.memmap(os.fdopen(os.dup(descriptor), "r+b"), dtype=np.uint8, mode="r+", shape=(size,))
+        self.header: Any = raw[: HEADER.itemsize].view(HEADER)[0:1]
+        self.links: Any = raw[HEADER.itemsize :].view(LINK).reshape(sites, sites)
+
+    @classmethod
+    def of(cls, network: Network) -> tuple[LinkTable, int]:
+        """A new table for a network, and the file behind it."""
+        if len(network.trunks) > MAX_TRUNKS:
+            raise CannotEmulate(f"{network.name!r} has {len(network.trunks)} trunks; delay emulates {MAX_TRUNKS}.")
+        descriptor = os.memfd_create("tradewind-links", 0)
+        table = cls(descriptor, len(network))
+        header, links = table.header, table.links
+        header["sites"], header["trunks"] = len(network), len(network.trunks)
+        header["egress_bps"] = header["ingress_bps"] = header["trunk_bps"] = math.inf
+        header["egress_bps"][0, : len(network)] = network.egress_bps
+        header["ingress_bps"][0, : len(network)] = network.ingress_bps
+        for number, trunk in enumerate(network.trunks):
+            header["trunk_bps"][0, number] = trunk.capacity_bps
+            links["trunks"] |= np.where(network.trunk_members[number], np.uint64(1 << number), np.uint64(0))
+        links["delay_s"], links["loss"] = network.latency_s, network.loss
+        links["next_hop"] = next_hops(network)
+        table.set_rates(network.bandwidth_bps)
+        return table, descriptor
+
+    def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
+        """Rates, and queues that fit them: a round trip's worth, as routers are told to have, and not much more."""
+        seconds = _QUEUE_S + self.links["delay_s"] + self.links["delay_s"].T
+        self.links["queue_bytes"] = np.maximum(_LEAST_QUEUE_BYTES, bandwidth_bps / 8 * seconds).astype(np.uint64)
+        self.links["rate_bps"] = bandwidth_bps

@@ -1,0 +1,265 @@
+"""`Lab(network)`: an emulated wide-area network on this machine, as a context manager.
+
+    with Lab(load_network("mesh", n=4)) as lab:
+        ping = lab.popen("w1", ["ping", "-c1", lab.address("w2")])
+        lab.set_rate("w1->w2", 40e6)
+        lab.cut("w1-w3")
+
+Backends are tried in order: `htb`, `delay`, `inproc`; `lab.backend` and `lab.notes` say which one it is and why. The lab
+ends with the `with` block, with `close`, and with the process that made it, even one that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.errors import BadOption, CannotEmulate, UnknownName
+from tradewind.formats import network_from_json, network_to_json
+from tradewind.lab.addresses import address_of
+from tradewind.lab.calibration import LEAST_RATIO, Calibration
+from tradewind.lab.directory import LabDirectory
+from tradewind.lab.faithful import BACKENDS, fit, obstacle
+from tradewind.lab.kept import Kept, Record, start_keeper
+from tradewind.lab.requests import AskStatus, Calibrate, Measured, Pairs, SetCut, SetRates, Status
+from tradewind.network import Network
+from tradewind.runtime.addresses import LOOPBACK
+from tradewind.runtime.group import SECRET_VARIABLE
+
+MASTER_PORT, CONTROLLER_PORT = 29500, 29600
+CALIBRATION_S = 60.0
+
+
+class Lab:
+    """An emulated network; see the module."""
+
+    network: Network
+    """As it is emulated: scaled, if so asked."""
+
+    def __init__(
+        self,
+        network: Network,
+        backend: str = "auto",
+        *,
+        scale: float | str | None = None,
+        calibrate: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if backend != "auto" and backend not in BACKENDS:
+            raise UnknownName("backend", backend, ("auto", *BACKENDS))
+        name = name or f"{os.getpid()}-{secrets.token_hex(3)}"
+        self.notes: tuple[str, ...] = ()
+        """Why this backend, which scale, what else is worth knowing."""
+        self.calibration: Calibration | None = None
+        self._kept: Kept | None = None
+        self._secret = secrets.token_hex(16)
+        self._start(network, backend, scale, name)
+        try:
+            if calibrate and self._kept is not None:
+                self.calibrate()
+            if self._kept is not None:
+                self._kept.write(self._record())
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, network: Network, backend: str, scale: float | str | None, name: str) -> None:
+        reasons: list[str] = []
+        for candidate in BACKENDS if backend == "auto" else (backend,):
+            problem = obstacle(candidate, network)
+            if problem is None:
+                try:
+                    self.network, self.scale = fit(candidate, network, scale)
+                    said = ""
+                    if candidate != "inproc":
+                        self._kept, said = start_keeper(name, candidate, self.network)
+                except CannotEmulate as error:
+                    problem = f"{candidate}: {error}"
+                else:
+                    self.backend = candidate
+                    scaled = f"every capacity is {self.scale:.3g} of what it is" if self.scale != 1.0 else ""
+                    self.notes = (*(f"not {reason}" for reason in reasons), *filter(None, (scaled, said)))
+                    return
+            reasons.append(problem)
+        raise CannotEmulate(f"{network.name!r} cannot be emulated here. {' '.join(_sentences(reasons))}")
+
+    @classmethod
+    def attach(cls, directory: LabDirectory) -> Lab:
+        """A lab that somebody else has started; closing it here leaves it up."""
+        lab = cls.__new__(cls)
+        lab._kept, record = Kept.attach(directory)
+        lab.backend, lab.scale, lab.notes = record.backend, record.scale, tuple(record.notes)
+        lab.network, lab._secret = network_from_json(record.network), record.secret
+        lab.calibration = Calibration(record.ratios, record.calibration_s) if record.ratios else None
+        return lab
+
+    def _record(self) -> Record:
+        assert self._kept is not None
+        ratios, seconds = ({}, 0.0) if self.calibration is None else (self.calibration.ratios, self.calibration.seconds)
+        document = network_to_json(self.network).decode()
+        notes = list(self.notes)
+        return Record(self.backend, document, self.scale, notes, self._secret, self._kept.ready, ratios, seconds)
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def payload_share(self) -> float:
+        """Of a link's rate, what TCP has left for data."""
+        return 1.0 if self._kept is None else self._kept.ready.payload_share
+
+    @property
+    def congestion_control(self) -> str:
+        """TCP's, inside the sites."""
+        return "none: our own transport" if self._kept is None else self._kept.ready.congestion_control
+
+    @property
+    def build_s(self) -> float:
+        """How long building it took."""
+        return 0.0 if self._kept is None else self._kept.ready.build_s
+
+    @property
+    def directory(self) -> LabDirectory:
+        """Where it keeps its files."""
+        return self._with_keeper("files").directory
+
+    def address(self, site: str) -> str:
+        """The address of a site, valid inside the lab."""
+        row = self.network.index[self.network.site(site).name]
+        return LOOPBACK if self._kept is None else address_of(row)
+
+    def calibrate(self) -> Calibration:
+        """Send on all links at once; raises `CannotEmulate` if one carries less than it should."""
+        measured = self._with_keeper("calibration").ask(Calibrate(), CALIBRATION_S)
+        assert isinstance(measured, Measured)
+        names, ratios = self.network.names, {}
+        for (i, j), bps in zip(measured.links, measured.received_bps, strict=True):
+            ratios[f"{names[i]}->{names[j]}"] = bps / (self._current()[i, j] * self.payload_share)
+        self.calibration = Calibration(ratios, measured.seconds)
+        if not self.calibration.good and not self.network.loss.any() and not self.network.has_shared_capacity:
+            link, ratio = self.calibration.worst
+            raise CannotEmulate(
+                f"this machine does not carry {self.network.name!r} with {self.backend}: with all links busy, {link} "
+                f"gets {ratio:.0%} of its rate, and {LEAST_RATIO:.0%} is the least. Use --scale, or a quieter machine."
+            )
+        return self.calibration
+
+    def status(self) -> Status:
+        """Rates now, what is cut, and what links have carried, in the order of `network.links`."""
+        answer = self._with_keeper("status").ask(AskStatus())
+        assert isinstance(answer, Status)
+        return answer
+
+    def _current(self) -> npt.NDArray[np.float64]:
+        rates_bps = np.zeros_like(self.network.bandwidth_bps)
+        rates_bps[self.network.bandwidth_bps > 0] = self.status().bandwidth_bps
+        return rates_bps
+
+    # --- changing it ---------------------------------------------------------------------------------------------
+
+    def set_rate(self, link: str, bandwidth_bps: float) -> None:
+        """Give `a->b`, or both ways of `a-b`, another rate; of the emulated network, after scaling."""
+        if not (np.isfinite(bandwidth_bps) and bandwidth_bps > 0):
+            raise BadOption(f"{bandwidth_bps} bit/s is no rate: cut the link instead.")
+        pairs = self.pairs(link)
+        self._with_keeper("changing rates").ask(SetRates(pairs, [bandwidth_bps] * len(pairs)))
+
+    def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
+        """Give all links the rates of a matrix; of the emulated network, after scaling."""
+        pairs = [(int(i), int(j)) for i, j in zip(*np.nonzero(self.network.bandwidth_bps), strict=True)]
+        self._with_keeper("changing rates").ask(SetRates(pairs, [float(bandwidth_bps[pair]) for pair in pairs]))
+
+    def cut(self, link: str) -> None:
+        """Let a link drop everything."""
+        self._with_keeper("cutting links").ask(SetCut(self.pairs(link), True))
+
+    def heal(self, link: str) -> None:
+        """Undo `cut`."""
+        self._with_keeper("healing links").ask(SetCut(self.pairs(link), False))
+
+    def pairs(self, link: str) -> Pairs:
+        """Rows of the directed links that `a->b` or `a-b` means; names may hold dashes themselves."""
+        names, index = self.network.names, self.network.index
+        src, arrow, dst = link.partition("->")
+        if arrow:
+            self.network.link(src.strip(), dst.strip())
+            return [(index[src.strip()], index[dst.strip()])]
+        for cut in (k for k, letter in enumerate(link) if letter == "-"):
+            a, b = link[:cut].strip(), link[cut + 1 :].strip()
+            if a in index and b in index:
+                both = [(index[a], index[b]), (index[b], index[a])]
+                found = [pair for pair in both if self.network.bandwidth_bps[pair]]
+                if not found:
+                    raise UnknownName("link", link, (f"{x.src}->{x.dst}" for x in self.network.links))
+                return found
+        raise UnknownName("link", link, (f"{a}-{b}" for a in names for b in names if a < b))
+
+    # --- running things in it ------------------------------------------------------------------------------------
+
+    def environment(self, site: str) -> dict[str, str]:
+        """What a process in a site finds beside the machine's environment: torchrun's names and ours."""
+        names = self.network.names
+        rank, master = self.network.index[self.network.site(site).name], self.address(names[0])
+        inside = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(names)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(MASTER_PORT),
+            "TRADEWIND_SITE": site,
+            "TRADEWIND_ADDRESS": self.address(site),
+            "TRADEWIND_CONTROLLERS": f"{master}:{CONTROLLER_PORT}",
+            SECRET_VARIABLE: self._secret,
+        }
+        if self._kept is not None:
+            inside |= {
+                "TRADEWIND_LAB": self.directory.name,
+                "TRADEWIND_NETWORK": str(self.directory.path / "network.json"),
+                "GLOO_SOCKET_IFNAME": "eth0",
+            }
+        return inside
+
+    def popen(
+        self, site: str, argv: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a command in a site; it ends with the lab at the latest. `options` are Popen's."""
+        merged = {**os.environ, **self.environment(site), **(env or {})}
+        kept = self._with_keeper("namespaces for commands")
+        return kept.popen(self.network.index[site], argv, merged, **options)
+
+    def python(self, site: str, arguments: Iterable[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start this interpreter in a site."""
+        return self.popen(site, [sys.executable, *arguments], **options)
+
+    # --- ending it -----------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Let it outlive this process; `tradewind lab down` ends it."""
+        self._with_keeper("outliving").release()
+
+    def close(self) -> None:
+        """End it: every process in it, every interface."""
+        if self._kept is not None:
+            self._kept.close()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _with_keeper(self, what: str) -> Kept:
+        if self._kept is None:
+            raise CannotEmulate(f"the inproc backend has no {what}: use htb or delay, or tradewind.lab.processes.")
+        return self._kept
+
+
+def _sentences(reasons: Iterable[str]) -> list[str]:
+    return [reason if reason.endswith(".") else reason + "." for reason in reasons]
