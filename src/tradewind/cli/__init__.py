@@ -20,6 +20,7 @@ from tradewind.cli import (
     config,
     controller,
     draw,
+    lab,
     network,
     networks,
     plan,
@@ -64,6 +65,8 @@ for _name, _module in (
         help="\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs),
         epilog=f"Example: {_module.EXAMPLE}",
     )(guarded(_module.run))
+
+app.add_typer(lab.app, name="lab")
 
 
 def _print_version(wanted: bool) -> None:

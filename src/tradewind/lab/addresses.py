@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
+INTERFACE = "eth0"
+"""Of every site."""
 _FIRST = int(ipaddress.IPv4Address("10.77.0.0"))
 MAX_SITES = 64
 """More do not fit on one machine anyway."""

@@ -29,6 +29,8 @@ PORT = 7077
 LEAST_RATIO = 0.9
 """Every link must carry this share of what TCP can carry on it."""
 RAMP_S, WINDOW_S = 0.5, 0.8
+LONGEST_RAMP_S, _RAMP_ROUND_TRIPS = 3.0, 24
+"""TCP takes so many round trips to find its pace; but nobody waits for ever."""
 _CONNECT_S = 3.0
 _BLOCK = bytes(64 * 1024)
 _NOTSENT_LOWAT_BYTES = 128 * 1024
@@ -66,9 +68,9 @@ def measure_all_links(
     network: Network, namespaces: Sequence[int], payload_share: float
 ) -> dict[tuple[int, int], float]:
     """Payload bits per second that each link carried while all did. Called in the keeper."""
-    longest_s = float(network.latency_s.max()) * 2
+    longest_s = 2 * float(network.latency_s.max())
     start_s = time.monotonic() + 0.1 + 0.01 * len(network) + 2 * longest_s
-    from_s = start_s + RAMP_S + 8 * longest_s
+    from_s = start_s + RAMP_S + min(LONGEST_RAMP_S, _RAMP_ROUND_TRIPS * longest_s)
     until_s = from_s + max(WINDOW_S, _bytes_window_s(network, payload_share))
     children: list[tuple[int, int]] = []
     try:

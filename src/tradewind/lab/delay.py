@@ -24,14 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tradewind.errors import CannotEmulate, RemoteFault
-from tradewind.lab.addresses import address_of
+from tradewind.lab.addresses import INTERFACE, address_of
 from tradewind.lab.link_table import LinkTable
 from tradewind.lab.namespaces import inside, make_net, set_tcp_options
 from tradewind.lab.routes import NOWHERE, next_hops
 from tradewind.network import Network
 
 MTU_BYTES = 9000
-_INTERFACE = "eth0"
 _TUNSETIFF, _TUNSETOFFLOAD, _TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D8
 _TUN_WITHOUT_INFO_WITH_VNET = 0x0001 | 0x1000 | 0x4000
 _CHECKSUMS, _TSO4 = 0x01, 0x02
@@ -115,7 +114,7 @@ def _open_tun(offload: int) -> int:
     """A TUN device in the network namespace that we are in."""
     try:
         tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", _INTERFACE.encode(), _TUN_WITHOUT_INFO_WITH_VNET))
+        fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", INTERFACE.encode(), _TUN_WITHOUT_INFO_WITH_VNET))
         fcntl.ioctl(tun, _TUNSETVNETHDRSZ, struct.pack("i", _VNET_BYTES))
         fcntl.ioctl(tun, _TUNSETOFFLOAD, offload)
     except OSError as error:
@@ -127,7 +126,7 @@ def _configure(i: int, hops: npt.NDArray[np.int32]) -> None:
     from pyroute2 import IPRoute
 
     with IPRoute() as site:
-        interface = site.link_lookup(ifname=_INTERFACE)[0]
+        interface = site.link_lookup(ifname=INTERFACE)[0]
         site.link("set", index=interface, mtu=MTU_BYTES)
         for index in (1, interface):
             site.link("set", index=index, state="up")

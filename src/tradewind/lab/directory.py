@@ -116,8 +116,10 @@ def find(name: str) -> LabDirectory:
     living = {lab.name: lab for lab in list_labs()}
     if name not in living:
         if not living:
-            raise UnknownName("lab that is up", name, ()) if name != DEFAULT_NAME else BadOption(
-                "no lab is up. Start one: tradewind lab up NETWORK."
+            raise (
+                UnknownName("lab that is up", name, ())
+                if name != DEFAULT_NAME
+                else BadOption("no lab is up. Start one: tradewind lab up NETWORK.")
             )
         raise UnknownName("lab that is up", name, living)
     return living[name]

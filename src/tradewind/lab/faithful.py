@@ -16,6 +16,8 @@ BACKENDS = ("htb", "delay", "inproc")
 CARRIED_PER_CORE_BPS = {"htb": 4e9, "delay": 2e9, "inproc": 0.5e9}
 """What a core is trusted to carry over all links at once, with the programs that send it; measured on two cores. The
 calibration has the last word."""
+LOSSY_PER_CORE_BPS = 0.5e9
+"""For `delay` on links that lose packets: without segmentation offload every packet goes through user space alone."""
 _LEAST_LINK_BPS = 64e3
 """Below it a single packet takes a large part of a second."""
 
@@ -45,9 +47,10 @@ def carried_bps(network: Network) -> float:
     return float(min(rows.sum(), columns.sum()))
 
 
-def most_bps(backend: str) -> float:
+def most_bps(backend: str, network: Network) -> float:
     """What this machine is trusted to carry."""
-    return CARRIED_PER_CORE_BPS[backend] * (os.cpu_count() or 1)
+    lossy = backend == "delay" and network.loss.any()
+    return (LOSSY_PER_CORE_BPS if lossy else CARRIED_PER_CORE_BPS[backend]) * (os.cpu_count() or 1)
 
 
 def fit(backend: str, network: Network, scale: float | str | None) -> tuple[Network, float]:
@@ -55,7 +58,7 @@ def fit(backend: str, network: Network, scale: float | str | None) -> tuple[Netw
 
     `auto` takes the largest scale, at most 1, that fits.
     """
-    too_much = carried_bps(network) / most_bps(backend)
+    too_much = carried_bps(network) / most_bps(backend, network)
     if scale == "auto":
         factor = min(1.0, 0.999 / too_much)
     elif scale is None:
@@ -65,10 +68,11 @@ def fit(backend: str, network: Network, scale: float | str | None) -> tuple[Netw
     else:
         factor = float(scale)
     if factor * too_much > 1:
+        smaller = _round_down(0.999 / too_much)
         raise CannotEmulate(
             f"{network.name!r} carries up to {format_rate(carried_bps(network) * factor)} at once; {backend} on this "
-            f"machine is trusted with {format_rate(most_bps(backend))}. Use --scale {_round_down(0.999 / too_much)} or "
-            f"--scale auto for a faithful miniature."
+            f"machine is trusted with {format_rate(most_bps(backend, network))}. Use --scale {smaller} "
+            "or --scale auto for a faithful miniature."
         )
     return (network if factor == 1.0 else network.scaled(factor)), factor
 

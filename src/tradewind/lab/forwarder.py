@@ -115,9 +115,8 @@ class Forwarder:
         state.current = (state.urgent or state.waiting).popleft()
         bits = 8.0 * state.current.wire_bytes
         shared = [(("egress", i), header["egress_bps"][i]), (("ingress", j), header["ingress_bps"][j])]
-        for trunk in range(int(header["trunks"])):
-            if int(link["trunks"]) >> trunk & 1:
-                shared.append((("trunk", trunk), header["trunk_bps"][trunk]))
+        trunks = (trunk for trunk in range(int(header["trunks"])) if int(link["trunks"]) >> trunk & 1)
+        shared += [(("trunk", trunk), header["trunk_bps"][trunk]) for trunk in trunks]
         end_s = start_s + bits / float(link["rate_bps"])
         for transmitter, bps in shared:
             self._free_s[transmitter] = max(start_s, self._free_s.get(transmitter, 0.0)) + bits / float(bps)

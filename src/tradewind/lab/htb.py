@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tradewind.lab.addresses import address_of, number_of
+from tradewind.lab.addresses import INTERFACE, address_of, number_of
 from tradewind.lab.namespaces import inside, make_net, set_tcp_options
 from tradewind.lab.routes import NOWHERE, next_hops
 from tradewind.network import Network
@@ -32,7 +32,6 @@ _SMALL_SHARE = 0.05
 _BURST_S = 0.002
 _LEAST_BURST_BYTES = 2 * MTU_BYTES
 _QUEUE_PACKETS = 500
-_INTERFACE = "eth0"
 
 
 class HtbSites:
@@ -53,7 +52,7 @@ class HtbSites:
             bridge = hub.link_lookup(ifname="hub")[0]
             hub.link("set", index=bridge, state="up")
             for i, namespace in enumerate(self.namespaces):
-                peer = {"ifname": _INTERFACE, "net_ns_fd": namespace, "mtu": MTU_BYTES}
+                peer = {"ifname": INTERFACE, "net_ns_fd": namespace, "mtu": MTU_BYTES}
                 hub.link("add", ifname=f"site{i}", kind="veth", mtu=MTU_BYTES, peer=peer)
                 port = hub.link_lookup(ifname=f"site{i}")[0]
                 hub.link("set", index=port, master=bridge, state="up")
@@ -74,7 +73,7 @@ class HtbSites:
         return made
 
     def _configure(self, site: Any, i: int) -> None:
-        interface = site.link_lookup(ifname=_INTERFACE)[0]
+        interface = site.link_lookup(ifname=INTERFACE)[0]
         self._interface.append(interface)
         for index in (1, interface):
             site.link("set", index=index, state="up")

@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -76,7 +75,7 @@ class Kept:
                 connection.connect(str(self.directory.path / "socket"))
                 connection.sendall(msgspec.json.encode(request) + b"\n")
                 line = connection.makefile("rb").readline(MAX_LINE_BYTES)
-            answer = msgspec.json.decode(line, type=Answer)
+            answer: Answer = msgspec.json.decode(line, type=Answer)
         except (OSError, msgspec.DecodeError) as error:
             raise RemoteFault(f"lab {self.directory.name!r} does not answer ({error}). Is it still up?") from None
         if isinstance(answer, Failed):
@@ -87,10 +86,6 @@ class Kept:
         """What to run on the machine so that `argv` runs in a site."""
         namespace, rootless = self.ready.namespaces[site], "1" if self.ready.rootless else "0"
         return [sys.executable, "-I", "-S", enter.__file__, self._keeper, str(namespace), rootless, "--", *argv]
-
-    def popen(self, site: int, argv: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a command in a site."""
-        return subprocess.Popen(self.command(site, argv), env=dict(env), **options)
 
     def release(self) -> None:
         """Let the lab outlive us."""
@@ -143,6 +138,7 @@ def _start(directory: LabDirectory, lock: int, owner: int) -> Ready:
             stderr=log,
             pass_fds=[lock],
             start_new_session=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a single thread may enter a user namespace
         )
     assert starter.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""The table that the keeper and the forwarder of the `delay` backend share: what each link is like, and what it carried.
+"""The table that the keeper and the forwarder of the `delay` backend share: what links are like, and what they carried.
 
 One mapped file; the layout is that of `struct table` in forwarder.c. The keeper writes rates, delays and cuts, and the
 forwarder sees them with its next packet; the forwarder writes counters, and the keeper shows them.

@@ -1,4 +1,4 @@
-"""Sites as real processes of this machine, on connections shaped to a network, without privilege.
+"""Sites as real processes of this machine: on connections that we shape ourselves, or in the namespaces of a lab.
 
 `run_sites` starts a command once per site, `call_sites` a Python function; both return when all have ended, or raise
 when one failed, which ends the others. A process finds its place in the environment, under the names that torchrun
@@ -7,7 +7,11 @@ uses (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and ours:
     TRADEWIND_SHAPE        the network's file: `tradewind.connect` imitates it
     TRADEWIND_SITE         the site's name
     TRADEWIND_SECRET       the run's secret
-    TRADEWIND_CONTROLLERS  free addresses on loopback for controllers, separated by commas
+    TRADEWIND_CONTROLLERS  free addresses for controllers, separated by commas
+
+Without `inside` this needs no privilege: all is on loopback, and `tradewind.connect` shapes what it sends. With
+`inside`, a lab that is up, each process runs in the namespace of its site, and the kernel shapes whatever it sends;
+instead of TRADEWIND_SHAPE there are TRADEWIND_NETWORK and TRADEWIND_BIND, the network's file and the site's address.
 
 No process outlives the call. Each has a session of its own, which is killed whole before its leader is reaped, so that
 a number cannot have gone to somebody else; and the kernel kills it when we die without a chance to do so.
@@ -29,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import msgspec
 
@@ -60,6 +64,19 @@ DIE_WITH_PARENT = (
 )
 """Run before a site's command, in its process: the kernel kills it when its parent is gone."""
 
+
+class Surroundings(Protocol):
+    """A place with an own network stack for every site, as `lab.session.Lab` is."""
+
+    def command(self, site: str, argv: Sequence[str]) -> list[str]:
+        """What to run on the machine so that `argv` runs at the site."""
+        ...
+
+    def environment(self, site: str, groups: int) -> dict[str, str]:
+        """What its process finds there, beside the machine's environment."""
+        ...
+
+
 OnLine = Callable[[str, str], None]
 """Called with a site's name and a line that it wrote to stdout, in the thread of the caller."""
 
@@ -81,6 +98,7 @@ def run_sites(
     groups: int = 1,
     deadline_s: float = DEFAULT_DEADLINE_S,
     on_line: OnLine | None = None,
+    inside: Surroundings | None = None,
 ) -> list[SiteOutput]:
     """Run the command once for every site of the network, in order of rank; what each wrote.
 
@@ -89,8 +107,8 @@ def run_sites(
     """
     if not command:
         raise BadOption("there is no command to run at the sites.")
-    with _folder(network) as folder:
-        return _run(network, command, folder, environment or {}, groups, deadline_s, on_line)
+    with _folder(network, inside) as folder:
+        return _run(network, command, folder, environment or {}, groups, deadline_s, on_line, inside)
 
 
 def call_sites(
@@ -102,6 +120,7 @@ def call_sites(
     groups: int = 1,
     deadline_s: float = DEFAULT_DEADLINE_S,
     on_line: OnLine | None = None,
+    inside: Surroundings | None = None,
 ) -> list[Any]:
     """Call `function(place, **arguments)` in a process for every site of the network; the answers, in order of rank.
 
@@ -115,20 +134,21 @@ def call_sites(
         )
     target = f"{function.__module__}:{function.__qualname__}"
     importable = os.pathsep.join(path for path in sys.path if path)
-    with _folder(network) as folder:
+    with _folder(network, inside) as folder:
         (folder / ARGUMENTS_FILE).write_bytes(msgspec.json.encode(dict(arguments or {})))
         command = [sys.executable, "-m", "tradewind.lab.site", target, str(folder)]
         given = {"PYTHONPATH": importable, **(environment or {})}
         try:
-            _run(network, command, folder, given, groups, deadline_s, on_line)
+            _run(network, command, folder, given, groups, deadline_s, on_line, inside)
         except SiteFailed as failed:
             raise _explained(failed, network, folder) from None
         return [_outcome(folder, rank).answer for rank in range(len(network))]
 
 
 @contextlib.contextmanager
-def _folder(network: Network) -> Iterator[Path]:
-    ensure_separable(network)
+def _folder(network: Network, inside: Surroundings | None) -> Iterator[Path]:
+    if inside is None:
+        ensure_separable(network)
     with tempfile.TemporaryDirectory(prefix="tradewind-lab-") as name:
         (Path(name) / "network.json").write_bytes(network_to_json(network))
         yield Path(name)
@@ -151,13 +171,18 @@ def _explained(failed: SiteFailed, network: Network, folder: Path) -> Exception:
     return said[blamed].as_error(blamed)
 
 
-def _environments(network: Network, folder: Path, given: Mapping[str, str], groups: int) -> Iterator[dict[str, str]]:
+def _environments(
+    network: Network, folder: Path, given: Mapping[str, str], groups: int, inside: Surroundings | None
+) -> Iterator[dict[str, str]]:
+    common = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}  # many processes share few cores
+    if inside is not None:
+        for name in network.names:
+            yield {**common, **inside.environment(name, groups), **given}
+        return
     with contextlib.ExitStack() as probes:  # all held at once, so that no two are the same
         ports = [probes.enter_context(listen_on(LOOPBACK, 0)).getsockname()[1] for _ in range(groups + 1)]
     shared = {
-        "OMP_NUM_THREADS": "1",  # many processes share few cores
-        **os.environ,
-        "PYTHONUNBUFFERED": "1",
+        **common,
         "WORLD_SIZE": str(len(network)),
         "LOCAL_WORLD_SIZE": str(len(network)),  # which they are: on one host
         "MASTER_ADDR": LOOPBACK,
@@ -178,11 +203,13 @@ def _run(
     groups: int,
     deadline_s: float,
     on_line: OnLine | None,
+    inside: Surroundings | None,
 ) -> list[SiteOutput]:
     running = _Running(on_line)
+    environments = _environments(network, folder, given, groups, inside)
     try:
-        for name, environment in zip(network.names, _environments(network, folder, given, groups), strict=True):
-            running.start(name, command, environment)
+        for name, environment in zip(network.names, environments, strict=True):
+            running.start(name, command if inside is None else inside.command(name, command), environment)
         running.wait(deadline_s)
     finally:
         running.end()

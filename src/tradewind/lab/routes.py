@@ -1,8 +1,8 @@
 """Which neighbour a packet goes to next, where two sites have no link between them.
 
-Sites of a sparse network still have to reach each other: a worker its controller, Gloo its neighbours in rank order. As
-on the Internet, packets then travel over other sites and use up the links on the way. Fewest hops first; among those the
-way whose slowest link is fastest, ties by the order of sites, so that every run routes alike.
+Sites of a sparse network still have to reach each other: a worker its controller, Gloo its neighbours in rank order.
+As on the Internet, packets then travel over other sites and use up the links on the way. Fewest hops first; among those
+the way whose slowest link is fastest, ties by the order of sites, so that every run routes alike.
 """
 
 from __future__ import annotations

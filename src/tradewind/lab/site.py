@@ -24,6 +24,8 @@ from tradewind.runtime.group import Group, connect
 from tradewind.runtime.shape_alone import SHAPE_VARIABLE
 
 ADDRESSES_VARIABLE = "TRADEWIND_CONTROLLERS"
+NETWORK_VARIABLE = "TRADEWIND_NETWORK"
+BIND_VARIABLE = "TRADEWIND_BIND"
 ARGUMENTS_FILE = "arguments.json"
 
 
@@ -42,16 +44,18 @@ class Place:
     @classmethod
     def here(cls) -> Place:
         """The place of this process, which must be one of `lab.processes`."""
-        missing = {"RANK", "WORLD_SIZE", SHAPE_VARIABLE, ADDRESSES_VARIABLE} - os.environ.keys()
+        named = NETWORK_VARIABLE if NETWORK_VARIABLE in os.environ else SHAPE_VARIABLE
+        missing = {"RANK", "WORLD_SIZE", named, ADDRESSES_VARIABLE} - os.environ.keys()
         if missing:
             raise BadOption(f"this process is no site of the lab: {', '.join(sorted(missing))} is not set.")
-        rank, network = int(os.environ["RANK"]), read_network(os.environ[SHAPE_VARIABLE])
+        rank, network = int(os.environ["RANK"]), read_network(os.environ[named])
         addresses = tuple(os.environ[ADDRESSES_VARIABLE].split(","))
         return cls(rank, int(os.environ["WORLD_SIZE"]), network.names[rank], network, addresses)
 
     def connect(self, group: int = 0, **options: Any) -> Group:
         """Join the sites' group of that number, on the imitated network, which the controller knows."""
-        given = {"run": f"group-{group}", "network": self.network, "connections": 1, **options}
+        bind = os.environ.get(BIND_VARIABLE)
+        given = {"run": f"group-{group}", "network": self.network, "connections": 1, "bind": bind, **options}
         return connect(self.controllers[group], self.rank, self.world, **given)
 
 

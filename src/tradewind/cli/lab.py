@@ -1,0 +1,277 @@
+"""`tradewind lab ...`: an emulated wide-area network on this machine, to run anything in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tradewind.cli.arguments import JsonOption, NetworkArgument, OptionOption, SeedOption
+from tradewind.cli.guard import guarded
+
+if TYPE_CHECKING:
+    from tradewind.lab.session import Lab
+
+EXAMPLE = "tradewind lab run mesh --option n=4 -- python train.py"
+
+app = typer.Typer(
+    help="Emulate a wide-area network on this machine, and run commands in its sites.",
+    epilog=f"Example: {EXAMPLE}",
+    no_args_is_help=True,
+)
+
+BackendOption = Annotated[
+    str, typer.Option("--backend", metavar="NAME", help="htb, delay, inproc, or auto: the first that works.")
+]
+ScaleOption = Annotated[
+    str | None, typer.Option("--scale", metavar="F", help="Every capacity times F; auto: as far as the machine needs.")
+]
+CalibrateOption = Annotated[
+    bool, typer.Option("--calibrate/--no-calibrate", help="Check that all links carry their rates at once.")
+]
+NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Which lab, where there are several.")]
+LinkArgument = Annotated[str, typer.Argument(metavar="LINK", help="A->B, or A-B for both ways.")]
+CommandArgument = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")]
+SpeedOption = Annotated[float, typer.Option("--speed", metavar="X", help="So many times as fast as the trace was.")]
+DEFAULT_NAME = "lab"
+
+
+def _open(
+    network: str, backend: str, scale: str | None, calibrate: bool, name: str | None, seed: int | None, option: Any
+) -> Lab:
+    from tradewind.cli.output import progress
+    from tradewind.cli.resolve import resolve_network
+    from tradewind.errors import BadOption
+    from tradewind.lab.session import Lab
+
+    found = resolve_network(network, seed, option, None, None)
+    try:
+        factor = scale if scale in (None, "auto") else float(scale)
+    except ValueError:
+        raise BadOption(f"--scale {scale!r}: give a number above zero, or auto.") from None
+    with progress(f"{len(found)} sites of {found.name}"):
+        return Lab(found, backend, scale=factor, calibrate=calibrate, name=name)
+
+
+def _find(name: str) -> Lab:
+    from tradewind.lab.directory import find
+    from tradewind.lab.session import Lab
+
+    return Lab.attach(find(name))
+
+
+def _describe(lab: Lab) -> list[str]:
+    from tradewind.units import format_duration
+
+    lines = [f"{len(lab.network)} sites of {lab.network.name} on {lab.backend}, TCP with {lab.congestion_control}"]
+    lines += [f"note: {note}" for note in lab.notes]
+    if lab.calibration is not None:
+        lines.append(f"calibration, {format_duration(lab.calibration.seconds)}: {lab.calibration}")
+    elif lab.backend != "inproc":
+        lines.append("not calibrated: whether the machine carries it has not been checked")
+    return lines
+
+
+def up(
+    network: NetworkArgument,
+    backend: BackendOption = "auto",
+    scale: ScaleOption = None,
+    calibrate: CalibrateOption = True,
+    name: NameOption = DEFAULT_NAME,
+    seed: SeedOption = None,
+    option: OptionOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Start a lab that stays up until `lab down`."""
+    from tradewind.cli.output import print_json
+    from tradewind.errors import CannotEmulate
+    from tradewind.units import format_duration
+
+    lab = _open(network, backend, scale, calibrate, name, seed, option)
+    if lab.backend == "inproc":
+        raise CannotEmulate(
+            f"there is nothing to keep up: {'; '.join(lab.notes) or 'inproc was asked for'}. What is left, inproc, "
+            "needs no lab: use tradewind lab run, whose processes shape what they send themselves."
+        )
+    lab.release()
+    if json:
+        print_json(_facts(lab))
+        return
+    first, *more = _describe(lab)
+    for line in (f"{first}; up in {format_duration(lab.build_s)}", *more):
+        typer.echo(line)
+
+
+def execute(site: str, command: CommandArgument, name: NameOption = DEFAULT_NAME) -> None:
+    """Run a command in a site, with this terminal; its exit code is ours."""
+    raise typer.Exit(_exit_code(_find(name).popen(site, command).wait()))
+
+
+def run(
+    network: NetworkArgument,
+    command: CommandArgument,
+    backend: BackendOption = "auto",
+    scale: ScaleOption = None,
+    calibrate: CalibrateOption = True,
+    trace: Annotated[str | None, typer.Option("--replay", metavar="TRACE", help="Change rates as it says.")] = None,
+    speed: SpeedOption = 1.0,
+    deadline: Annotated[str, typer.Option("--deadline", metavar="TIME", help="End what takes longer.")] = "1h",
+    seed: SeedOption = None,
+    option: OptionOption = None,
+) -> None:
+    """Start a lab, run the command once in every site, and end it.
+
+    The command finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun, and TRADEWIND_SITE,
+    TRADEWIND_NETWORK, TRADEWIND_BIND and TRADEWIND_SECRET. Lines are shown with their site's name. When one site fails,
+    all are ended.
+    """
+    from tradewind.catalog.traces import load_trace
+    from tradewind.units import parse_duration
+
+    deadline_s = parse_duration(deadline)
+    played = None if trace is None else load_trace(trace)
+    with _open(network, backend, scale, calibrate, None, seed, option) as lab:
+        for line in _describe(lab):
+            typer.echo(line, err=True)
+        replay = None if played is None else lab.replay(played, speed)
+        try:
+            for site in lab.run(command, deadline_s=deadline_s, on_line=_show_line):
+                for line in site.stderr.splitlines():
+                    typer.echo(f"[{site.site}] {line}", err=True)
+        finally:
+            if replay is not None:
+                replay.stop()
+
+
+def _show_line(site: str, line: str) -> None:
+    typer.echo(f"[{site}] {line}")
+
+
+def set_rate(link: LinkArgument, rate: str, name: NameOption = DEFAULT_NAME) -> None:
+    """Give a link another rate."""
+    from tradewind.units import format_rate, parse_rate
+
+    bps = parse_rate(rate)
+    _find(name).set_rate(link, bps)
+    typer.echo(f"{link}: {format_rate(bps)}")
+
+
+def cut(link: LinkArgument, name: NameOption = DEFAULT_NAME) -> None:
+    """Let a link drop everything, as a broken one does."""
+    _find(name).cut(link)
+    typer.echo(f"{link}: cut")
+
+
+def heal(link: LinkArgument, name: NameOption = DEFAULT_NAME) -> None:
+    """Undo `lab cut`."""
+    _find(name).heal(link)
+    typer.echo(f"{link}: healed")
+
+
+def replay(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace of the catalog: netstorm9.")],
+    speed: SpeedOption = 1.0,
+    name: NameOption = DEFAULT_NAME,
+) -> None:
+    """Change the rates as a trace says, from its start to its end; Ctrl-C leaves them as they are."""
+    from tradewind.catalog.traces import load_trace
+    from tradewind.cli.output import progress
+    from tradewind.units import format_duration
+
+    lab, played = _find(name), load_trace(trace)
+    under_way = lab.replay(played, speed)
+    try:
+        with progress(f"{len(played.start_s)} epochs in {format_duration(under_way.seconds)}"):
+            under_way.wait()
+    except KeyboardInterrupt:
+        under_way.stop()
+    typer.echo(f"{trace}: epoch {under_way.epoch + 1} of {len(played.start_s)} holds")
+
+
+def status(name: NameOption = DEFAULT_NAME, json: JsonOption = False) -> None:
+    """What the lab is, and what its links are doing."""
+    from tradewind.cli.output import console, print_json, show, table
+    from tradewind.units import format_rate, format_size
+
+    lab = _find(name)
+    facts = _facts(lab)
+    if json:
+        print_json(facts)
+        return
+    for line in _describe(lab):
+        typer.echo(line)
+    made = table("link", ">rate", ">latency", "state", ">carried", ">calibration")
+    for link, fact in zip(lab.network.links, facts["links"], strict=True):
+        ratio = "" if fact["calibration"] is None else f"{fact['calibration']:.0%}"
+        state, carried = "cut" if fact["cut"] else "up", format_size(fact["sent_bytes"])
+        latency = f"{link.latency_s * 1e3:g} ms"
+        made.add_row(f"{link.src}->{link.dst}", format_rate(fact["bandwidth_bps"]), latency, state, carried, ratio)
+    show(console(), made)
+
+
+def _facts(lab: Lab) -> dict[str, Any]:
+    now = lab.status()
+    ratios = {} if lab.calibration is None else lab.calibration.ratios
+    links = [
+        {
+            "link": f"{link.src}->{link.dst}",
+            "bandwidth_bps": bps,
+            "cut": is_cut,
+            "sent_bytes": sent,
+            "calibration": ratios.get(f"{link.src}->{link.dst}"),
+        }
+        for link, bps, is_cut, sent in zip(lab.network.links, now.bandwidth_bps, now.cut, now.sent_bytes, strict=True)
+    ]
+    return {
+        "name": lab.directory.name,
+        "network": lab.network.name,
+        "backend": lab.backend,
+        "scale": lab.scale,
+        "notes": lab.notes,
+        "congestion_control": lab.congestion_control,
+        "payload_share": lab.payload_share,
+        "build_seconds": lab.build_s,
+        "calibration_seconds": None if lab.calibration is None else lab.calibration.seconds,
+        "addresses": {site: lab.address(site) for site in lab.network.names},
+        "links": links,
+    }
+
+
+def down(
+    name: NameOption = DEFAULT_NAME,
+    everything: Annotated[bool, typer.Option("--all", help="Every lab of this user.")] = False,
+) -> None:
+    """End a lab, with every process in it; and remove what labs that were killed have left."""
+    from tradewind.lab.directory import list_labs, sweep
+
+    left = sweep()
+    living = {lab.name: lab for lab in list_labs()}
+    chosen = list(living.values()) if everything else [living[name]] if name in living else []
+    for lab in chosen:
+        lab.kill()
+    for lab in chosen:
+        typer.echo(f"{lab.name}: down")
+    for gone in left:
+        typer.echo(f"{gone}: had died; removed what it left")
+    if not chosen and not left:
+        typer.echo("no lab is up" if not living else f"no lab called {name!r} is up, but {', '.join(living)}")
+
+
+def _exit_code(returned: int) -> int:
+    """As a shell gives it: 128 and the signal for a command that was killed."""
+    return returned if returned >= 0 else 128 - returned
+
+
+for _name, _verb in (
+    ("up", up),
+    ("exec", execute),
+    ("run", run),
+    ("set", set_rate),
+    ("cut", cut),
+    ("heal", heal),
+    ("replay", replay),
+    ("status", status),
+    ("down", down),
+):
+    _paragraphs = (_verb.__doc__ or "").split("\n\n")
+    app.command(_name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs))(guarded(_verb))

@@ -1,0 +1,81 @@
+"""A trace of changing rates, played to a lab, faster than it was if so asked."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.catalog.traces import BandwidthTrace
+from tradewind.errors import BadNetwork, BadOption, TradewindError
+from tradewind.network import Network
+
+Rates = npt.NDArray[np.float64]
+
+
+def timetable(trace: BandwidthTrace, speed: float, network: Network) -> Iterator[tuple[float, Rates]]:
+    """When, in seconds after the start, which rates hold, as a matrix in the order of the network's sites.
+
+    Raises where the trace is of another network: a link that it says nothing about would keep its rate in silence.
+    """
+    if not (math.isfinite(speed) and speed > 0):
+        raise BadOption(f"a speed of {speed} makes no sense: give a number above zero; 60 turns minutes into seconds.")
+    if set(trace.network.names) != set(network.names):
+        raise BadNetwork(
+            f"the trace is of {', '.join(trace.network.names)}, but the lab has {', '.join(network.names)}. "
+            f"Start it with the trace's own network."
+        )
+    rows = [trace.network.index[name] for name in network.names]
+    first_s = trace.start_s[0]
+    for start_s, bandwidth_bps in zip(trace.start_s, trace.bandwidth_bps, strict=True):
+        rates_bps = bandwidth_bps[np.ix_(rows, rows)]
+        silent = np.argwhere((network.bandwidth_bps > 0) & ~(rates_bps > 0))
+        if len(silent):
+            src, dst = (network.names[k] for k in silent[0])
+            raise BadNetwork(f"the trace says nothing about link {src}->{dst} at {start_s:g} s.")
+        yield (start_s - first_s) / speed, rates_bps
+
+
+class Replay:
+    """A trace under way, in a thread of its own."""
+
+    def __init__(
+        self, trace: BandwidthTrace, speed: float, network: Network, set_rates: Callable[[Rates], None]
+    ) -> None:
+        self._steps = list(timetable(trace, speed, network))
+        self._set_rates = set_rates
+        self._stopped = threading.Event()
+        self._error: TradewindError | None = None
+        self.epoch = -1
+        """Which one holds now."""
+        self.seconds = self._steps[-1][0]
+        """From the first change to the last."""
+        self._thread = threading.Thread(target=self._play, name="tradewind-replay", daemon=True)
+        self._thread.start()
+
+    def _play(self) -> None:
+        start_s = time.monotonic()
+        try:
+            for epoch, (due_s, rates_bps) in enumerate(self._steps):
+                if self._stopped.wait(max(0.0, start_s + due_s - time.monotonic())):
+                    return
+                self._set_rates(rates_bps)
+                self.epoch = epoch
+        except TradewindError as error:
+            self._error = error
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the last rates hold; whether they do. Raises what went wrong."""
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Leave the rates as they are."""
+        self._stopped.set()
+        self.wait()

@@ -1,0 +1,170 @@
+"""What the emulated links do: they are as fast and as far as they should be, change, break and heal."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab_traffic import open_lab, python, reaches, transfer
+from tradewind.catalog.traces import BandwidthTrace
+from tradewind.errors import BadNetwork, BadOption, CannotEmulate, UnknownName
+from tradewind.lab import delay
+from tradewind.lab.session import Lab
+from tradewind.network import Link, Network, Site, Trunk
+
+SITES = [Site("a"), Site("b"), Site("c-1")]
+
+
+def line(latency_s: float = 0.0, loss: float = 0.0) -> Network:
+    """a - b - c-1, without a link between the ends."""
+    pairs = [("a", "b", 40e6), ("b", "a", 20e6), ("b", "c-1", 60e6), ("c-1", "b", 60e6)]
+    return Network.from_links("line", SITES, [Link(src, dst, bps, latency_s, loss) for src, dst, bps in pairs])
+
+
+def least_s(lab: Lab, nbytes: int, bandwidth_bps: float) -> float:
+    """No shaped link is faster: what TCP has left of its rate, less a last packet of 64 KB that leaves as a whole."""
+    return 0.95 * 8 * (nbytes - 65536) / (bandwidth_bps * lab.payload_share)
+
+
+@pytest.mark.parametrize("backend", ["htb", "delay"])
+def test_links_are_as_slow_as_they_should_be_each_way_and_over_other_sites(backend: str) -> None:
+    with open_lab(line(), backend) as lab:
+        for src, dst, bps in (("a", "b", 40e6), ("b", "a", 20e6), ("c-1", "a", 20e6)):
+            _, seconds = transfer(lab, src, dst, 1_500_000)
+            assert seconds >= least_s(lab, 1_500_000, bps), (src, dst)
+        carried = dict(zip(((x.src, x.dst) for x in lab.network.links), lab.status().sent_bytes, strict=True))
+        assert carried["c-1", "b"] >= 1_500_000 and carried["b", "a"] >= 3_000_000  # what is relayed uses links up
+
+
+@pytest.mark.parametrize("backend", ["htb", "delay"])
+def test_a_changed_rate_counts_at_once(backend: str) -> None:
+    with open_lab(line(), backend) as lab:
+        lab.set_rate("a->b", 5e6)
+        _, seconds = transfer(lab, "a", "b", 500_000)
+        assert seconds >= least_s(lab, 500_000, 5e6)
+        assert lab.status().bandwidth_bps == [5e6, 20e6, 60e6, 60e6]
+
+
+@pytest.mark.parametrize("backend", ["htb", "delay"])
+def test_a_cut_link_carries_nothing_until_it_heals(backend: str) -> None:
+    with open_lab(line(), backend) as lab:
+        assert reaches(lab, "a", "b", 20.0)
+        lab.cut("a->b")
+        assert not reaches(lab, "a", "b")
+        assert reaches(lab, "c-1", "b", 20.0)
+        assert lab.status().cut == [True, False, False, False]
+        lab.heal("a->b")
+        assert reaches(lab, "a", "b", 20.0)
+        lab.cut("b-c-1")
+        assert not reaches(lab, "c-1", "b")
+
+
+def test_latency_is_there_both_ways() -> None:
+    with open_lab(line(latency_s=0.05), "delay") as lab:
+        handshake_s, _ = transfer(lab, "a", "c-1", 1000)
+        assert handshake_s >= 4 * 0.05
+
+
+def test_lost_packets_are_counted_and_tcp_gets_over_them() -> None:
+    with open_lab(line(loss=0.02), "delay") as lab:
+        transfer(lab, "a", "b", 3_000_000)
+        sent = lab.status().sent_bytes[0]
+        assert sent > 3_000_000  # what was lost was sent again
+
+
+def test_nics_and_trunks_are_shared_by_what_goes_through_them() -> None:
+    sites = [Site("a", zone="x", egress_bps=10e6), Site("b", zone="x"), Site("c", zone="y")]
+    mesh = np.full((3, 3), 100e6) - np.diag([100e6] * 3)
+    shared = Network("shared", sites, mesh, trunks=[Trunk("x-y", "x", "y", 15e6), Trunk("y-x", "y", "x", 1e9)])
+    with open_lab(shared, "delay") as lab:
+        assert transfer(lab, "a", "b", 500_000)[1] >= least_s(lab, 500_000, 10e6)
+        assert transfer(lab, "b", "c", 750_000)[1] >= least_s(lab, 750_000, 15e6)
+
+
+def test_the_python_forwarder_does_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(delay.shutil, "which", lambda _: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with open_lab(line(latency_s=0.02), "delay") as lab:
+        assert "the forwarder is in Python, because there is no C compiler" in lab.notes
+        handshake_s, seconds = transfer(lab, "a", "c-1", 500_000)
+        assert handshake_s >= 4 * 0.02 and seconds >= least_s(lab, 500_000, 40e6)
+        lab.cut("a-b")
+        assert not reaches(lab, "a", "b")
+
+
+def test_calibration_finds_what_every_link_carries_at_once() -> None:
+    small = Network.from_links("pair", SITES[:2], [Link("a", "b", 4e6), Link("b", "a", 2e6)])
+    with open_lab(small, "htb") as lab:
+        found = lab.calibrate()
+        assert set(found.ratios) == {"a->b", "b->a"}
+        assert found.good and max(found.ratios.values()) < 1.2
+
+
+def test_a_replayed_trace_sets_its_rates_one_after_the_other() -> None:
+    network = line()
+    factors = (1.0, 0.5, 0.25)
+    trace = BandwidthTrace(network, (0.0, 180.0, 360.0), np.array([network.bandwidth_bps * f for f in factors]))
+    with open_lab(network, "htb", scale=0.5) as lab:
+        replay = lab.replay(trace, speed=3600)
+        assert replay.wait(20) and replay.epoch == 2 and replay.seconds == pytest.approx(0.1)
+        assert lab.status().bandwidth_bps == pytest.approx([5e6, 2.5e6, 7.5e6, 7.5e6])
+        with pytest.raises(BadOption, match="speed"):
+            lab.replay(trace, speed=0)
+        other = BandwidthTrace(network.subnetwork(["a", "b"]), (0.0,), np.array([[[0, 1e6], [1e6, 0]]]))
+        with pytest.raises(BadNetwork, match="c-1"):
+            lab.replay(other)
+
+
+def test_links_are_named_by_their_ends_even_if_these_have_dashes() -> None:
+    with open_lab(line(), "htb") as lab:
+        assert lab.pairs("b-c-1") == [(1, 2), (2, 1)]
+        assert lab.pairs("c-1->b") == [(2, 1)]
+        for wrong in ("a-c-1", "a->c-1", "a-x", "nonsense"):
+            with pytest.raises(UnknownName):
+                lab.pairs(wrong)
+
+
+@pytest.mark.parametrize(
+    ("network", "backend", "says"),
+    [
+        (line(latency_s=0.01), "htb", "htb has no latency"),
+        (line(loss=0.1), "htb", "htb has no loss"),
+        (line(loss=0.1), "inproc", "inproc has no loss"),
+        (line().scaled(1e5), "htb", "--scale 0.0"),
+        (line().scaled(1e-4), "delay", "slower than"),
+        (Network("nothing", SITES, np.zeros((3, 3))), "delay", "no links"),
+    ],
+)
+def test_what_cannot_be_emulated_faithfully_is_refused(network: Network, backend: str, says: str) -> None:
+    with pytest.raises(CannotEmulate, match=says):
+        Lab(network, backend)
+
+
+def test_auto_takes_the_first_backend_that_can_and_says_why_not_the_others() -> None:
+    with open_lab(line(latency_s=0.01), "auto") as lab:
+        if lab.backend != "delay":
+            pytest.skip("no namespaces here")
+        assert any("htb has no latency" in note for note in lab.notes)
+
+
+def test_scaled_to_fit_is_said_aloud() -> None:
+    with open_lab(line().scaled(1e5), "htb", scale="auto") as lab:
+        assert lab.scale < 0.1
+        assert any("every capacity" in note for note in lab.notes)
+
+
+def test_tcp_in_the_sites_keeps_its_pace_over_pauses() -> None:
+    with open_lab(line(), "htb") as lab:
+        reading = "print(open('/proc/sys/net/ipv4/tcp_slow_start_after_idle').read().strip())"
+        assert python(lab, "a", reading).communicate()[0] == "0\n"
+        offered = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+        assert lab.congestion_control == "bbr" or "bbr" not in offered
+
+
+def test_sites_are_alone_on_their_machine() -> None:
+    with open_lab(line(), "htb") as lab:
+        listed = lab.popen("a", ["ls", "/proc"], stdout=subprocess.PIPE, text=True).communicate()[0].split()
+        assert len([name for name in listed if name.isdigit()]) < 10
