@@ -1,0 +1,161 @@
+"""A plan that goes on after sites or links are lost: same shards, fractions and chunks, other trees.
+
+Whoever carries a plan out has much of it done when something breaks. Planning anew would throw that away, because
+other shards mean other chunks. A patched plan cuts the tensor as before, so that what is final stays final, and changes
+only the trees that the loss touches:
+
+- lost sites are taken out, and so are helpers that have nothing left to do;
+- whoever lost its parent is hung, with everything below it, on the best parent that is left: the one that would need
+  the least time for its children, this one included;
+- a lost root is replaced by CREW's rule (Eq. (3), with the candidate's load), which wants live links to and from all
+  members; where nobody has those, by the site whose worst routed way to a member is best;
+- an edge whose link is lost runs over other sites where that is the best way left.
+
+Everything is decided in the network's order of sites, so that the same loss gives the same plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from tradewind.errors import InfeasiblePlan
+from tradewind.network import Matrix, Network
+from tradewind.planning.plan import Plan, Route, Shard
+from tradewind.planning.routes import Routes
+from tradewind.planning.splitting import replacement
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A patched plan, and which shard of the old one each of its shards is.
+
+    They are all there, in order, but for plans in which each member sums for itself: the sums of lost members go.
+    """
+
+    plan: Plan
+    shards: tuple[int, ...]
+
+
+def patch_plan(plan: Plan, network: Network) -> Patch:
+    """The plan on what is left: `network` holds the sites and links that work, and no others."""
+    members = tuple(name for name in plan.members if name in network.index)
+    if len(members) < 2:
+        left = f"only {members[0]!r} is left" if members else "nobody is left"
+        raise InfeasiblePlan(f"plan {plan.planner!r} cannot be patched: of its members {left}.")
+    routes = Routes(network)
+    work = _Patching(network, routes, routes.bandwidth_bps(), members, _loads(plan, network))
+    kept = tuple(n for n, shard in enumerate(plan.shards) if shard.broadcast or shard.root in network.index)
+    shards = tuple(work.patch(plan.shards[number]) for number in kept)
+    patched = replace(
+        plan, members=members, shards=shards, predicted=None, proven_rate_bps=None, reason="patched after a loss"
+    )
+    return Patch(patched, kept)
+
+
+def _loads(plan: Plan, network: Network) -> dict[str, float]:
+    """The share of the tensor that each site that is left sums as a root (l_k)."""
+    loads = dict.fromkeys(network.names, 0.0)
+    for shard in plan.shards:
+        if shard.root in loads:
+            loads[shard.root] += shard.fraction
+    return loads
+
+
+@dataclass(frozen=True, slots=True)
+class _Patching:
+    network: Network
+    routes: Routes
+    rate_bps: Matrix
+    """Between each pair, on the way that a transfer would take."""
+    members: tuple[str, ...]
+    loads: dict[str, float]
+
+    def patch(self, shard: Shard) -> Shard:
+        root = shard.root if shard.root in self.network.index else self._new_root(shard.fraction)
+        reduce = self._patch_tree(root, shard.reduce, self.rate_bps)
+        broadcast: tuple[Route, ...] = ()
+        if shard.broadcast:
+            upwards = tuple(route[::-1] for route in shard.broadcast)
+            broadcast = tuple(route[::-1] for route in self._patch_tree(root, upwards, self.rate_bps.T))
+        return replace(shard, root=root, reduce=reduce, broadcast=broadcast, rate_bps=None)
+
+    def _new_root(self, fraction: float) -> str:
+        chosen = replacement(self.network, self.members, (), fraction, self.loads)
+        if chosen is None:
+            rows = np.array([self.network.index[name] for name in self.members])
+            both_ways = np.minimum(self.rate_bps[rows], self.rate_bps.T[rows])
+            both_ways[np.arange(len(rows)), rows] = np.inf
+            worst = both_ways.min(axis=0)
+            if not worst.any():
+                raise InfeasiblePlan(
+                    f"no site of {self.network.name!r} is left that all of {', '.join(self.members)} can reach, and it "
+                    "them."
+                )
+            chosen = self.network.names[int(worst.argmax())]
+        self.loads[chosen] += fraction
+        return chosen
+
+    def _patch_tree(self, root: str, upwards: tuple[Route, ...], rate_bps: Matrix) -> tuple[Route, ...]:
+        """A tree whose routes lead from child to parent; `rate_bps` is that of a way from a row to a column."""
+        reverse = rate_bps is not self.rate_bps
+        edges = {r[0]: r for r in upwards if r[0] != root and self._is_whole(r, reverse)}
+        for name in self.members:
+            if name != root and name not in edges:
+                edges[name] = ()
+        self._prune(edges, upwards, root)
+        attached = _below(root, edges)
+        busy = Counter(route[-1] for route in edges.values() if route)
+        order = {name: place for place, name in enumerate(self.network.names)}
+        tops = [name for name in edges if not edges[name]]
+        tops += [r[-1] for r in edges.values() if r and r[-1] not in edges and r[-1] != root]
+        for top in sorted(set(tops), key=order.__getitem__):
+            parent = self._best_parent(top, attached, busy, rate_bps)
+            edges[top] = self.routes.route(parent, top)[::-1] if reverse else self.routes.route(top, parent)
+            busy[parent] += 1
+            attached |= _below(top, edges)
+        return tuple(edges.values())
+
+    def _is_whole(self, route: Route, reverse: bool) -> bool:
+        index, bandwidth_bps = self.network.index, self.network.bandwidth_bps
+        if any(site not in index for site in route):
+            return False
+        hops = pairwise(route[::-1] if reverse else route)
+        return all(bandwidth_bps[index[src], index[dst]] > 0 for src, dst in hops)
+
+    def _prune(self, edges: dict[str, Route], upwards: tuple[Route, ...], root: str) -> None:
+        """Take out helpers below which no member is left."""
+        needed = {root, *self.members}
+        for name in self.members:
+            seen = {name}
+            while edges.get(name) and (name := edges[name][-1]) not in seen:
+                seen.add(name)
+                needed.add(name)
+        for route in upwards:
+            if route[0] not in needed:
+                edges.pop(route[0], None)
+
+    def _best_parent(self, top: str, attached: set[str], busy: Counter[str], rate_bps: Matrix) -> str:
+        row, index = self.network.index[top], self.network.index
+        candidates = [n for n in self.network.names if n in attached and rate_bps[row, index[n]] > 0]
+        if not candidates:
+            raise InfeasiblePlan(f"{top!r} has no way left to the other members in {self.network.name!r}.")
+        return min(candidates, key=lambda name: (busy[name] + 1) / rate_bps[row, index[name]])
+
+
+def _below(root: str, edges: dict[str, Route]) -> set[str]:
+    """A site and everybody who hangs on it."""
+    children: dict[str, list[str]] = {}
+    for child, route in edges.items():
+        if route:
+            children.setdefault(route[-1], []).append(child)
+    found, queue = {root}, [root]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child not in found:
+                found.add(child)
+                queue.append(child)
+    return found
