@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine_driver import RUN, Driver
 from tradewind.engine import events as ev
-from tradewind.engine.actions import Combine, How, PeerFaulty, Receive, Release, Source, Transmit
+from tradewind.engine.actions import Combine, How, PeerFaulty, Receive, Release, RoundQuiet, Source, Transmit
 from tradewind.engine.arithmetic import Arithmetic
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import Layout, lay_out
@@ -112,7 +112,7 @@ def test_a_closed_round_frees_its_buffers_as_soon_as_nobody_works_with_them() ->
     engine = root()
     kept, receiving = arrives(engine, 2, CHUNK), arrives(engine, 2, replace(CHUNK, index=1))
     engine.handle(ev.Received(kept))
-    assert engine.handle(ev.CloseRound(0)) == [Release(kept.buffer)]
+    assert engine.handle(ev.CloseRound(0)) == [Release(kept.buffer), RoundQuiet(0)]
     assert engine.handle(ev.Received(receiving)) == [Release(receiving.buffer)]
     assert engine.kept_bytes == 0 and engine.open_rounds == ()
 

@@ -40,6 +40,11 @@ class Deadlines:
         return self.patience_s / 3
 
     @property
+    def reconnect_s(self) -> float:
+        """For a broken connection to be made again, before rounds go around it."""
+        return self.patience_s / 3
+
+    @property
     def gather_s(self) -> float:
         """For all workers to join: machines do not start at the same time."""
         return max(self.patience_s * 4, self.asked_straggler_s or 0.0)

@@ -28,14 +28,14 @@ class Lane:
     timers: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Step:
     """What was decided about a step of some workers, until all its parts have ended."""
 
     lane: int
     """Of its first part."""
-    iterations: Mapping[str, int]
-    """Each member's own number of this step."""
+    iterations: dict[str, int]
+    """Each member's own number of this step; who is lost is taken out."""
     started_s: float
     decided: StartRound | None
     """None: its one member goes on alone."""
@@ -45,11 +45,28 @@ class Step:
     """Parts that have not ended."""
     broken: str = ""
     """What the members disagree about, if they do: no part starts any more."""
+    committed: int = 0
+    """Parts whose result is in use."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Those who take part."""
+        """Those who take part and are there."""
         return tuple(sorted(self.iterations))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """What each member that is left counts in a mean."""
+        assert self.decided is not None
+        given = dict(zip(self.decided.members, self.decided.weights, strict=True))
+        total = sum(given[name] for name in self.members)
+        whole = len(self.members) == len(given)
+        return {name: given[name] if whole else given[name] / total for name in self.members}
+
+    @property
+    def staleness(self) -> dict[str, int]:
+        """How far each member's model is behind."""
+        assert self.decided is not None
+        return dict(zip(self.decided.members, self.decided.staleness, strict=True))
 
     def take(self, ready: dict[str, Ready]) -> dict[str, Ready] | None:
         """Everybody's part out of a lane, when all of it is there."""

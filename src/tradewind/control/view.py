@@ -6,6 +6,8 @@ between two updates is decided for the same network.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tradewind.control.estimates import LinkEstimate, LinkEstimates
@@ -32,14 +34,46 @@ class NetworkView:
         self.estimates = LinkEstimates(network)
         self._planned_bps: Matrix = network.bandwidth_bps.copy()
         self._planned_latency_s: Matrix = network.latency_s.copy()
+        self._present = frozenset(network.names)
+        self._cut: set[frozenset[str]] = set()
         self.generation = 0
         """Grows when plans must be made anew."""
 
     @property
     def network(self) -> Network:
-        """The network to plan with."""
-        given = self._given
-        return Network(given.name, given.sites, self._planned_bps, self._planned_latency_s, given.loss, given.trunks)
+        """The network to plan with: the sites that are there, and the links that work."""
+        given, bandwidth_bps = self._given, self._planned_bps.copy()
+        for a, b in map(sorted, self._cut):
+            i, j = given.index[a], given.index[b]
+            bandwidth_bps[i, j] = bandwidth_bps[j, i] = 0.0
+        whole = Network(given.name, given.sites, bandwidth_bps, self._planned_latency_s, given.loss, given.trunks)
+        there = [name for name in whole.names if name in self._present]
+        return whole if len(there) == len(whole) else whole.subnetwork(there)
+
+    @property
+    def whole(self) -> Network:
+        """Every site that was given, whether it is there or not."""
+        return self._given
+
+    def set_present(self, sites: Iterable[str]) -> None:
+        """Who is there now; plans leave the others out."""
+        present = frozenset(sites)
+        if present != self._present:
+            self._present = present
+            self.generation += 1
+
+    def set_cut(self, a: str, b: str, cut: bool) -> bool:
+        """Whether nothing gets through between two sites; returns whether that is news."""
+        pair = frozenset((a, b))
+        if cut == (pair in self._cut):
+            return False
+        (self._cut.add if cut else self._cut.discard)(pair)
+        self.generation += 1
+        return True
+
+    def link_bps(self, src: str, dst: str) -> float:
+        """What a link is thought to carry when it works; 0: there is none."""
+        return float(self._planned_bps[self._given.index[src], self._given.index[dst]])
 
     def measured(
         self, src: str, dst: str, bandwidth_bps: float, now_s: float, full: bool = True, latency_s: float | None = None
@@ -98,4 +132,5 @@ class NetworkView:
         names, given = self._given.names, self._given.bandwidth_bps
         age_s = now_s - self.estimates.measured_s
         stale = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(given), strict=True)]
-        return [(names[i], names[j]) for age, i, j in sorted(stale) if -age > older_than_s]
+        found = [(names[i], names[j]) for age, i, j in sorted(stale) if -age > older_than_s]
+        return [(a, b) for a, b in found if {a, b} <= self._present and frozenset((a, b)) not in self._cut]

@@ -98,6 +98,17 @@ class RoundComplete:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundQuiet:
+    """The round is halted or closed, and nobody works on its result any more: its arrays may be used again."""
+
+    round: int
+    chunk_items: tuple[int, ...] = ()
+    """Of a halted round at a member: how many items a chunk of each shard has."""
+    final: tuple[bytes, ...] = ()
+    """And for each shard a bit a chunk, lowest first, of those that are final; nothing where it gets no result."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeerFaulty:
     """A chunk that came early turned out to fit no plan: end the connections to the peer that sent it."""
 
@@ -105,4 +116,4 @@ class PeerFaulty:
     reason: str
 
 
-Action = Receive | Combine | Transmit | Release | RoundComplete | PeerFaulty
+Action = Receive | Combine | Transmit | Release | RoundComplete | RoundQuiet | PeerFaulty

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tradewind.engine.actions import RoundQuiet
 from tradewind.engine.arithmetic import Arithmetic
 from tradewind.engine.events import Explore, OpenRound
 from tradewind.engine.layout import lay_out
@@ -38,6 +39,8 @@ class Outcome:
     """From asking for it to its start."""
     seconds: float = 0.0
     """From its start to its end."""
+    repaired: bool = False
+    """Somebody or a connection was lost on the way; parts may hold what a lost member contributed before."""
 
     @property
     def alone(self) -> bool:
@@ -92,13 +95,27 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Halt:
+    """The engine is to stop working on the round, and to say when it is quiet (`Client.quiet`)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
-    """Everybody is there."""
+    """Everybody is there; in tolerant runs again whenever somebody comes later."""
 
     roster: m.Roster
 
 
-Effect = Explore | SendControl | Open | Succeeded | Failed | Close | Forget | Joined
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A peer is gone: its connections can be closed, and nothing is to be sent to it."""
+
+    number: int
+
+
+Effect = Explore | SendControl | Open | Succeeded | Failed | Close | Halt | Forget | Joined | Departed
 
 
 @dataclass(slots=True)
@@ -133,6 +150,14 @@ class Client:
         self._operations: dict[int, _Asked] = {}
         self._rounds: dict[int, int | None] = {}
         self._plans: dict[int, Plan] = {}
+        self.tolerant = False
+        """Whether the run goes on when somebody is lost."""
+        self._halted: dict[int, int] = {}
+        """Rounds to report on when they are quiet, with their version."""
+        self._closing: set[int] = set()
+        """Rounds that were given up and are not quiet yet: their arrays cannot be used."""
+        self._held: deque[m.Message] = deque()
+        """What the controller said since, that may need them."""
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -144,7 +169,8 @@ class Client:
         if self.lost is not None:
             raise self.lost
         if part is None:
-            lane, turn = self._for_everybody % m.POLICY_LANE, self._for_everybody // m.POLICY_LANE
+            lanes = 1 if self.tolerant else m.POLICY_LANE  # who joins later cannot know how often others have asked
+            lane, turn = self._for_everybody % lanes, self._for_everybody // lanes
             self._for_everybody += 1
             asked = _Asked(operation, lane, turn + 1)
         else:
@@ -172,36 +198,68 @@ class Client:
     def handle(self, message: m.Message) -> list[Effect]:
         """The controller said something."""
         match message:
-            case m.Roster(workers):
-                self.numbers = {address.site: number for number, address in enumerate(workers)}
+            case m.Roster():
+                self.numbers = {address.site: address.number for address in message.workers}
+                self.tolerant = message.tolerant
                 return [Joined(message)]
+            case m.Lost(site, _):
+                return [Departed(self.numbers[site])] if site in self.numbers else []
+            case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
+                return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
+            case m.Closing(reason, _):
+                return self.fail(PeerLost(f"the run is over: {reason.rstrip('.')}."))
+            case m.Refused(reason):
+                return self.fail(PeerLost(f"the controller refused {self.site!r}: {reason}"))
+            case _ if self._closing:
+                self._held.append(message)
+                return []
+            case _:
+                return self._about_rounds(message)
+
+    def _about_rounds(self, message: m.Message) -> list[Effect]:
+        match message:
             case m.PlanChanged(version, plan, forget):
                 for old in forget:
                     self._plans.pop(old, None)
                 self._plans[version] = plan_from_json(plan, f"plan version {version}")
                 return []
-            case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
-                return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
             case m.Start():
                 return self._start(message)
             case m.Commit(round_):
                 return self._commit(round_)
+            case m.Halt(round_, version) if round_ in self._rounds:
+                self._halted[round_] = version
+                return [Halt(round_)]
+            case m.Abandon(round_, _):
+                return self._abandon(round_)
             case m.Mismatch(lane, _, reason):
                 return self._end(lane, Failed(self._asked[lane], BadArray(reason)))
+            case m.Broken(lane, _, reason):
+                return self._end(lane, Failed(self._asked[lane], PeerLost(reason)))
             case m.Proceed(lane, _, _):
                 operation = self._operations[self._asked[lane]].operation
                 outcome = Outcome((self.site,), (1.0,), (0,), operation.items * operation.item_bytes)
                 return self._end(lane, Succeeded(self._asked[lane], outcome))
-            case m.Closing(reason, _):
-                return self.fail(PeerLost(f"the run is over: {reason.rstrip('.')}."))
-            case m.Refused(reason):
-                return self.fail(PeerLost(f"the controller refused {self.site!r}: {reason}"))
             case _:
                 return []
 
-    def completed(self, round_: int, version: int) -> list[Effect]:
-        """The engine has done its part of a round."""
-        return [SendControl(m.Finished(round_, version))] if round_ in self._rounds else []
+    def completed(self, round_: int, version: int, digest: int | None = None) -> list[Effect]:
+        """The engine has done its part of a round; the digest is that of the result, at a member."""
+        if round_ not in self._rounds or round_ in self._halted:
+            return []
+        return [SendControl(m.Finished(round_, version, digest))]
+
+    def quiet(self, quiet: RoundQuiet) -> list[Effect]:
+        """Nobody works on the arrays of a halted or closed round any more."""
+        version = self._halted.pop(quiet.round, None)
+        if quiet.round in self._closing:
+            self._closing.discard(quiet.round)
+        elif version is not None:
+            return [SendControl(m.Progress(quiet.round, version, quiet.chunk_items, quiet.final))]
+        effects: list[Effect] = []
+        while self._held and not self._closing:
+            effects += self._about_rounds(self._held.popleft())
+        return effects
 
     def fail(self, error: TradewindError) -> list[Effect]:
         """Nothing works any more: every operation ends."""
@@ -231,15 +289,16 @@ class Client:
 
     def _start(self, start: m.Start) -> list[Effect]:
         plan, wanted = self._plans[start.version], start.operation
-        layout = lay_out(plan, self.numbers, self.site, wanted.items, wanted.item_bytes)
+        layout = lay_out(plan, self.numbers, self.site, wanted.items, wanted.item_bytes, start.chunk_items)
         arithmetic = self._arithmetic(start)
         operation = self._asked[start.lane] if self.site in start.members else None
+        repaired = bool(start.chunk_items)
         self._rounds[start.round] = operation
         if operation is not None:
             nbytes = wanted.items * wanted.item_bytes
-            outcome = Outcome(start.members, start.weights, start.staleness, nbytes, start.round)
+            outcome = Outcome(start.members, start.weights, start.staleness, nbytes, start.round, repaired=repaired)
             self._operations[operation].outcome = outcome
-        opened = OpenRound(start.round, start.version, layout, arithmetic.gathers)
+        opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done)
         return [Forget(start.floor), Open(opened, arithmetic, operation)]
 
     def _arithmetic(self, start: m.Start) -> Arithmetic:
@@ -261,6 +320,11 @@ class Client:
         asked = self._operations[operation]
         assert asked.outcome is not None
         return effects + self._end(asked.lane, Succeeded(operation, asked.outcome))
+
+    def _abandon(self, round_: int) -> list[Effect]:
+        if self._rounds.pop(round_, None) is not None:
+            self._closing.add(round_)
+        return [Close(round_)]
 
     def _end(self, lane: int, how: Succeeded | Failed) -> list[Effect]:
         del self._asked[lane]

@@ -24,11 +24,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, Transmit
+from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, RoundQuiet, Transmit
 from tradewind.engine.buffers import Buffers
 from tradewind.engine.early import Early, EarlyChunks
+from tradewind.engine.outgoing import Outgoing
+from tradewind.engine.quiet import ResultWork
 from tradewind.engine.receiving import RoundState, ShardState, Sum
-from tradewind.engine.sending import Flow, Outbox
+from tradewind.engine.sending import Flow
 from tradewind.errors import BadFrame, InternalError
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
@@ -43,7 +45,8 @@ class Engine:
         self._floor = 0
         self._early = EarlyChunks()
         self._buffers = Buffers()
-        self._outboxes: dict[int, Outbox] = {}
+        self._work = ResultWork()
+        self._outgoing = Outgoing(run, self._rounds, self._buffers)
         self._actions: list[Action] = []
 
     def handle(self, event: ev.Event) -> list[Action]:
@@ -54,24 +57,25 @@ class Engine:
                 self._header(peer, header)
             case ev.Received(action):
                 self._received(action)
+            case ev.ReceiveFailed(action):
+                self._receive_failed(action)
             case ev.Transmitted(action):
                 self._transmitted(action)
-            case ev.LinkIdle(peer):
-                outbox = self._outbox(peer)
-                outbox.idle += 1
-                self._serve(outbox, follows=True)
             case ev.Combined(action):
                 self._combined(action)
             case ev.OpenRound():
                 self._open(event)
             case ev.CloseRound(number):
                 self._close(number)
+            case ev.HaltRound(number):
+                self._halt(number)
             case ev.ForgetBelow(number):
                 self._forget_below(number)
-            case ev.Explore(peer):
-                outbox = self._outbox(peer)
-                outbox.explore(self.run, event)
-                self._serve(outbox)
+            case ev.LinkIdle() | ev.LinksBroke() | ev.PeerGone() | ev.Explore():
+                self._outgoing.handle(event, self._actions)
+        quiet = self._work.follow(event, self._actions)
+        if quiet is not None:
+            self._quiet(quiet)
         return self._actions
 
     @property
@@ -99,7 +103,7 @@ class Engine:
         state = self._rounds[event.round] = RoundState(self.run, event)
         for shard in state.shards:
             if shard.up is not None and shard.work.chunks:
-                self._offer(shard.up)
+                self._outgoing.offer(shard.up, self._actions)
         for early in self._early.take(event.round, event.round, event.version):
             self._end_early(early, state)
         if not state.remaining:
@@ -131,6 +135,19 @@ class Engine:
         if state is not None:
             self._drop(state)
         self._drop_early(number, number)
+        if self._work.is_quiet(number):
+            self._quiet(number)
+
+    def _halt(self, number: int) -> None:
+        state = self._rounds[number]
+        state.halted = True
+        self._drop(state)
+        if self._work.is_quiet(number):
+            self._quiet(number)
+
+    def _quiet(self, number: int) -> None:
+        state = self._rounds.get(number)
+        self._actions.append(RoundQuiet(number) if state is None else state.quiet())
 
     def _forget_below(self, number: int) -> None:
         self._floor = max(self._floor, number)
@@ -140,9 +157,7 @@ class Engine:
         self._closed = {closed for closed in self._closed if closed >= self._floor}
 
     def _drop(self, state: RoundState) -> None:
-        for shard in state.shards:
-            for flow in shard.flows:
-                flow.closed = True
+        state.close_flows()
         self._buffers.doom_round(state.number, self._actions)
 
     def _drop_early(self, first_round: int, last_round: int) -> None:
@@ -173,7 +188,7 @@ class Engine:
             self._early.admit(peer, header)
             self._keep(peer, header, None)
             return
-        if header.plan_version < state.version:
+        if header.plan_version < state.version or state.halted:
             self._actions.append(Receive(How.DISCARD, peer, header))
             return
         origin = header.path[0] if header.path else peer
@@ -207,9 +222,7 @@ class Engine:
         if header.path and header.hop < len(header.path) - 1:
             assert buffer is not None
             self._buffers[buffer].waiting = 1
-            outbox = self._outbox(header.path[header.hop + 1])
-            outbox.forward(header, buffer)
-            self._serve(outbox)
+            self._outgoing.forward(header, buffer, self._actions)
             return
         origin = header.path[0] if header.path else action.peer
         state = self._rounds.get(header.round)
@@ -217,7 +230,9 @@ class Engine:
             self._received_early(Early(origin, header, buffer), state)
         elif state is not None and state.version == header.plan_version:
             shard = state.shards[header.shard]
-            if action.how is How.STORE:
+            if state.halted:
+                shard.final[header.index] |= action.how is How.STORE
+            elif action.how is How.STORE:
                 self._final(state, shard, header.index, None)
                 self._finished(state, shard, header.phase, origin)
             elif action.how is How.ADD:
@@ -225,6 +240,16 @@ class Engine:
             else:
                 assert buffer is not None
                 self._take(state, shard, origin, header, buffer)
+
+    def _receive_failed(self, action: Receive) -> None:
+        """Its chunk counts as seen and is never used: whoever notices the broken connection has the round repaired."""
+        buffer, header = action.buffer, action.header
+        if buffer is None:
+            return
+        if self._buffers[buffer].round is None and header.hop >= len(header.path) - 1:
+            self._early.left(Early(action.peer, header, buffer))
+        self._doom(buffer)
+        self._buffers.unpin(buffer, self._actions)
 
     def _received_early(self, early: Early, state: RoundState | None) -> None:
         header = early.header
@@ -276,7 +301,7 @@ class Engine:
     def _combined(self, action: Combine) -> None:
         alive = [self._buffers.unpin(buffer, self._actions) for buffer in action.buffers]
         state = self._rounds.get(action.round)
-        if state is None or state.version != action.version:
+        if state is None or state.version != action.version or state.halted:
             return
         assert all(alive)
         for buffer in action.parts:
@@ -304,6 +329,7 @@ class Engine:
 
     def _final(self, state: RoundState, shard: ShardState, index: int, buffer: int | None) -> None:
         """A chunk of the result is known here."""
+        shard.final[index] = 1
         if shard.work.receives:
             self._progress(state)
         self._send(state, shard, shard.down, index, buffer)
@@ -312,7 +338,7 @@ class Engine:
         """A chunk takes no room here any more: let its sender know, now and then."""
         header = state.ack_due(self.run, shard, phase, origin)
         if header is not None:
-            self._acknowledge(header.path[1] if header.path else origin, header)
+            self._outgoing.acknowledge(header.path[1] if header.path else origin, header, self._actions)
 
     # --- frames going out ----------------------------------------------------------------------------------------
 
@@ -325,25 +351,7 @@ class Engine:
             flow.ready[index] = 1
             if buffer is not None:
                 flow.buffers[index] = buffer
-            self._offer(flow)
-
-    def _offer(self, flow: Flow) -> None:
-        outbox = self._outbox(flow.route[1])
-        outbox.offer(flow)
-        self._serve(outbox)
-
-    def _serve(self, outbox: Outbox, follows: bool = False) -> None:
-        """Hand frames to idle connections; `follows`: the one that is idle has sent something right before."""
-        while outbox.idle and (entry := outbox.pop(follows)) is not None:
-            outbox.idle -= 1
-            if isinstance(entry, Flow):
-                action = self._rounds[entry.round].next_chunk(entry, follows)
-                outbox.offer(entry)
-            else:
-                action = entry
-            if action.buffer is not None:
-                self._buffers.pin(action.buffer)
-            self._actions.append(action)
+            self._outgoing.offer(flow, self._actions)
 
     def _transmitted(self, action: Transmit) -> None:
         header, buffer = action.header, action.buffer
@@ -359,7 +367,7 @@ class Engine:
                 if is_ours and state is not None:
                     self._left(state, header)
             self._buffers.unpin(buffer, self._actions)
-        if is_ours and state is not None:
+        if is_ours and state is not None and not state.halted:
             self._progress(state)
 
     def _left(self, state: RoundState, header: FrameHeader) -> None:
@@ -375,26 +383,16 @@ class Engine:
         if not state.remaining:
             self._actions.append(RoundComplete(state.number, state.version))
 
-    def _acknowledge(self, peer: int, header: FrameHeader) -> None:
-        outbox = self._outbox(peer)
-        outbox.acks.append(header)
-        self._serve(outbox)
-
     def _acknowledged(self, peer: int, header: FrameHeader) -> None:
         if header.path and header.hop < len(header.path) - 1:
-            self._acknowledge(header.path[header.hop + 1], replace(header, hop=header.hop + 1))
+            self._outgoing.acknowledge(header.path[header.hop + 1], replace(header, hop=header.hop + 1), self._actions)
             return
         state = self._rounds.get(header.round)
         if state is None or state.version != header.plan_version or header.shard >= len(state.shards):
             return
         for flow in state.shards[header.shard].flows:
             if flow.acknowledge(header.path[0] if header.path else peer, header):
-                self._offer(flow)
-
-    def _outbox(self, peer: int) -> Outbox:
-        if peer not in self._outboxes:
-            self._outboxes[peer] = Outbox(peer)
-        return self._outboxes[peer]
+                self._outgoing.offer(flow, self._actions)
 
     def _doom(self, buffer: int) -> None:
         self._buffers.doom(buffer, self._actions)

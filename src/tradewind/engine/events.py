@@ -18,11 +18,20 @@ class OpenRound:
     layout: Layout
     gathers: bool = False
     """Add only when all parts are there (see `Arithmetic.gathers`)."""
+    done: tuple[bytes, ...] = ()
+    """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRound:
     """The round is committed or abandoned: nothing of it is needed any more."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HaltRound:
+    """Stop working on the round: it will be opened in a newer version, or closed."""
 
     round: int
 
@@ -45,6 +54,13 @@ class HeaderReceived:
 @dataclass(frozen=True, slots=True)
 class Received:
     """The payload is where it should be."""
+
+    action: Receive
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveFailed:
+    """The connection broke before all of the payload had come."""
 
     action: Receive
 
@@ -80,4 +96,32 @@ class Explore:
     chunk_bytes: int
 
 
-Event = OpenRound | CloseRound | ForgetBelow | HeaderReceived | Received | Combined | LinkIdle | Transmitted | Explore
+@dataclass(frozen=True, slots=True)
+class LinksBroke:
+    """All connections to the peer are gone; there may be new ones later, and chunks wait for them."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGone:
+    """The peer is lost: nothing waits for it any more."""
+
+    peer: int
+
+
+Event = (
+    OpenRound
+    | CloseRound
+    | HaltRound
+    | ForgetBelow
+    | HeaderReceived
+    | Received
+    | ReceiveFailed
+    | Combined
+    | LinkIdle
+    | Transmitted
+    | LinksBroke
+    | PeerGone
+    | Explore
+)

@@ -13,7 +13,7 @@ both ends know it without asking. A broadcast straight to a member is put where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tradewind.errors import BadPlan
@@ -83,11 +83,20 @@ class Layout:
         return phase is Phase.REDUCE or len(route) > 2 or route[-1] in self.helpers
 
 
-def lay_out(plan: Plan, roster: Mapping[str, int], site: str, items: int, item_bytes: int) -> Layout:
-    """The part of `site` in a valid plan."""
+def lay_out(
+    plan: Plan,
+    roster: Mapping[str, int],
+    site: str,
+    items: int,
+    item_bytes: int,
+    chunk_items: Sequence[int] = (),
+) -> Layout:
+    """The part of `site` in a valid plan; `chunk_items` cuts each shard as it was cut before the plan was patched."""
     numbers = _numbers(plan, roster)
     members = {numbers[name] for name in plan.members}
-    chunk_bytes, window = _chunks_and_window(plan, items * item_bytes)
+    if chunk_items and len(chunk_items) != len(plan.shards):
+        raise BadPlan(f"plan {plan.planner!r} has {len(plan.shards)} shards, but {len(chunk_items)} were cut.")
+    chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, [n * item_bytes for n in chunk_items])
     here = roster[site]
     spans = _spans(plan, items)
     shards = tuple(
@@ -140,7 +149,7 @@ def _routes(plan: Plan) -> list[tuple[int, Phase, Route]]:
     ]
 
 
-def _chunks_and_window(plan: Plan, nbytes: int) -> tuple[list[int], int]:
+def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int]) -> tuple[list[int], int]:
     """The chunk size of each shard, and how many chunks of a flow may be under way, so that no site keeps too much."""
     members = set(plan.members)
     size = [min(shard.chunk_bytes, MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
@@ -156,7 +165,7 @@ def _chunks_and_window(plan: Plan, nbytes: int) -> tuple[list[int], int]:
             keeping[route[-1]] += 1
     most_flows = max(keeping.values(), default=1)
     fitting = max(MIN_CHUNK_BYTES, KEPT_BYTES // ((MIN_WINDOW + 1) * most_flows))
-    size = [min(chunk, fitting) for chunk in size]
+    size = list(given) or [min(chunk, fitting) for chunk in size]
     kept: Counter[str] = Counter()
     for number, _, route in _routes(plan):
         for site in route[1:]:

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tradewind.engine.actions import Source, Transmit
+from tradewind.engine.actions import RoundQuiet, Source, Transmit
 from tradewind.engine.events import OpenRound
 from tradewind.engine.layout import Layout, ShardWork
 from tradewind.engine.sending import Flow
 from tradewind.errors import BadFrame
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+
+
+def flags_of(bits: bytes, count: int) -> bytearray:
+    """A byte for each of `count` bits, lowest first.
+
+    >>> flags_of(b"\\x05", 4)
+    bytearray(b'\\x01\\x00\\x01\\x00')
+    """
+    number = int.from_bytes(bits, "little")
+    return bytearray((number >> place) & 1 for place in range(count))
+
+
+def bits_of(flags: bytearray) -> bytes:
+    """The reverse: as many bytes as the flags need.
+
+    >>> bits_of(bytearray([1, 0, 1, 0, 0, 0, 0, 0, 1]))
+    b'\\x05\\x01'
+    """
+    number = sum(1 << place for place, flag in enumerate(flags) if flag)
+    return number.to_bytes((len(flags) + 7) // 8, "little")
 
 
 @dataclass(slots=True)
@@ -47,21 +67,25 @@ class Sum:
 class ShardState:
     """One shard of a round."""
 
-    __slots__ = ("down", "inbound", "place", "sums", "up", "work")
+    __slots__ = ("down", "final", "inbound", "place", "sums", "up", "work")
 
     def __init__(self, run: int, opened: OpenRound, work: ShardWork) -> None:
         layout = opened.layout
         self.work = work
+        done = flags_of(opened.done[work.shard], work.chunks) if opened.done else bytearray(work.chunks)
+        self.final = bytearray(done)
+        """For each chunk, whether its result is known here."""
         self.place = {child: place for place, child in enumerate(work.children)}
         self.sums: dict[int, Sum] = {}
-        self.inbound = {(Phase.REDUCE, child): Inbound(bytearray(work.chunks)) for child in work.children}
+        self.inbound = {(Phase.REDUCE, child): Inbound(bytearray(done)) for child in work.children}
         if work.parent_down is not None:
-            self.inbound[Phase.BROADCAST, work.parent_down] = Inbound(bytearray(work.chunks))
+            self.inbound[Phase.BROADCAST, work.parent_down] = Inbound(bytearray(done))
 
         def flow(phase: Phase, route: tuple[int, ...], source: Source, ready: bool) -> Flow:
             window = layout.window if layout.needs_window(phase, route) else None
             flags = bytearray(b"\1" * work.chunks) if ready else bytearray(work.chunks)
-            return Flow(run, opened.round, opened.version, work.shard, phase, route, work.chunks, window, source, flags)
+            numbers = run, opened.round, opened.version, work.shard
+            return Flow(*numbers, phase, route, work.chunks, window, source, flags, done=done)
 
         summed = Source.RESULT if work.in_place else Source.KEPT
         is_leaf = not work.children
@@ -77,14 +101,15 @@ class ShardState:
 class RoundState:
     """One round at one site."""
 
-    __slots__ = ("gathers", "layout", "number", "remaining", "shards", "version")
+    __slots__ = ("gathers", "halted", "layout", "number", "remaining", "shards", "version")
 
     def __init__(self, run: int, opened: OpenRound) -> None:
         self.number, self.version = opened.round, opened.version
         self.layout: Layout = opened.layout
         self.gathers = opened.gathers
+        self.halted = False
         self.shards = [ShardState(run, opened, work) for work in opened.layout.shards]
-        self.remaining = sum(state.work.chunks * (state.work.receives + len(state.flows)) for state in self.shards)
+        self.remaining = sum(state.final.count(0) * (state.work.receives + len(state.flows)) for state in self.shards)
         """Chunks of the result that are not final, and chunks that have not left."""
 
     def expect(self, site: int, origin: int, header: FrameHeader) -> ShardState:
@@ -128,6 +153,19 @@ class RoundState:
             path=back,
         )
 
+    def close_flows(self) -> None:
+        """Send nothing more."""
+        for shard in self.shards:
+            for flow in shard.flows:
+                flow.closed = True
+
+    def quiet(self) -> RoundQuiet:
+        """How far it has come, for a halted round: members say what is final."""
+        if not any(shard.work.receives for shard in self.shards):
+            return RoundQuiet(self.number)
+        final = tuple(bits_of(shard.final) if shard.work.receives else b"" for shard in self.shards)
+        return RoundQuiet(self.number, tuple(shard.work.chunk_items for shard in self.shards), final)
+
     def late(self) -> set[int]:
         """Sites whose chunks are still needed."""
         inbound = [item for shard in self.shards for item in shard.inbound.items()]
@@ -137,7 +175,7 @@ class RoundState:
         """A flow's next chunk, on its way."""
         index = flow.next_index
         header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index), follows)
-        flow.next_index += 1
+        flow.advance()
         return Transmit(flow.route[1], header, flow.source, flow.buffers.pop(index, None))
 
     def payload_bytes(self, work: ShardWork, index: int) -> int:

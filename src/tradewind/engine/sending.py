@@ -38,10 +38,26 @@ class Flow:
     """For each chunk, whether it may be sent."""
     buffers: dict[int, int] = field(default_factory=dict)
     """Where chunks are kept, for source KEPT."""
+    done: bytes | bytearray = b""
+    """For each chunk, whether it need not be sent; empty: all have to be."""
     next_index: int = 0
+    sent: int = 0
     acknowledged: int = 0
     queued: bool = False
     closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._skip_done()
+
+    def advance(self) -> None:
+        """Its next chunk is on its way."""
+        self.next_index += 1
+        self.sent += 1
+        self._skip_done()
+
+    def _skip_done(self) -> None:
+        while self.done and self.next_index < self.chunks and self.done[self.next_index]:
+            self.next_index += 1
 
     @property
     def sendable(self) -> bool:
@@ -51,14 +67,14 @@ class Flow:
             not self.closed
             and index < self.chunks
             and bool(self.ready[index])
-            and (self.window is None or index < self.acknowledged + self.window)
+            and (self.window is None or self.sent < self.acknowledged + self.window)
         )
 
     def acknowledge(self, receiver: int, header: FrameHeader) -> bool:
         """Take an acknowledgement, if it is for this flow."""
         if self.phase is not header.phase or self.route[-1] != receiver:
             return False
-        self.acknowledged = max(self.acknowledged, min(header.index, self.next_index))
+        self.acknowledged = max(self.acknowledged, min(header.index, self.sent))
         return True
 
     def header(self, payload_bytes: int, follows: bool = False) -> FrameHeader:
@@ -138,6 +154,17 @@ class Outbox:
         if self.probes:
             return Transmit(self.peer, replace(self.probes.popleft(), follows=follows), Source.PADDING)
         return None
+
+    def drop(self) -> list[Forward]:
+        """Forget everything, for a peer that is gone: the relayed chunks among it."""
+        entries = [entry for *_, entry in self._heap]
+        self._heap.clear()
+        self.acks.clear()
+        self.idle = 0
+        for entry in entries:
+            if isinstance(entry, Flow):
+                entry.queued = False
+        return [entry for entry in entries if isinstance(entry, Forward)]
 
     def _push(self, round_: int, progress: float, entry: Entry) -> None:
         self._sequence += 1

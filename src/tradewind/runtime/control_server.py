@@ -1,4 +1,4 @@
-"""The controller on real sockets: one thread a worker, one for the time, one lock around the state machine."""
+"""The controller on real sockets: two threads a worker, one for the time, one lock around the state machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tradewind.control.plans import PlanWanted
 from tradewind.errors import BadFrame, TradewindError
 from tradewind.runtime.addresses import listen_on
 from tradewind.runtime.listener import Listener
-from tradewind.runtime.sockets import hang_up, set_timeout
+from tradewind.runtime.sockets import hang_up
+from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
 from tradewind.wire.messages import decode_message, encode_message
@@ -26,6 +27,34 @@ READ_BYTES = 64 * 1024
 LINGER_S = 1.0
 
 
+class Voice:
+    """What is said to one worker, in order, by a thread of its own: one that does not listen holds up nobody."""
+
+    def __init__(self, sock: socket.socket, run: int) -> None:
+        self._sock, self._run = sock, run
+        self._said: queue.SimpleQueue[m.Message | None] = queue.SimpleQueue()
+        threading.Thread(target=self._speak, name="tradewind-control-tx", daemon=True).start()
+
+    def say(self, message: m.Message) -> None:
+        """Send a message, some time."""
+        self._said.put(message)
+
+    def end(self) -> None:
+        """Nothing more will be said."""
+        self._said.put(None)
+
+    def cut_off(self) -> None:
+        """Hang up, whatever is still to be said."""
+        self._said.put(None)
+        hang_up(self._sock)
+
+    def _speak(self) -> None:
+        with contextlib.suppress(OSError):  # the reader finds out, too
+            while (message := self._said.get()) is not None:
+                self._sock.sendall(encode_message(message, self._run))
+            self._sock.shutdown(socket.SHUT_WR)
+
+
 class ControlServer:
     """A controller that listens."""
 
@@ -33,7 +62,7 @@ class ControlServer:
         self._credentials = credentials
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
-        self._sockets: dict[str, socket.socket] = {}
+        self._voices: dict[str, Voice] = {}
         self._closed = False
         sock = listen_on(host, port)
         self.host = host
@@ -51,20 +80,19 @@ class ControlServer:
     def wait(self) -> str:
         """Until the run is over; returns why."""
         with self._changed:
-            self._changed.wait_for(lambda: self._controller.closed is not None and not self._sockets)
+            self._changed.wait_for(lambda: self._controller.closed is not None and not self._voices)
         return self.over or ""
 
     def close(self, reason: str) -> None:
         """End the run, and give what was sent a moment to arrive."""
         with self._changed:
             self._do(self._controller.close(reason))
-            for sock in self._sockets.values():
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_WR)
-            self._changed.wait_for(lambda: not self._sockets, timeout=LINGER_S)
+            for voice in self._voices.values():
+                voice.end()
+            self._changed.wait_for(lambda: not self._voices, timeout=LINGER_S)
             self._closed = True
-            for sock in self._sockets.values():
-                hang_up(sock)
+            for voice in self._voices.values():
+                voice.cut_off()
             self._changed.notify_all()
         self._wanted.put(None)
         self._listener.close()
@@ -72,21 +100,30 @@ class ControlServer:
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
         worker = peer.site
         with self._changed:
-            if worker not in self._sockets:
-                self._sockets[worker] = sock
-                set_timeout(sock, self._controller.deadlines.patience_s)
-            self._do(self._controller.connected(worker, time.monotonic()), {worker: sock})
-            if self._sockets.get(worker) is not sock:
-                hang_up(sock)
+            actions = self._controller.connected(worker, time.monotonic())
+            if any(isinstance(action, Disconnect) and action.worker == worker for action in actions):
+                self._refuse(sock, actions)
                 return
+            before = self._voices.pop(worker, None)
+            if before is not None:  # a worker that came back before we noticed that it was gone
+                before.cut_off()
+            voice = self._voices[worker] = Voice(sock, self._credentials.number)
+            self._do(actions)
             self._changed.notify_all()
         reason = self._read(sock, worker)
         with self._changed:
-            if self._sockets.get(worker) is sock:
-                del self._sockets[worker]
+            if self._voices.get(worker) is voice:
+                del self._voices[worker]
                 self._do(self._controller.disconnected(worker, reason, time.monotonic()))
             self._changed.notify_all()
-        hang_up(sock)
+        voice.cut_off()
+
+    def _refuse(self, sock: socket.socket, actions: list[Action]) -> None:
+        stranger = Voice(sock, self._credentials.number)
+        for action in actions:
+            if isinstance(action, Send):
+                stranger.say(action.message)
+        stranger.end()
 
     def _read(self, sock: socket.socket, worker: str) -> str:
         """Handle a worker's messages until it is gone; returns how it went."""
@@ -109,24 +146,16 @@ class ControlServer:
             return str(error)
         return "its connection was closed"
 
-    def _do(self, actions: list[Action], strangers: dict[str, socket.socket] | None = None) -> None:
-        """Carry actions out; who is refused may not be one of ours."""
+    def _do(self, actions: list[Action]) -> None:
+        """Carry actions out. Nothing here waits for anybody."""
         for action in actions:
-            if isinstance(action, PlanWanted):
-                self._wanted.put(action)
-                continue
-            sock = (strangers or {}).get(action.worker) or self._sockets.get(action.worker)
-            if sock is None:
-                continue
             match action:
-                case Send(_, message):
-                    with contextlib.suppress(OSError):  # its reader finds out, too
-                        sock.sendall(encode_message(message, self._credentials.number))
-                case Disconnect(worker):
-                    with contextlib.suppress(OSError):
-                        sock.shutdown(socket.SHUT_WR)
-                    if self._sockets.get(worker) is sock:
-                        del self._sockets[worker]
+                case PlanWanted():
+                    self._wanted.put(action)
+                case Send(worker, message) if worker in self._voices:
+                    self._voices[worker].say(message)
+                case Disconnect(worker) if worker in self._voices:
+                    self._voices.pop(worker).end()
 
     def _make_plans(self) -> None:
         """New plans for a changed network, beside everything else: nobody waits for them."""

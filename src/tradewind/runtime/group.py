@@ -97,8 +97,17 @@ class Group:
     def __init__(self, worker: Worker, server: ControlServer | None, rank: int) -> None:
         self._worker, self._server = worker, server
         self.rank = rank
-        self.names = worker.roster
-        self.world = len(self.names)
+        self.name = worker.site
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everybody who is there: by rank, then whoever joined later."""
+        return self._worker.roster
+
+    @property
+    def world(self) -> int:
+        """How many are there."""
+        return len(self._worker.roster)
 
     def all_reduce(self, array: Array, op: str = "sum", *, out: Array | None = None, dtype: str | None = None) -> Array:
         """The sum (mean, min, max, product) of everybody's arrays, in `out` or a new array; `array` stays as it is.
@@ -195,7 +204,7 @@ class Group:
         """Leave the group; operations under way fail."""
         self._worker.close()
         if self._server is not None:
-            self._server.close(f"{self.names[self.rank]!r}, which runs the controller, has left the run")
+            self._server.close(f"{self.name!r}, which runs the controller, has left the run")
 
     def __enter__(self) -> Group:
         return self
@@ -234,6 +243,7 @@ def connect(
     advertise: str | None = None,
     connections: int | None = None,
     patience_s: float = DEFAULT_PATIENCE_S,
+    tolerant: bool | None = None,
     straggler_s: float | None = None,
     awareness: Awareness | None = None,
     shape: ShapedNetwork | None = None,
@@ -244,7 +254,8 @@ def connect(
     `controller` is where the controller listens: rank 0 runs it there, unless `embed` is false and `tradewind
     controller` does. What concerns the whole run (`network` to `policy_options`) counts where the controller runs. The
     secret comes from the argument or the environment variable TRADEWIND_SECRET. Data connections listen on loopback
-    unless `bind` or `interface` says otherwise. `patience_s` is how long a silence may be before somebody is lost;
+    unless `bind` or `interface` says otherwise. A `tolerant` run goes on without those who are lost, who may come back;
+    by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is lost;
     every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
     `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Where the
     controller runs, `listening` is called with its address before anybody else is needed. `shape` makes data
@@ -272,6 +283,7 @@ def connect(
             policy_options or {},
             deadlines,
             awareness=aware,
+            tolerant=tolerant,
         )
         control = Credentials(run, f"controller of {name}", credentials.secret)
         server = ControlServer(address.host, address.port, control, options)

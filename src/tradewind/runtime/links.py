@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -52,10 +53,6 @@ class Host(Protocol):
         """A chunk's payload; None if its round is over and nobody needs it."""
         ...
 
-    def link_broke(self, peer: int, reason: str) -> None:
-        """A connection to a peer is gone."""
-        ...
-
 
 class Link:
     """One connection to a peer."""
@@ -66,14 +63,20 @@ class Link:
         peer: int,
         sock: socket.socket,
         outbox: queue.SimpleQueue[Transmit | None],
+        broke: Callable[[str], None],
+        ended: Callable[[], None],
         shaped: ShapedSender | None = None,
     ) -> None:
         self.peer, self.moved = peer, 0
         """`moved` changes whenever something got through, either way."""
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
+        self._broke, self._ended = broke, ended
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
+
+    def start(self) -> None:
+        """Begin to receive and send; `ended` is called once by each of the two threads."""
         for target, name in ((self._receive, "rx"), (self._send, "tx")):
-            threading.Thread(target=target, name=f"tradewind-{name}-{peer}", daemon=True).start()
+            threading.Thread(target=target, name=f"tradewind-{name}-{self.peer}", daemon=True).start()
 
     def close(self) -> None:
         """Both threads end."""
@@ -86,6 +89,7 @@ class Link:
     def _receive(self) -> None:
         sock, host = self._sock, self._host
         scratch = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
+        action: Receive | None = None
         try:
             while True:
                 header = receive_header(sock, scratch)
@@ -95,13 +99,17 @@ class Link:
                     action = next(action for action in actions if isinstance(action, Receive))
                     self._receive_payload(action)
                     host.tell(ev.Received(action))
+                    action = None
                 host.arrived(self.peer, self, header)
         except BadFrame as error:
-            host.link_broke(self.peer, str(error))
+            self._broke(str(error))
         except OSError as error:
-            host.link_broke(self.peer, error.strerror or str(error))
+            self._broke(error.strerror or str(error))
         finally:
             self.close()
+            if action is not None:
+                host.tell(ev.ReceiveFailed(action))
+            self._ended()
 
     def _receive_payload(self, action: Receive) -> None:
         nbytes = action.header.payload_bytes
@@ -136,6 +144,7 @@ class Link:
 
     def _send(self) -> None:
         host = self._host
+        action: Transmit | None = None
         try:
             host.tell(ev.LinkIdle(self.peer))
             while (action := self._outbox.get()) is not None:
@@ -145,9 +154,12 @@ class Link:
                     self.moved += 1
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:
-            host.link_broke(self.peer, error.strerror or str(error))
+            self._broke(error.strerror or str(error))
         finally:
             self.close()
+            if action is not None:  # it may not have arrived, but nobody here works with it any more
+                host.tell(ev.Transmitted(action))
+            self._ended()
 
     def _send_frame(self, head: bytes, body: memoryview) -> None:
         if self._shaped is not None:

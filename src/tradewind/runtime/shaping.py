@@ -70,6 +70,17 @@ class ShapedNetwork:
         if is_cut:
             cut()
 
+    def is_cut(self, a: str, b: str) -> bool:
+        """Whether nothing gets through between the two."""
+        with self._lock:
+            return frozenset((a, b)) in self._cut
+
+    def heal(self, a: str, b: str) -> None:
+        """Let the two connect again."""
+        with self._lock:
+            self._cut.discard(frozenset((a, b)))
+            self._cutters.pop(frozenset((a, b)), None)
+
     def cut(self, a: str, b: str) -> None:
         """End all connections between two sites, and all that they will make."""
         with self._lock:

@@ -7,7 +7,6 @@ operations end with the same error, their inputs as they were, and every connect
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import queue
@@ -19,27 +18,49 @@ from dataclasses import dataclass, replace
 
 from tradewind.control.deadlines import Deadlines
 from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Combine, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
+from tradewind.engine.actions import (
+    Action,
+    Combine,
+    PeerFaulty,
+    Receive,
+    Release,
+    RoundComplete,
+    RoundQuiet,
+    Source,
+    Transmit,
+)
 from tradewind.engine.arithmetic import Array
-from tradewind.engine.client import Client, Close, Effect, Failed, Forget, Joined, Open, Outcome, SendControl, Succeeded
+from tradewind.engine.client import (
+    Client,
+    Close,
+    Departed,
+    Effect,
+    Failed,
+    Forget,
+    Halt,
+    Joined,
+    Open,
+    Outcome,
+    SendControl,
+    Succeeded,
+)
 from tradewind.engine.engine import Engine
 from tradewind.engine.measuring import LinkMeters, MeasuringOptions
-from tradewind.engine.payload import RoundPayload
-from tradewind.errors import BadFrame, InternalError, PeerLost, RemoteFault, TradewindError
+from tradewind.engine.payload import RoundPayload, same_memory
+from tradewind.errors import PeerLost, TradewindError
 from tradewind.runtime.addresses import HostPort
-from tradewind.runtime.links import Link
+from tradewind.runtime.control_link import ControlLink
 from tradewind.runtime.listener import Listener
+from tradewind.runtime.peers import Peers
 from tradewind.runtime.pool import Pool
-from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
-from tradewind.runtime.sockets import call, hang_up, shorten_queue
+from tradewind.runtime.shaping import ShapedNetwork
+from tradewind.runtime.sockets import hang_up
 from tradewind.wire import messages as m
-from tradewind.wire.frames import FrameHeader, FrameReader
+from tradewind.wire.frames import FrameHeader
 from tradewind.wire.handshake import Credentials, Peer
-from tradewind.wire.messages import decode_message, encode_message
 
 log = logging.getLogger("tradewind.runtime")
 
-READ_BYTES = 64 * 1024
 CLOCK_READINGS = 4
 """Heartbeats at the start, to compare clocks; the one that is answered most quickly counts."""
 Ended = Callable[[TradewindError | Outcome], None]
@@ -77,19 +98,13 @@ class Worker:
         self.site = credentials.site
         self.joined = threading.Event()
         """Set when everybody is there, or nothing works any more."""
-        self._connections, self._slow_links, self._shape = connections, slow_links, shape
         self._lock = threading.Lock()
         self._client = Client(self.site)
         self._engine: Engine | None = None
         self._roster: tuple[m.Address, ...] = ()
-        self._control: socket.socket | None = None
-        self._control_lock = threading.Lock()
-        self._controller = "the controller"
-        self._heard_s = time.monotonic()
+        self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape)
+        self._control: ControlLink | None = None
         self._listener: Listener | None = None
-        self._links: dict[int, list[Link]] = {}
-        self._dialled: set[int] = set()
-        self._outboxes: dict[int, queue.SimpleQueue[Transmit | None]] = {}
         self._buffers: dict[int, memoryview] = {}
         self._pool = Pool()
         self._payloads: dict[int, RoundPayload] = {}
@@ -104,16 +119,14 @@ class Worker:
         """Listen, call the controller and join; `joined` is set when everybody has."""
         self._listener = Listener(listening, self.credentials, self.deadlines.handshake_s, self._called)
         deadline_s = time.monotonic() + self.deadlines.gather_s
-        self._control, peer = call(controller, self.credentials, "control", deadline_s)
-        self._controller = f"{peer.site!r} at {controller}"
-        self._heard_s = time.monotonic()
-        for target, name in ((self._listen_to_controller, "control"), (self._watch, "watch")):
+        self._control = ControlLink(controller, self.credentials, deadline_s)
+        for target, name in ((self._listen, "control"), (self._watch, "watch")):
             threading.Thread(target=target, name=f"tradewind-{name}", daemon=True).start()
         self._say(m.Join(advertise, self._listener.port, rank))
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """Everybody, by rank."""
+        """Everybody who is there, in the order of their numbers: by rank, and then as they joined."""
         return tuple(address.site for address in self._roster)
 
     @property
@@ -139,18 +152,12 @@ class Worker:
         with self._lock:
             effects = self._client.fail(error)
             self._closed.set()
-            links = [link for links in self._links.values() for link in links]
-            outboxes = list(self._outboxes.values())
         self._carry_out(effects)
-        for link in links:
-            link.close()
-        for outbox in outboxes:
-            for _ in links:
-                outbox.put(None)
+        self._peers.close()
         if self._listener is not None:
             self._listener.close()
         if self._control is not None:
-            hang_up(self._control)
+            self._control.close()
         self.joined.set()
 
     @property
@@ -164,6 +171,8 @@ class Worker:
         """Ask for a round of everybody, or a part of a step; `ended` is called once, in a thread of ours."""
         with self._lock:
             number, effects = self._client.submit(operation, part)
+            if self._client.tolerant and same_memory(own, result):
+                own = own.copy()  # a round may have to be done again from the input
             self._operations[number] = _Submitted(own, result, ended, time.monotonic())
         self._carry_out(effects)
 
@@ -173,20 +182,22 @@ class Worker:
                 case SendControl(message):
                     self._say(message)
                 case Joined(roster):
-                    self._roster = roster.workers
-                    self._engine = Engine(self.credentials.number, self._client.numbers[self.site])
-                    for _ in range(CLOCK_READINGS):
-                        self._say(m.Heartbeat(time.monotonic()))
-                    self.joined.set()
+                    self._join(roster)
+                case Departed(peer):
+                    self._roster = tuple(address for address in self._roster if address.number != peer)
+                    self._peers.forget(peer)
+                    self.tell(ev.PeerGone(peer))
                 case Open():
                     self._open(effect)
                 case ev.Explore(peer):
-                    self._connect(peer, calls=True)
+                    self._peers.want(peer, calls=True)
                     self.tell(effect)
                 case Close(round_):
                     if self._engine is not None:
                         self.tell(ev.CloseRound(round_))
                     self._payloads.pop(round_, None)
+                case Halt(round_):
+                    self.tell(ev.HaltRound(round_))
                 case Forget(round_):
                     self.tell(ev.ForgetBelow(round_))
                 case Succeeded(operation, outcome):
@@ -195,49 +206,51 @@ class Worker:
                 case Failed(operation, error):
                     self._operations.pop(operation).ended(error)
 
+    def _join(self, roster: m.Roster) -> None:
+        """Everybody is there, or somebody more."""
+        here = self._client.numbers[self.site]
+        self._roster = roster.workers
+        self._peers.update({address.number: address for address in roster.workers}, here, roster.tolerant)
+        if self._engine is None:
+            self._engine = Engine(self.credentials.number, here)
+            self.tell(ev.ForgetBelow(roster.floor))
+            for _ in range(CLOCK_READINGS):
+                self._say(m.Heartbeat(time.monotonic()))
+        self.joined.set()
+
     def _open(self, effect: Open) -> None:
         own = result = None
         if effect.operation is not None:
             submitted = self._operations[effect.operation]
-            own, result, submitted.started_s = submitted.own, submitted.result, time.monotonic()
+            own, result = submitted.own, submitted.result
+            submitted.started_s = submitted.started_s or time.monotonic()
         event = effect.event
         self._payloads[event.round] = RoundPayload(event.layout, effect.arithmetic, own, result)
         for peer in event.layout.peers:
-            self._connect(peer)
+            self._peers.want(peer)
         self.tell(event)
 
     # --- the control connection --------------------------------------------------------------------------------------
 
     def _say(self, message: m.Message) -> None:
         assert self._control is not None
-        with self._control_lock, contextlib.suppress(OSError):  # its reader finds out, too
-            self._control.sendall(encode_message(message, self.credentials.number))
+        self._control.say(message)
 
-    def _listen_to_controller(self) -> None:
+    def _listen(self) -> None:
         assert self._control is not None
-        reader, reason = FrameReader(), "it closed the connection"
-        try:
-            while data := self._control.recv(READ_BYTES):
-                self._heard_s = time.monotonic()
-                for _, payload in reader.feed(data):
-                    message = decode_message(payload)
-                    if isinstance(message, m.HeartbeatSeen):
-                        self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
-                    with self._lock:
-                        effects = self._client.handle(message)
-                    self._carry_out(effects)
-                    if self._client.lost is not None:
-                        self.fail(self._client.lost)
-        except OSError as error:
-            reason = error.strerror or str(error)
-        except BadFrame as error:
-            reason = str(error)
-        except TradewindError as error:
-            self.fail(error)
-        except Exception as error:
-            log.exception("a bug")
-            self.fail(InternalError(f"{type(error).__name__}: {error}"))
-        self.fail(PeerLost(f"the controller {self._controller} was lost ({reason})."))
+        how = self._control.read(self._told)
+        if isinstance(how, TradewindError):
+            self.fail(how)
+        self.fail(PeerLost(f"the controller {self._control.controller} was lost ({how})."))
+
+    def _told(self, message: m.Message) -> None:
+        if isinstance(message, m.HeartbeatSeen):
+            self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
+        with self._lock:
+            effects = self._client.handle(message)
+        self._carry_out(effects)
+        if self._client.lost is not None:
+            self.fail(self._client.lost)
 
     def _watch(self) -> None:
         """Signs of life, ours and others'."""
@@ -245,75 +258,48 @@ class Worker:
         while not self._closed.wait(self.deadlines.heartbeat_s):
             now_s = time.monotonic()
             self._say(m.Heartbeat(now_s))
-            if now_s - self._heard_s > self.deadlines.silence_s:
-                self.fail(PeerLost(f"the controller {self._controller} was silent for {self.deadlines.silence_s:g} s."))
+            if self._control is not None and now_s - self._control.heard_s > self.deadlines.silence_s:
+                who, silence_s = self._control.controller, self.deadlines.silence_s
+                self.fail(PeerLost(f"the controller {who} was silent for {silence_s:g} s."))
             with self._lock:
-                total = sum(link.moved for links in self._links.values() for link in links)
+                total = self._peers.moved
                 waiting = () if self._engine is None else self._engine.waiting_for()
             if total != moved or not waiting:
                 moved, moved_s = total, now_s
             elif now_s - moved_s > self.deadlines.silence_s:
+                moved_s = now_s
                 silence = f"nothing came for {self.deadlines.silence_s:g} s although more is due"
-                self._trouble(waiting[0], silence)
+                self._peers.stalled(waiting[0], silence)
+            self._peers.report_lost()
 
-    def _trouble(self, peer: int, reason: str) -> None:
+    def trouble(self, peer: int, reason: str, back: bool = False) -> None:
         """Tell the controller, who decides and tells everybody, us included."""
-        if not self._closed.is_set():
-            self._say(m.Trouble(self._roster[peer].site, reason[:1000]))
+        name = self._peers.name(peer)
+        if not self._closed.is_set() and name is not None:
+            self._say(m.Trouble(name, reason[:1000], back))
 
     # --- data connections --------------------------------------------------------------------------------------
-
-    def _connect(self, peer: int, calls: bool = False) -> None:
-        """Have a connection to a peer; the one with the lower number calls, unless only the other one needs it."""
-        assert self._engine is not None
-        with self._lock:
-            if peer in self._dialled or peer in self._links or (self._engine.site > peer and not calls):
-                return
-            self._dialled.add(peer)
-        threading.Thread(target=self._dial, args=(peer,), name=f"tradewind-dial-{peer}", daemon=True).start()
-
-    def _dial(self, peer: int) -> None:
-        address = self._roster[peer]
-        where = HostPort(address.host, address.port)
-        try:
-            for _ in range(self._connections(address.site)):
-                deadline_s = time.monotonic() + self.deadlines.handshake_s
-                sock, _ = call(where, self.credentials, "data", deadline_s, address.site)
-                self._add_link(peer, sock)
-        except RemoteFault as error:
-            self._trouble(peer, str(error))
 
     def _called(self, sock: socket.socket, peer: Peer) -> None:
         """Somebody who knows the secret connected to us."""
         self.joined.wait(self.deadlines.gather_s)
         number = self._client.numbers.get(peer.site)
-        if peer.purpose != "data" or number is None or self._closed.is_set():
+        if number is None or self._closed.is_set():
             hang_up(sock)
             return
-        self._add_link(number, sock)
+        self._peers.called(sock, number, peer.purpose)
 
-    def _add_link(self, peer: int, sock: socket.socket) -> None:
+    def drained(self, peer: int, outbox: queue.SimpleQueue[Transmit | None]) -> None:
+        """All connections to a peer are gone; what waited for them was never sent."""
+        if self._engine is None:
+            return
         with self._lock:
-            if self._closed.is_set():
-                hang_up(sock)
-                return
-            if self._slow_links:
-                shorten_queue(sock)
-            there = self._roster[peer].site
-            shaped = None if self._shape is None else ShapedSender(self._shape, self.site, there, sock)
-            link = Link(self, peer, sock, self._outbox(peer), shaped)
-            self._links.setdefault(peer, []).append(link)
-        if self._shape is not None:
-            self._shape.watch(self.site, there, link.close)
-
-    def _outbox(self, peer: int) -> queue.SimpleQueue[Transmit | None]:
-        if peer not in self._outboxes:
-            self._outboxes[peer] = queue.SimpleQueue()
-        return self._outboxes[peer]
-
-    def link_broke(self, peer: int, reason: str) -> None:
-        """A connection to a peer is gone: nothing is lost unless somebody still needs it."""
-        self._trouble(peer, f"its connection to {self.site!r} broke ({reason})")
+            actions = self._engine.handle(ev.LinksBroke(peer))
+            while not outbox.empty():
+                action = outbox.get()
+                if action is not None:
+                    actions += self._handle(ev.Transmitted(action))
+        self._act(actions)
 
     # --- for links: the engine, and payloads -------------------------------------------------------------------
 
@@ -321,12 +307,20 @@ class Worker:
         """Let the engine handle events, and carry out what it asks for, but a `Receive`."""
         assert self._engine is not None
         with self._lock:
-            actions: list[Action] = []
-            for event in events:
-                actions += self._engine.handle(event)
-            for action in actions:
-                if isinstance(action, Transmit):
-                    self._outbox(action.peer).put(action)
+            actions = [action for event in events for action in self._handle(event)]
+        self._act(actions)
+        return actions
+
+    def _handle(self, event: ev.Event) -> list[Action]:
+        """What the engine wants done; frames are queued here, under the lock that tells which connection is idle."""
+        assert self._engine is not None
+        actions = self._engine.handle(event)
+        for action in actions:
+            if isinstance(action, Transmit):
+                self._peers.put(action)
+        return actions
+
+    def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case Transmit() | Receive():
@@ -336,12 +330,17 @@ class Worker:
                 case Combine():
                     self._combine(action)
                 case RoundComplete(number, version):
+                    payload = self._payloads.get(number)
+                    digest = None if payload is None else payload.digest()
                     with self._lock:
-                        effects = self._client.completed(number, version)
+                        effects = self._client.completed(number, version, digest)
+                    self._carry_out(effects)
+                case RoundQuiet():
+                    with self._lock:
+                        effects = self._client.quiet(action)
                     self._carry_out(effects)
                 case PeerFaulty(peer, reason):
-                    self._trouble(peer, reason)
-        return actions
+                    self._peers.stalled(peer, reason)
 
     def _combine(self, action: Combine) -> None:
         payload = self._payloads.get(action.round)
@@ -357,8 +356,8 @@ class Worker:
             return
         with self._meters_lock:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
-        if sample is not None:
-            there = self._roster[peer].site
+        there = self._peers.name(peer)
+        if sample is not None and there is not None:
             self._say(m.Measured(there, **dataclasses.asdict(sample)))
 
     def stamp_us(self) -> int:

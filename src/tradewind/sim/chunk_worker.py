@@ -12,9 +12,32 @@ from typing import Any
 import numpy as np
 
 from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
+from tradewind.engine.actions import (
+    Action,
+    Combine,
+    How,
+    PeerFaulty,
+    Receive,
+    Release,
+    RoundComplete,
+    RoundQuiet,
+    Source,
+    Transmit,
+)
 from tradewind.engine.arithmetic import Array
-from tradewind.engine.client import Client, Close, Effect, Failed, Forget, Joined, Open, SendControl, Succeeded
+from tradewind.engine.client import (
+    Client,
+    Close,
+    Departed,
+    Effect,
+    Failed,
+    Forget,
+    Halt,
+    Joined,
+    Open,
+    SendControl,
+    Succeeded,
+)
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import KEPT_BYTES
 from tradewind.engine.payload import RoundPayload
@@ -72,8 +95,14 @@ class SimulatedWorker:
             match effect:
                 case SendControl(message):
                     self._say(self.name, message)
-                case Joined():
-                    self.engine = Engine(RUN, self.client.numbers[self.name])
+                case Joined(roster):
+                    if self.engine is None:
+                        self.engine = Engine(RUN, self.client.numbers[self.name])
+                        self.tell(ev.ForgetBelow(roster.floor))
+                case Departed(peer):
+                    self.tell(ev.PeerGone(peer))
+                case Halt(round_):
+                    self.tell(ev.HaltRound(round_))
                 case Open(event, arithmetic, operation):
                     own, result = (None, None) if operation is None else self._arrays[operation]
                     self._payloads[event.round] = RoundPayload(event.layout, arithmetic, own, result)
@@ -164,7 +193,11 @@ class SimulatedWorker:
             case Release(buffer):
                 del self._buffers[buffer]
             case RoundComplete(number, version):
-                self.carry_out(self.client.completed(number, version))
+                payload = self._payloads.get(number)
+                digest = None if payload is None else payload.digest()
+                self.carry_out(self.client.completed(number, version, digest))
+            case RoundQuiet():
+                self.carry_out(self.client.quiet(action))
             case PeerFaulty(peer, reason):
                 raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
 

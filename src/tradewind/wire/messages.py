@@ -24,6 +24,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+SiteNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Digest = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 POLICY_LANE = 8
 """Lanes below are for operations of everybody, this one for those that the policy groups, and the next ones for the
@@ -112,13 +114,28 @@ class Finished(_Message, frozen=True):
 
     round: Count
     version: Count
+    digest: Digest | None = None
+    """Of the whole result, where it has one: all members must have the same."""
+
+
+class Progress(_Message, frozen=True):
+    """Answers `Halt`: nothing of the round moves here any more, and these chunks of the result are final."""
+
+    round: Count
+    version: Count
+    chunk_items: tuple[Count, ...] = ()
+    """How many items a chunk of each shard has; empty: this site holds no result."""
+    final: tuple[bytes, ...] = ()
+    """For each shard a bit a chunk, lowest first."""
 
 
 class Trouble(_Message, frozen=True):
-    """A worker cannot go on with a peer; rounds that need the two of them are lost."""
+    """A worker's connection to a peer broke, and what was under way on it may be lost."""
 
     peer: Text
     reason: Text
+    back: bool = False
+    """There is a new one: the link works, but rounds that use it must make up for what was lost."""
 
 
 class Measured(_Message, frozen=True):
@@ -156,18 +173,31 @@ class Leave(_Message, frozen=True):
 
 
 class Address(_Message, frozen=True):
-    """Where a worker accepts data connections."""
+    """Where a worker accepts data connections, and its number in frames, which is nobody else's in this run."""
 
+    number: SiteNumber
     site: Name
     host: Text
     port: Port
 
 
 class Roster(_Message, frozen=True):
-    """Everybody, in the order of the numbers that frames use for sites; sent when all have joined."""
+    """Everybody who is there: sent when all have joined, and whenever somebody joins a tolerant run later."""
 
     workers: tuple[Address, ...]
+    """In the order of their numbers."""
     patience_s: Annotated[float, msgspec.Meta(gt=0)]
+    tolerant: bool = False
+    """Whether the run goes on when a worker is lost."""
+    floor: Count = 0
+    """No round below this one concerns whoever has just joined."""
+
+
+class Lost(_Message, frozen=True):
+    """A worker is gone from a tolerant run: forget what was to be sent to it."""
+
+    site: Name
+    reason: Text
 
 
 class PlanChanged(_Message, frozen=True):
@@ -194,6 +224,24 @@ class Start(_Message, frozen=True):
     """No round below this one is running any more."""
     staleness: tuple[Count, ...] = ()
     """How many steps each member's model is behind the most advanced one of them."""
+    chunk_items: tuple[Count, ...] = ()
+    """Of a repaired round: how its shards were cut, which does not change; empty: as the plan says."""
+    done: tuple[bytes, ...] = ()
+    """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final at every member."""
+
+
+class Halt(_Message, frozen=True):
+    """Something is wrong with a round: stop working on it and say how far it has come (`Progress`)."""
+
+    round: Count
+    version: Count
+
+
+class Abandon(_Message, frozen=True):
+    """The round is given up without effect; its members wait, ready as before."""
+
+    round: Count
+    reason: Text
 
 
 class Commit(_Message, frozen=True):
@@ -212,6 +260,14 @@ class Proceed(_Message, frozen=True):
 
 class Mismatch(_Message, frozen=True):
     """The members of a round do not want the same; it never starts."""
+
+    lane: Count
+    iteration: Count
+    reason: Text
+
+
+class Broken(_Message, frozen=True):
+    """The operation cannot be carried out any more; the worker can go on with others."""
 
     lane: Count
     iteration: Count
@@ -273,17 +329,22 @@ Message = (
     | Join
     | Ready
     | Finished
+    | Progress
     | Trouble
     | Measured
     | Heartbeat
     | NetworkWanted
     | Leave
     | Roster
+    | Lost
     | PlanChanged
     | Start
+    | Halt
+    | Abandon
     | Commit
     | Proceed
     | Mismatch
+    | Broken
     | HeartbeatSeen
     | Explore
     | AuxiliaryChanged

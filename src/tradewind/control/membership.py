@@ -1,0 +1,131 @@
+"""Who is there: connected, joined, under which number, and when each was last heard.
+
+    stranger ──connects──> connected ──Join──> joined ──leaves, breaks, or is silent──> gone ──connects──> ...
+
+A worker's number in frames is its for the whole run: nobody of another name ever gets it, and a worker that was
+restarted has it again. So a late frame is never taken for somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tradewind.control.options import Action, ControlOptions, Disconnect, Send
+from tradewind.control.plans import PlanWanted
+from tradewind.wire import messages as m
+
+MOST_SITES = 65536
+"""Numbers that a frame can hold."""
+
+
+class Membership:
+    """All workers, and what is to be sent to them."""
+
+    def __init__(self, options: ControlOptions, now_s: float) -> None:
+        self.options = options
+        self.began_s = now_s
+        self.begun = False
+        """Whether all have joined, once."""
+        self.joined: dict[str, m.Join] = {}
+        self.numbers: dict[str, int] = {}
+        """Of everybody who ever joined."""
+        self._heard_s: dict[str, float] = {}
+        self._actions: list[Action] = []
+
+    # --- talking -----------------------------------------------------------------------------------------------
+
+    def send(self, worker: str, message: m.Message) -> None:
+        """Send to a worker, if it is still there."""
+        if worker in self._heard_s:
+            self._actions.append(Send(worker, message))
+
+    def send_all(self, message: m.Message) -> None:
+        """Send to everybody who is connected."""
+        for worker in sorted(self._heard_s):
+            self.send(worker, message)
+
+    def want(self, plans: Iterable[PlanWanted]) -> None:
+        """Have plans made."""
+        self._actions += plans
+
+    def take_actions(self) -> list[Action]:
+        """What there is to do, once."""
+        taken, self._actions = self._actions, []
+        return taken
+
+    # --- coming and going --------------------------------------------------------------------------------------
+
+    def is_connected(self, worker: str) -> bool:
+        """Whether it may talk."""
+        return worker in self._heard_s
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """Everybody who may talk."""
+        return tuple(sorted(self._heard_s))
+
+    def heard(self, worker: str, now_s: float) -> None:
+        """It is alive."""
+        self._heard_s[worker] = now_s
+
+    def refuse(self, worker: str, reason: str) -> None:
+        """Send it away; a worker of the same name that is there stays."""
+        self._actions += [Send(worker, m.Refused(reason)), Disconnect(worker)]
+
+    def drop(self, worker: str, hang_up: bool = False) -> bool:
+        """It is gone; whether it was one of the joined."""
+        self._heard_s.pop(worker, None)
+        if hang_up:
+            self._actions.append(Disconnect(worker))
+        return self.joined.pop(worker, None) is not None
+
+    def join(self, worker: str, message: m.Join) -> str | None:
+        """A connected worker wants to take part; the reason if it may not."""
+        network, world = self.options.network, self.options.world
+        if network is not None and worker not in network.index:
+            return f"{worker!r} is not a site of network {network.name!r}."
+        if not self.begun and (message.rank >= world or any(message.rank == j.rank for j in self.joined.values())):
+            return f"rank {message.rank} is taken, or not below {world}."
+        if worker not in self.numbers and len(self.numbers) == MOST_SITES:
+            return f"the run has seen {MOST_SITES} workers, and there are no numbers left."
+        self.joined[worker] = message
+        if self.begun:
+            self.numbers.setdefault(worker, len(self.numbers))
+        elif len(self.joined) == world:
+            self.begun = True
+            by_rank = sorted(self.joined, key=lambda name: self.joined[name].rank)
+            self.numbers = {name: number for number, name in enumerate(by_rank)}
+        return None
+
+    def roster(self, floor: int) -> m.Roster:
+        """Everybody, for a worker that is to work on no round below `floor`."""
+        workers = sorted(self.joined, key=lambda name: self.numbers[name])
+        addresses = tuple(
+            m.Address(self.numbers[name], name, self.joined[name].host, self.joined[name].port) for name in workers
+        )
+        return m.Roster(addresses, self.options.deadlines.patience_s, self.options.is_tolerant, floor)
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    @property
+    def wake_at_s(self) -> float:
+        """When somebody will have been silent for too long, or the wait for the first roster ends."""
+        deadlines = self.options.deadlines
+        times = [heard + deadlines.silence_s for heard in self._heard_s.values()]
+        return min(times if self.begun else [*times, self.began_s + deadlines.gather_s], default=float("inf"))
+
+    def silent(self, now_s: float) -> tuple[str, ...]:
+        """Who has been silent for too long."""
+        silence_s = self.options.deadlines.silence_s
+        return tuple(sorted(w for w, heard in self._heard_s.items() if heard + silence_s <= now_s))
+
+    def missing(self, now_s: float) -> str | None:
+        """What to say if not everybody has come in time."""
+        gather_s, world = self.options.deadlines.gather_s, self.options.world
+        if self.begun or self.began_s + gather_s > now_s:
+            return None
+        came = ", ".join(sorted(self.joined)) or "nobody"
+        return (
+            f"only {len(self.joined)} of {world} workers joined within {gather_s:g} s ({came}). "
+            "Start the others, or raise the patience."
+        )

@@ -1,0 +1,124 @@
+"""Workers as processes of their own, for tests that kill them: each says what it does on its standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+SECRET = "correct horse battery"
+LONGEST_S = 60.0
+
+PROGRAM = """
+    import json, sys, time
+    import numpy as np
+    import tradewind
+    from tradewind.errors import TradewindError
+
+    given = json.loads(sys.argv[1])
+    rank, items, steps = given["rank"], given["items"], given["steps"]
+    pause_s, value = given.get("pause_s", 0.0), given.get("value", rank + 1)
+
+    def say(**what):
+        print(json.dumps(what), flush=True)
+
+    try:
+        secret = "correct horse battery"
+        group = tradewind.connect(given["address"], rank, given["world"], secret=secret, **given["options"])
+    except TradewindError as error:
+        say(error=str(error), kind=type(error).__name__)
+        raise SystemExit(1)
+    say(joined=group.name, names=group.names)
+    array = np.full(items, float(value), np.float32)
+    for step in range(steps):
+        try:
+            handle = group.average_async(array)
+            result = handle.wait(60.0)
+        except TradewindError as error:
+            say(error=str(error), kind=type(error).__name__, intact=bool((array == value).all()))
+            raise SystemExit(1)
+        outcome = handle.outcome
+        say(
+            step=step, round=outcome.round, alone=outcome.alone, members=outcome.contributors,
+            repaired=outcome.repaired,
+            low=float(result.min()), high=float(result.max()), intact=bool((array == value).all()),
+            hash=hash(result.tobytes()), seconds=outcome.seconds,
+        )
+        time.sleep(pause_s)
+    group.barrier()
+    say(done=True)
+    group.close()
+"""
+
+
+@dataclass
+class Process:
+    """One worker."""
+
+    name: str
+    popen: subprocess.Popen[str]
+    said: queue.SimpleQueue[dict[str, Any] | None] = field(default_factory=queue.SimpleQueue)
+    heard: list[dict[str, Any]] = field(default_factory=list)
+
+    def listen(self) -> None:
+        """Take in what it says, until it ends."""
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self.said.put(json.loads(line))
+        self.said.put(None)
+
+    def wait_for(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The next thing that it says which fits."""
+        while True:
+            what = self.said.get(timeout=LONGEST_S)
+            assert what is not None, f"{self.name} ended ({self.popen.wait(10)}) after {self.heard[-3:]}"
+            self.heard.append(what)
+            if fits(what):
+                return what
+
+    def end(self) -> list[dict[str, Any]]:
+        """All that it says until it ends."""
+        while (what := self.said.get(timeout=LONGEST_S)) is not None:
+            self.heard.append(what)
+        return self.heard
+
+    def kill(self) -> None:
+        """Really."""
+        self.popen.send_signal(signal.SIGKILL)
+        assert self.popen.wait(10) == -signal.SIGKILL, "the fault did not fire"
+
+
+@contextlib.contextmanager
+def processes() -> Iterator[Callable[..., Process]]:
+    """A function that starts workers; all are ended at the end."""
+    started: list[Process] = []
+
+    def start(rank: int, address: str, world: int, items: int = 1000, steps: int = 10, **more: Any) -> Process:
+        options = {"patience_s": 3.0, "policy": "partial", **more.pop("options", {})}
+        given = {"rank": rank, "address": address, "world": world, "items": items, "steps": steps, "options": options}
+        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), json.dumps({**given, **more})]
+        popen = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        process = Process(options.get("name", f"rank{rank}"), popen)
+        threading.Thread(target=process.listen, daemon=True).start()
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.popen.poll() is None:
+                process.popen.kill()
+            process.popen.wait(10)
+            for stream in (process.popen.stdin, process.popen.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
