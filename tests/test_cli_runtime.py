@@ -17,16 +17,17 @@ from ranks import SECRET, run_ranks
 def test_bench_wan_reports_measured_predicted_and_limit() -> None:
     done = tradewind("bench", "wan", "mesh", "--option", "n=3", "--bytes", "200kB", "--rounds", "2", "--json")
     assert done.exit_code == 0, done.stderr
-    rows = json.loads(done.stdout)
+    rows = json.loads(done.stdout)["rows"]
     assert [row["planner"] for row in rows] == ["ring", "optimal"]
-    assert all(len(row["seconds"]) == 2 and row["predicted_seconds"] >= row["bound_seconds"] for row in rows)
+    assert all(len(row["all_seconds"]) == 2 and row["predicted_seconds"] >= row["bound_seconds"] for row in rows)
 
 
 def test_bench_wire_runs_real_processes() -> None:
     done = tradewind("bench", "wire", "--processes", "2", "--bytes", "1MB", "--rounds", "2", "--json")
     assert done.exit_code == 0, done.stderr
-    (row,) = json.loads(done.stdout)
-    assert len(row["tradewind_seconds"]) == 2 and row["bytes"] == 10**6
+    ours, *gloo = json.loads(done.stdout)["rows"]
+    assert ours["system"] == "tradewind" and ours["bytes"] == 10**6
+    assert all(len(row["all_seconds"]) == 2 and row["cpu_seconds_per_gb"] > 0 for row in (ours, *gloo))
 
 
 @pytest.mark.parametrize(

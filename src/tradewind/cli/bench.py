@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ def run(
     what: Annotated[str, typer.Argument(metavar="wire|wan", help="wire: loopback; wan: a shaped network.")],
     network: Annotated[str | None, typer.Argument(metavar="[NETWORK]", help="For wan: the network to run on.")] = None,
     size: Annotated[str, typer.Option("--bytes", metavar="A,B,...", help="Sizes of the tensor.")] = "40MB",
-    processes: Annotated[int, typer.Option("--processes", metavar="N", help="For wire: how many.")] = 4,
+    processes: Annotated[str, typer.Option("--processes", metavar="N,M,...", help="For wire: how many.")] = "4",
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Of each kind.")] = 15,
     planner: Annotated[
         str | None, typer.Option("--planner", metavar="A,B,...", help="wan: ring and optimal by default.")
@@ -33,7 +33,7 @@ def run(
     """Measure all-reduce as it runs: on loopback against Gloo, or on a network that our own transport imitates.
 
     wire: real processes on loopback take turns between Tradewind and Gloo (where torch is installed) in one run; only
-    the ratio means anything on a machine that does other things too.
+    the ratio means anything on a machine that does other things too. Processor time is that of all processes.
 
     wan: all ranks in this process, on connections shaped to NETWORK, beside the predicted time and the limit.
     """
@@ -43,7 +43,8 @@ def run(
     from tradewind.units import parse_size
 
     sizes = [parse_size(text) for text in (parse_names(size, "--bytes") or ())]
-    if not 2 <= processes <= 64 or not 1 <= rounds <= 10_000:
+    counts = parse_names(processes, "--processes") or ()
+    if not all(n.isdecimal() and 2 <= int(n) <= 64 for n in counts) or not 1 <= rounds <= 10_000:
         raise BadOption(f"--processes {processes}, --rounds {rounds}: give 2 to 64 processes and 1 to 10000 rounds.")
     if what == "wire":
         from tradewind.lab.loopback import measure_loopback
@@ -51,7 +52,8 @@ def run(
         if network is not None:
             raise BadOption(f"bench wire runs on loopback and takes no network, but got {network!r}. Use bench wan.")
         with progress(f"{processes} processes on loopback"):
-            _show_wire([measure_loopback(processes, nbytes, rounds, planner) for nbytes in sizes], json)
+            times = [measure_loopback(int(n), nbytes, rounds, planner) for n in counts for nbytes in sizes]
+            _show_wire(times, json)
     elif what == "wan":
         from tradewind.lab.inproc import measure_wan, miniature
 
@@ -72,28 +74,38 @@ def _show_wire(measured: list[LoopbackTimes], json: bool) -> None:
     from tradewind.units import format_duration, format_size
 
     if json:
-        print_json(
-            [
-                {
-                    "processes": t.processes,
-                    "bytes": t.nbytes,
-                    "tradewind_seconds": t.tradewind_s,
-                    "gloo_seconds": t.gloo_s,
-                    "ratio": t.ratio,
-                    "extra_bytes": t.peak_extra_bytes,
-                }
-                for t in measured
-            ]
-        )
+        print_json({"rows": [row for t in measured for row in _wire_rows(t)]})
         return
-    made = table("processes", ">bytes", ">tradewind", ">gloo", ">ratio", ">extra memory")
+    made = table(
+        "processes", ">bytes", ">tradewind", ">gloo", ">ratio", ">CPU s per GB", ">gloo", ">ratio", ">extra memory"
+    )
     for t in measured:
-        gloo = format_duration(statistics.median(t.gloo_s)) if t.gloo_s else "no torch"
-        ours, ratio = format_duration(statistics.median(t.tradewind_s)), "" if t.ratio is None else f"{t.ratio:.2f}"
-        made.add_row(
-            str(t.processes), format_size(t.nbytes), ours, gloo, ratio, format_size(max(1, t.peak_extra_bytes))
-        )
+        ours, *gloo = _wire_rows(t)
+        cells = [format_duration(ours["seconds"]), "no torch", "", f"{ours['cpu_seconds_per_gb']:.3g}", "", ""]
+        if gloo:
+            cells[1:3] = format_duration(gloo[0]["seconds"]), f"{t.ratio:.2f}"
+            cells[4:6] = f"{gloo[0]['cpu_seconds_per_gb']:.3g}", f"{t.tradewind_cpu_s / t.gloo_cpu_s:.2f}"
+        made.add_row(str(t.processes), format_size(t.nbytes), *cells, format_size(max(1, t.peak_extra_bytes)))
     show(console(), made)
+
+
+def _wire_rows(t: LoopbackTimes) -> list[dict[str, Any]]:
+    """Tradewind's times, and Gloo's if there are any; processor time is that of all processes, per GB of the array."""
+    systems = [("tradewind", t.tradewind_s, t.tradewind_cpu_s), ("gloo", t.gloo_s, t.gloo_cpu_s)]
+    return [
+        {
+            "system": system,
+            "processes": t.processes,
+            "bytes": t.nbytes,
+            "seconds": statistics.median(seconds),
+            "of_gloo": t.ratio if system == "tradewind" else None,
+            "cpu_seconds_per_gb": cpu_s / t.nbytes * 1e9,
+            "extra_bytes": t.peak_extra_bytes if system == "tradewind" else None,
+            "all_seconds": seconds,
+        }
+        for system, seconds, cpu_s in systems
+        if seconds
+    ]
 
 
 def _show_wan(network: str, measured: list[tuple[int, WanTimes]], json: bool) -> None:
@@ -101,24 +113,26 @@ def _show_wan(network: str, measured: list[tuple[int, WanTimes]], json: bool) ->
     from tradewind.units import format_duration, format_size
 
     if json:
-        print_json(
-            [
-                {
-                    "network": network,
-                    "bytes": nbytes,
-                    "planner": t.planner,
-                    "scale": t.scale,
-                    "seconds": t.seconds,
-                    "predicted_seconds": t.predicted_s,
-                    "bound_seconds": t.bound_s,
-                }
-                for nbytes, t in measured
-            ]
-        )
+        rows = [
+            {
+                "system": f"tradewind {t.planner}",
+                "planner": t.planner,
+                "network": network,
+                "bytes": nbytes,
+                "scale": t.scale,
+                "seconds": statistics.median(t.seconds),
+                "predicted_seconds": t.predicted_s,
+                "bound_seconds": t.bound_s,
+                "all_seconds": t.seconds,
+            }
+            for nbytes, t in measured
+        ]
+        print_json({"rows": rows})
         return
-    made = table("planner", ">bytes", ">measured", ">predicted", ">limit", ">of limit", ">scale")
+    made = table("planner", ">bytes", ">measured", ">predicted", ">of predicted", ">limit", ">of limit", ">scale")
     for nbytes, t in measured:
         median = statistics.median(t.seconds)
-        shown = (format_duration(s) for s in (median, t.predicted_s, t.bound_s))
-        made.add_row(t.planner, format_size(nbytes), *shown, f"{t.bound_s / median:.0%}", f"{t.scale:.3g}")
+        rates = [f"{s / median:.0%}" for s in (t.predicted_s, t.bound_s)]  # of the rate: as much in that much less time
+        took, predicted, limit = (format_duration(s) for s in (median, t.predicted_s, t.bound_s))
+        made.add_row(t.planner, format_size(nbytes), took, predicted, rates[0], limit, rates[1], f"{t.scale:.3g}")
     show(console(), made)

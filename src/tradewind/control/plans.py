@@ -19,6 +19,8 @@ from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, Shard
 
 FAST_CHUNK_BYTES = 4 * 2**20
+RING_BYTES = 2**20
+"""From this size on bandwidth counts more than hops, between processes of one machine."""
 MIN_CHUNK_BYTES = 4096
 """A frame and the work around it cost about as much as this many bytes on a fast link."""
 MIN_UPDATED_BYTES = 256 * 1024
@@ -116,7 +118,7 @@ class Plans:
         for key in used:
             _, size, hint, generation = key
             if generation == self.view.generation and size >= MIN_UPDATED_BYTES:
-                planner, options = self._planner_for(hint)
+                planner, options = self._planner_for(hint, size)
                 current = self.by_version[self._version[key]]
                 found.append(PlanWanted(key, self.view.network, planner, options, current, self.view.is_guess))
         return found
@@ -130,9 +132,14 @@ class Plans:
         """Whether a plan that was wanted still is: members and links are what they were."""
         return key in self._version and key[3] == self.view.generation
 
-    def _planner_for(self, hint: str) -> tuple[str, dict[str, Any]]:
-        """Without a network nothing can be optimised: equal shares on every member."""
-        chosen = hint or self._planner or ("multi-star" if self.view.is_guess else "optimal")
+    def _planner_for(self, hint: str, nbytes: int) -> tuple[str, dict[str, Any]]:
+        """Without a network nothing can be optimised: equal shares on every member.
+
+        Small arrays take few hops. Large ones take a ring, where a site has one sender and one receiver: no
+        contribution has to wait in memory for its turn, and what is passed on is still in the cache.
+        """
+        unknown = "multi-star" if nbytes < RING_BYTES else "ring"
+        chosen = hint or self._planner or (unknown if self.view.is_guess else "optimal")
         return chosen, self._options if hint in ("", self._planner) else {}
 
     def _make(self, members: tuple[str, ...], nbytes: int, hint: str | None) -> Plan:
@@ -143,7 +150,7 @@ class Plans:
                     f"{', '.join(members)}. Use a planner instead, or a policy that synchronises them all."
                 )
             return self._given
-        planner, options = self._planner_for(hint or "")
+        planner, options = self._planner_for(hint or "", nbytes)
         return finished_plan(planner, self.view.network, nbytes, members, options, self.view.is_guess)
 
 

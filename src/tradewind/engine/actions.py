@@ -3,6 +3,8 @@
 Buffers that the driver keeps for the engine are numbers. A buffer comes into being with the first action that names it
 (`Receive` with KEEP, `Combine` with a new `into`) and is forgotten with `Release`. Every `Receive`, `Combine` and
 `Transmit` is answered by one event that names the action, when the work is done.
+
+Nobody changes one. Those that every chunk makes are not frozen, as they take several times as long to make then.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Source(Enum):
     """A probe: any bytes will do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Receive:
     """Take the payload that follows the header."""
 
@@ -72,7 +74,7 @@ class Combine:
         return self.parts if self.into is None or self.into in self.parts else (*self.parts, self.into)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Transmit:
     """Send this frame to the peer that said it was idle."""
 

@@ -7,7 +7,7 @@ of a float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,18 @@ class Arithmetic:
                 block = slice(start, start + step)
                 mine = None if own is None else own[block]
                 self._fold(out[block], mine, [part[block] for part in parts], scale)
+
+    def adder(self, own: bool, finish: bool) -> Callable[..., object]:
+        """How a block and what came for it become a block of sums: (first, came, out=); `own`: the first is the input.
+
+        Mostly numpy's own function. Whoever calls it silences numpy's warnings.
+        """
+        scale = self.root_scale if finish else 1.0
+        if not self.gathers and scale == 1.0 and not (own and self.weight != 1.0):
+            return _UFUNCS[self.op]
+        if own:
+            return lambda first, came, out: self._fold(out, first, [came], scale)
+        return lambda first, came, out: self._fold(out, None, [first, came], scale)
 
     def _fold(self, out: Array, own: Array | None, parts: list[Array], scale: float) -> None:
         if self.gathers:

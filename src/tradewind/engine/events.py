@@ -43,7 +43,7 @@ class ForgetBelow:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class HeaderReceived:
     """A frame's header came in; the answer starts with the one `Receive` that says where its payload goes."""
 
@@ -51,7 +51,7 @@ class HeaderReceived:
     header: FrameHeader
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Received:
     """The payload is where it should be."""
 
@@ -72,14 +72,14 @@ class Combined:
     action: Combine
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LinkIdle:
     """A connection to the peer can take a frame."""
 
     peer: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Transmitted:
     """The frame's bytes are on their way, and their source may change."""
 

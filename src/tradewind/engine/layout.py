@@ -167,8 +167,9 @@ def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int]) -> tuple[l
     fitting = max(MIN_CHUNK_BYTES, KEPT_BYTES // ((MIN_WINDOW + 1) * most_flows))
     size = list(given) or [min(chunk, fitting) for chunk in size]
     kept: Counter[str] = Counter()
-    for number, _, route in _routes(plan):
-        for site in route[1:]:
+    for number, phase, route in _routes(plan):
+        stored = phase is Phase.BROADCAST and len(route) == 2 and route[-1] in members
+        for site in () if stored else route[1:]:
             kept[site] += size[number]
     return size, max(MIN_WINDOW, KEPT_BYTES // (max(kept.values(), default=1) + 1))
 

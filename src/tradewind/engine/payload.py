@@ -12,7 +12,7 @@ that rule, and get a copy. What a failure leaves in such an array is neither inp
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,15 +51,17 @@ class RoundPayload:
         """Where a received chunk goes, for ADD and STORE."""
         return self.chunk(self.result, action.header.shard, action.header.index)
 
-    def add(self, action: Receive, block: Array, first_item: int) -> None:
-        """Add a piece of a chunk that has come, from the chunk's item `first_item` on."""
-        here = slice(first_item, first_item + len(block))
-        out = self.result_of(action)[here]
-        if action.own:
-            own = self.chunk(self.own, action.header.shard, action.header.index)[here]
-            self.arithmetic.combine(out, own, [block], action.finish)
-        else:
-            self.arithmetic.combine(out, None, [out, block], action.finish)
+    def add(self, action: Receive, scratch: Array, receive: Callable[[memoryview], None]) -> None:
+        """Add a chunk that is coming: `receive` fills what it is given of the scratch, which stays in the cache."""
+        out = self.result_of(action)
+        own = self.chunk(self.own, action.header.shard, action.header.index) if action.own else None
+        add = self.arithmetic.adder(own is not None, action.finish)
+        first, items = out if own is None else own, scratch.view(self.storage)
+        for start in range(0, len(out), len(items)):
+            end = start + len(items)
+            came = items if end <= len(out) else items[: len(out) - start]
+            receive(came.data)
+            add(first[start:end], came, out=out[start:end])
 
     def combine(self, action: Combine, buffers: Mapping[int, Bytes]) -> None:
         """Do what a `Combine` asks for."""

@@ -114,29 +114,29 @@ class RoundState:
 
     def expect(self, site: int, origin: int, header: FrameHeader) -> ShardState:
         """The shard that a chunk belongs to, if the plan expects it at `site`."""
-        what = f"round {header.round}, shard {header.shard}, chunk {header.index}, {header.phase.name} from {origin}"
         if header.shard >= len(self.shards):
-            raise BadFrame(f"{what}: the plan has {len(self.shards)} shards.")
+            raise _unfit(origin, header, f"the plan has {len(self.shards)} shards")
         shard = self.shards[header.shard]
         if (header.phase, origin) not in shard.inbound:
-            raise BadFrame(f"{what}: the plan does not expect it at {site}.")
+            raise _unfit(origin, header, f"the plan does not expect it at {site}")
         if header.chunks != shard.work.chunks:
-            raise BadFrame(f"{what}: it is one of {header.chunks} chunks, here of {shard.work.chunks}.")
+            raise _unfit(origin, header, f"it is one of {header.chunks} chunks, here of {shard.work.chunks}")
         expected = self.payload_bytes(shard.work, header.index)
         if header.payload_bytes != expected:
-            raise BadFrame(f"{what}: it has {header.payload_bytes} bytes, not {expected}.")
+            raise _unfit(origin, header, f"it has {header.payload_bytes} bytes, not {expected}")
         return shard
 
     def ack_due(self, run: int, shard: ShardState, phase: Phase, origin: int) -> FrameHeader | None:
         """One more chunk of a flow takes no room here any more: the acknowledgement, when one is due.
 
         A quarter of the window at a time: often enough that the sender never waits for one, rarely enough that they
-        cost nothing.
+        cost little. None where the sender has no window, or may send all that is left anyway.
         """
-        inbound = shard.inbound[phase, origin]
+        inbound, window = shard.inbound[phase, origin], self.layout.window
         inbound.finished += 1
         needs_none = phase is Phase.BROADCAST and not inbound.path and shard.work.receives
-        if needs_none or inbound.finished - inbound.acknowledged < max(1, self.layout.window // 4):
+        may_send_all = inbound.acknowledged + window >= shard.work.chunks
+        if needs_none or may_send_all or inbound.finished - inbound.acknowledged < max(1, window // 4):
             return None
         inbound.acknowledged = inbound.finished
         back = inbound.path[::-1]
@@ -182,3 +182,8 @@ class RoundState:
         """How long a chunk is."""
         start, end = work.span(index)
         return (end - start) * self.layout.item_bytes
+
+
+def _unfit(origin: int, header: FrameHeader, why: str) -> BadFrame:
+    where = f"round {header.round}, shard {header.shard}, chunk {header.index}, {header.phase.name} from {origin}"
+    return BadFrame(f"{where}: {why}.")

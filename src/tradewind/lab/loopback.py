@@ -1,7 +1,8 @@
 """All-reduce on loopback between real processes, against Gloo, interleaved in one run.
 
-Both run in the same processes, turn by turn, so that whatever else the machine does hits both alike. A round's time is
-that of its slowest process. Only ratios mean anything on a shared machine.
+Both run in the same processes, turn by turn, each in place on an array that was filled just before, so that whatever
+else the machine does hits both alike. A round's time is that of its slowest process; processor time is that of all
+processes together. Only ratios mean anything on a shared machine.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ class LoopbackTimes:
     tradewind_s: tuple[float, ...]
     gloo_s: tuple[float, ...]
     """Empty where torch is not installed."""
+    tradewind_cpu_s: float
+    """Processor time of all processes, a round on average."""
+    gloo_cpu_s: float
     peak_extra_bytes: int
-    """The most that a process grew beyond its two arrays while Tradewind ran first."""
+    """The most that a process grew beyond its array while Tradewind ran first."""
 
     @property
     def ratio(self) -> float | None:
@@ -69,11 +73,13 @@ def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | No
     if any(process.returncode for process in started):
         raise RemoteFault("a process of the benchmark failed; what it said is above.")
     answer = json.loads(said[0].splitlines()[-1])
-    return LoopbackTimes(processes, nbytes, tuple(answer["ours"]), tuple(answer["gloo"]), answer["extra"])
+    ours_cpu_s, gloo_cpu_s = answer["cpu"]
+    seconds = tuple(answer["ours"]), tuple(answer["gloo"])
+    return LoopbackTimes(processes, nbytes, *seconds, ours_cpu_s, gloo_cpu_s, answer["extra"])
 
 
 def _gloo(rank: int, port: str, world: int, array: np.ndarray[Any, Any]) -> Callable[[], None] | None:
-    """One all-reduce of Gloo's on a copy of the array; None without torch, which is loaded for this comparison only."""
+    """One all-reduce of Gloo's on the array, in place; None without torch, which is loaded for this comparison only."""
     if importlib.util.find_spec("torch") is None:
         return None
     torch = importlib.import_module("torch")
@@ -81,17 +87,8 @@ def _gloo(rank: int, port: str, world: int, array: np.ndarray[Any, Any]) -> Call
     torch.set_num_threads(1)
     address = f"tcp://{LOOPBACK}:{port}"
     distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    tensor = torch.from_numpy(array.copy())
-
-    def run() -> None:
-        tensor.fill_(1.0)
-        distributed.barrier()
-
-    def reduce() -> None:
-        distributed.all_reduce(tensor)
-
-    reduce.prepare = run  # type: ignore[attr-defined]
-    return reduce
+    tensor = torch.from_numpy(array)
+    return lambda: distributed.all_reduce(tensor)
 
 
 def _peak_bytes() -> int:
@@ -101,35 +98,36 @@ def _peak_bytes() -> int:
 
 def _worker(rank: int, port: str, gloo_port: str, world: int, nbytes: int, rounds: int, planner: str) -> None:
     group = connect(f"{LOOPBACK}:{port}", rank, world, planner=planner or None)
-    array, out = np.ones(nbytes // 4, np.float32), np.full(nbytes // 4, 7, np.float32)
+    array = np.ones(nbytes // 4, np.float32)
+
+    def ours() -> None:
+        group.all_reduce(array, out=array)
+
     group.barrier()
     before = _peak_bytes()
     for _ in range(WARM_UP_ROUNDS):
-        group.all_reduce(array, out=out)
+        ours()
     extra = np.array([_peak_bytes() - before], np.int64)
     gloo = _gloo(rank, gloo_port, world, array)
-    times = np.zeros((2, rounds))
+    seconds, cpu_s = np.zeros((2, rounds)), np.zeros((2, rounds))
     for number in range(-1, rounds):
         for who in (0, 1) if number % 2 else (1, 0):
-            if who == 1 and gloo is None:
+            reduce = gloo if who else ours
+            if reduce is None:
                 continue
-            if gloo is not None:
-                gloo.prepare()  # type: ignore[attr-defined]
+            array.fill(1.0)
             group.barrier()
-            start = time.perf_counter()
-            if who == 0:
-                group.all_reduce(array, out=out)
-            elif gloo is not None:
-                gloo()
-            if number >= 0:
-                times[who, number] = time.perf_counter() - start
-    slowest = group.all_reduce(times, "max")
-    most = int(group.all_reduce(extra, "max")[0])
-    if not (out == world).all():
-        raise SystemExit("the sum is wrong")
+            start_s, start_cpu_s = time.perf_counter(), time.process_time()
+            reduce()
+            seconds[who, number] = time.perf_counter() - start_s  # the first round, -1, is overwritten by the last
+            cpu_s[who, number] = time.process_time() - start_cpu_s
+            if not (array == world).all():
+                raise SystemExit("the sum is wrong")
+    slowest, cpu_s, most = (group.all_reduce(*of) for of in ((seconds, "max"), (cpu_s, "sum"), (extra, "max")))
     group.barrier()
     if rank == 0:
-        print(json.dumps({"ours": slowest[0].tolist(), "gloo": slowest[1].tolist() if gloo else [], "extra": most}))
+        answer = {"ours": slowest[0].tolist(), "gloo": slowest[1].tolist() if gloo else []}
+        print(json.dumps({**answer, "cpu": cpu_s.mean(1).tolist(), "extra": int(most[0])}))
     group.close()
 
 

@@ -11,6 +11,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -71,6 +72,8 @@ class Link:
         """`moved` changes whenever something got through, either way."""
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
         self._broke, self._ended = broke, ended
+        self._receiving: Receive | None = None
+        """What the receiver is in the middle of."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
 
     def start(self) -> None:
@@ -87,29 +90,32 @@ class Link:
     # --- receiving -----------------------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        sock, host = self._sock, self._host
-        scratch = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
-        action: Receive | None = None
         try:
-            while True:
-                header = receive_header(sock, scratch)
-                actions = host.tell(ev.HeaderReceived(self.peer, header))
-                self.moved += 1
-                if header.kind is not FrameKind.ACK:
-                    action = next(action for action in actions if isinstance(action, Receive))
-                    self._receive_payload(action)
-                    host.tell(ev.Received(action))
-                    action = None
-                host.arrived(self.peer, self, header)
+            with np.errstate(all="ignore"):  # an infinity is a result like any other
+                self._receive_frames()
         except BadFrame as error:
             self._broke(str(error))
         except OSError as error:
             self._broke(error.strerror or str(error))
         finally:
             self.close()
-            if action is not None:
-                host.tell(ev.ReceiveFailed(action))
+            if self._receiving is not None:
+                self._host.tell(ev.ReceiveFailed(self._receiving))
             self._ended()
+
+    def _receive_frames(self) -> None:
+        sock, host = self._sock, self._host
+        scratch = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
+        while True:
+            header = receive_header(sock, scratch)
+            actions = host.tell(ev.HeaderReceived(self.peer, header))
+            self.moved += 1
+            if header.kind is not FrameKind.ACK:
+                self._receiving = action = next(action for action in actions if isinstance(action, Receive))
+                self._receive_payload(action)
+                host.tell(ev.Received(action))
+                self._receiving = None
+            host.arrived(self.peer, self, header)
 
     def _receive_payload(self, action: Receive) -> None:
         nbytes = action.header.payload_bytes
@@ -121,23 +127,14 @@ class Link:
         if payload is None:
             self._discard(nbytes)
         elif action.how is How.STORE:
-            receive_into(self._sock, memoryview(payload.result_of(action).data).cast("B"))
+            receive_into(self._sock, payload.result_of(action).data)
         else:
-            self._add(action, payload, nbytes)
-
-    def _add(self, action: Receive, payload: RoundPayload, nbytes: int) -> None:
-        item_bytes = payload.layout.item_bytes
-        done = 0
-        while done < nbytes:
-            block = self._scratch[: min(SCRATCH_BYTES, nbytes - done)]
-            receive_into(self._sock, memoryview(block.data))
-            payload.add(action, block.view(payload.storage), done // item_bytes)
-            done += len(block)
+            payload.add(action, self._scratch, partial(receive_into, self._sock))
 
     def _discard(self, nbytes: int) -> None:
         while nbytes > 0:
             block = self._scratch[: min(SCRATCH_BYTES, nbytes)]
-            receive_into(self._sock, memoryview(block.data))
+            receive_into(self._sock, block.data)
             nbytes -= len(block)
 
     # --- sending -------------------------------------------------------------------------------------------------

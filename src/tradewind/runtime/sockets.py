@@ -40,25 +40,30 @@ def set_timeout(sock: socket.socket, seconds: float) -> None:
         sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, part))
 
 
-def receive_into(sock: socket.socket, view: memoryview) -> None:
-    """Fill the view; raises ConnectionError when the other side is gone."""
-    got = 0
-    while got < len(view):
-        count = sock.recv_into(view[got:], 0, socket.MSG_WAITALL)
+def receive_into(sock: socket.socket, place: memoryview) -> None:
+    """Fill a contiguous place; raises ConnectionError when the other side is gone."""
+    missing, count = place.nbytes, 0
+    while missing:
+        # Almost always the first call fills it whole, and no view is needed.
+        view = place if missing == place.nbytes else place.cast("B")[-missing:]
+        count = sock.recv_into(view, 0, socket.MSG_WAITALL)
         if count == 0:
             raise ConnectionResetError("the other side closed the connection")
-        got += count
+        missing -= count
 
 
 def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> None:
     """Send all parts, as one message where the kernel takes it."""
+    sent = sock.sendmsg(parts)  # on a blocking socket almost always all of it
+    if sent == sum(map(len, parts)):
+        return
     views = [memoryview(part).cast("B") for part in parts]
     while views:
-        sent = sock.sendmsg(views)
         while views and sent >= len(views[0]):
             sent -= len(views.pop(0))
-        if views and sent:
+        if views:
             views[0] = views[0][sent:]
+            sent = sock.sendmsg(views)
 
 
 def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:

@@ -160,7 +160,8 @@ class SimulatedWorker:
             raise InternalError(f"{self.name}: chunk {mark} is applied twice.")
         self._applied.add(mark)
         if action.how is How.ADD:
-            payload.add(action, payload.items(bytearray(body)), 0)
+            coming = payload.items(bytearray(body))
+            payload.add(action, np.empty(len(body), np.uint8), lambda block: np.copyto(np.asarray(block), coming))
         else:
             payload.result_of(action)[:] = payload.items(bytearray(body))
 
