@@ -66,7 +66,8 @@ def _run_rank(module: str, rank: int, world: int, port: int) -> int:
 
 
 def _main(module: str, world: int, longest_s: float) -> int:
-    importlib.import_module(module)  # and torch with it, before the fork
+    for needed in (module, "tradewind.torch.backend"):  # and torch with them, before the fork
+        importlib.import_module(needed)
     port = free_port()
     children: dict[int, int] = {}
     for rank in range(world):

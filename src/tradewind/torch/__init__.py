@@ -1,16 +1,40 @@
-"""PyTorch on Tradewind: `import tradewind.torch`, then `init_process_group("tradewind")`, or a `Synchronizer`.
+"""PyTorch on Tradewind: `init_process_group("tradewind")`, or a `Synchronizer`.
 
-The only folder that imports torch. Importing it registers the backend.
+The only folder that imports torch. The names below load on first use: `import torch` itself passes through here.
 """
 
 from __future__ import annotations
 
-from tradewind.runtime.options import Options
-from tradewind.torch.backend import configure, register
-from tradewind.torch.ensemble import Ensemble
-from tradewind.torch.outer import Outer
-from tradewind.torch.synchronizer import Synchronizer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tradewind.torch.registration import register
+
+if TYPE_CHECKING:
+    from tradewind.runtime.options import Options
+    from tradewind.torch.backend import configure
+    from tradewind.torch.ensemble import Ensemble
+    from tradewind.torch.outer import Outer
+    from tradewind.torch.synchronizer import Synchronizer
+
+_HOMES = {
+    "Ensemble": "tradewind.torch.ensemble",
+    "Options": "tradewind.runtime.options",
+    "Outer": "tradewind.torch.outer",
+    "Synchronizer": "tradewind.torch.synchronizer",
+    "configure": "tradewind.torch.backend",
+}
 
 __all__ = ["Ensemble", "Options", "Outer", "Synchronizer", "configure"]
 
 register()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tradewind.torch' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

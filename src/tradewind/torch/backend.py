@@ -1,16 +1,17 @@
-"""Registers the backend, and makes its process groups."""
+"""Makes process groups of the backend, with the settings that hold."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from typing import Any
 
-import torch.distributed as dist
+from torch.distributed import PrefixStore
 
 from tradewind.errors import BadOption
 from tradewind.runtime.options import Options, resolve_settings
-from tradewind.torch.process_group import BACKEND, TradewindGroup
+from tradewind.torch.process_group import TradewindGroup
 from tradewind.torch.rendezvous import Place, connect_group
 
 _configured = Options()
@@ -26,13 +27,6 @@ def configure(**settings: Any) -> None:
     _configured = Options(**settings)
 
 
-def register() -> None:
-    """Make `init_process_group("tradewind")` work; harmless to repeat."""
-    if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
-        atexit.register(_leave_all)
-
-
 def create_group(made: Any, options: Any = None) -> TradewindGroup:
     """What PyTorch calls to make a group; `options` is what was given as `pg_options`."""
     if options is not None and not isinstance(options, Options):
@@ -40,9 +34,11 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
             f"pg_options is a {type(options).__name__}, but backend 'tradewind' takes tradewind.torch.Options."
         )
     resolved, _ = resolve_settings(options if options is not None else _configured)
+    # A restart by torchrun finds the store as the last attempt left it, with addresses of processes that are gone.
+    store = PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", made.store)
     ranks = tuple(made.global_ranks_in_group) or tuple(range(made.group_size))
     place = Place(
-        store=made.store,
+        store=store,
         name=made.group_id,
         rank=made.group_rank,
         size=made.group_size,
@@ -51,7 +47,7 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
         is_world=not made.global_ranks_in_group,
     )
     group = TradewindGroup(
-        made.store,
+        store,
         made.group_rank,
         made.group_size,
         made.timeout,
@@ -62,6 +58,7 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
     return group
 
 
+@atexit.register
 def _leave_all() -> None:
     """Say goodbye at exit, so that others hear who left rather than find out."""
     for group in list(_groups):

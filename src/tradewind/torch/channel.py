@@ -56,9 +56,9 @@ class Channel:
             self._failed = self._failed or PeerLost("this process has left the group.")
             group = self.group
             self._changed.notify_all()
-        self.completer.close()
         if group is not None:
             group.close()
+        self.completer.close()
 
     # --- submitting ------------------------------------------------------------------------------------------------
 

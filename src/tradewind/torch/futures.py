@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+CLOSE_S = 5.0
 _here = threading.local()
 
 
@@ -42,8 +43,13 @@ class Completer:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread when its jobs are done."""
+        """End the thread when its jobs are done, and wait for that.
+
+        A thread that is inside PyTorch's C++ when the interpreter ends takes the whole process down with it.
+        """
         self._jobs.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         _here.depth = self._depth + 1

@@ -20,10 +20,9 @@ from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
 from tradewind.runtime.group import Group
 from tradewind.torch.channel import Channel
 from tradewind.torch.futures import callback_depth
+from tradewind.torch.registration import BACKEND
 from tradewind.torch.tensors import Staged, check_mean, is_ours, operation_of, pack
 from tradewind.torch.work import ReduceWork
-
-BACKEND = "tradewind"
 
 
 class TradewindGroup(ProcessGroup):
