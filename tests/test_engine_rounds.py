@@ -14,6 +14,7 @@ from tradewind.engine.arithmetic import Arithmetic, Array
 from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner_names
+from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.plan import Plan, Shard
 
 PLANNERS = tuple(name for name in planner_names() if name != "auto")
@@ -130,6 +131,30 @@ def test_a_result_put_over_its_input_has_the_same_bits(planner: str, weights: tu
             driver.check_at_rest({0: plan})
             bits.append([results[name].tobytes() for name in plan.members])
         assert bits[0] == bits[1]
+
+
+@pytest.mark.parametrize("planner", [name for name in PLANNERS if name != "all-to-all"])
+@settings(max_examples=8)
+@given(data=st.data())
+def test_a_broadcast_takes_the_sources_bytes_to_every_member_once(planner: str, data: st.DataObject) -> None:
+    network = data.draw(networks(2, 6))
+    members = tuple(sorted(data.draw(st.sets(st.sampled_from(network.names), min_size=2)), key=network.names.index))
+    items = data.draw(st.sampled_from((1, 2, 7, 64, 3000)))
+    source = data.draw(st.sampled_from(members))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    try:
+        plan = plan_broadcast(make_plan(planner, network, items, members), source)
+    except ImpossibleProblem:
+        reject()
+    driver = Driver(network.names, random, connections=data.draw(st.integers(1, 2)))
+    arrays = {name: random.integers(0, 256, items).astype(np.uint8) for name in members}
+    sent = arrays[source].copy()
+    driver.add_round(0, plan, arrays, {"": Arithmetic("bytes", "broadcast")}, in_place=True)
+    driver.run()
+    driver.check_at_rest({0: plan})
+    assert all(array.tobytes() == sent.tobytes() for array in arrays.values())
+    ends = [route[-1] for shard in plan.shards for route in shard.broadcast]
+    assert all(ends.count(name) == len(plan.shards) for name in members if name != source) and source not in ends
 
 
 def test_what_helpers_and_early_birds_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,29 @@ def test_broadcast_is_exact_to_the_bit() -> None:
     assert run_ranks(3, body) == [odd.tobytes()] * 3
 
 
+@pytest.mark.parametrize("planner", ["ring", "all-to-all", "multi-star"])
+def test_arrays_of_any_type_and_size_can_be_broadcast(planner: str) -> None:
+    arrays = [
+        np.array(True),
+        np.zeros((2, 0), np.uint8),
+        np.array(["some", "words"]),
+        np.arange(12, dtype=np.complex128).reshape(3, 4)[:, ::2],
+        np.arange(3_000_000, dtype=np.int64),
+    ]
+
+    def body(group: Group) -> None:
+        for root in range(3):
+            for array in arrays:
+                mine = array if group.rank == root else np.zeros_like(array)
+                got = group.broadcast(mine, root)
+                assert got.dtype == array.dtype and got is not mine
+                np.testing.assert_array_equal(got, array)
+        with pytest.raises(BadArray, match="Python objects"):
+            group.broadcast(np.array([None]))
+
+    assert run_ranks(3, body, planner=planner) == [None] * 3
+
+
 def test_the_store_pushes_and_pulls_means_and_applies_updates() -> None:
     def body(group: Group) -> tuple[float, float]:
         store = KVStore(group, updater=lambda _, mean, value: value - 0.5 * mean)

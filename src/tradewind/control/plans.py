@@ -14,6 +14,7 @@ from tradewind.control.view import NetworkView
 from tradewind.errors import BadPlan, TradewindError
 from tradewind.network import Network
 from tradewind.planning import make_plan
+from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, Shard
@@ -79,6 +80,8 @@ class Plans:
         self._newest = 0
         self._planner, self._options, self._given = planner, options, given
         self._version: dict[Key, int] = {}
+        self._broadcasts: dict[tuple[int, str], int] = {}
+        """By the version that they were made from and the source."""
         self._used: dict[Key, None] = {}
         """Plans that rounds used since the last update, the latest last."""
         if given is not None:
@@ -98,18 +101,30 @@ class Plans:
         self._used[key] = None
         return self._version[key]
 
+    def broadcast_plan_for(self, source: str, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
+        """The version of the plan by which these members get an array of the source's."""
+        base = self.plan_for(members, nbytes, planner)
+        if self._broadcasts.get((base, source)) not in self.by_version:
+            plan, network = self.by_version[base], self.view.network
+            if not all(shard.broadcast for shard in plan.shards):  # everybody sums for themselves
+                star = {"root": source}
+                plan = finished_plan("star", network, plan.nbytes, members, star, self.view.is_guess)
+            self._broadcasts[base, source] = self.add(plan_broadcast(plan, source))
+        return self._broadcasts[base, source]
+
     def add(self, plan: Plan) -> int:
         """The version of a plan that somebody else made, such as a patched one: newer than all others."""
         self._newest += 1
         self.by_version[self._newest] = plan
-        current = set(self._version.values())
-        for old in [v for v in self.by_version if v <= self._newest - KEPT_VERSIONS and v not in current]:
+        for old in self.obsolete({v for v in self.by_version if v <= self._newest - KEPT_VERSIONS}):
             del self.by_version[old]
         return self._newest
 
     def obsolete(self, versions: set[int]) -> tuple[int, ...]:
         """Which of these no round will start with any more."""
-        return tuple(sorted(versions - set(self._version.values())))
+        current = set(self._version.values())
+        self._broadcasts = {made: version for made, version in self._broadcasts.items() if made[0] in current}
+        return tuple(sorted(versions - current - set(self._broadcasts.values())))
 
     def wanted(self) -> list[PlanWanted]:
         """Plans to be made anew for the network as it is now: of those that were used since the last time."""

@@ -105,7 +105,10 @@ class Rounds:
         operation = next(iter(ready.values())).operation
         order = tuple(name for name in self.plans.view.network.names if name in ready)
         size = max(1, operation.items * operation.item_bytes)
-        version = self.plans.plan_for(order, size, step.decided.plan_hint)
+        if operation.op == "broadcast":
+            version = self.plans.broadcast_plan_for(operation.root, order, size, step.decided.plan_hint)
+        else:
+            version = self.plans.plan_for(order, size, step.decided.plan_hint)
         plan = self.plans.by_version[version]
         number = self.next_number
         self.next_number += 1
@@ -190,6 +193,10 @@ class Rounds:
         """Go on with a settled round on a patched plan; raises `ImpossibleProblem` where there is none."""
         if round_.repairs == MOST_REPAIRS:
             raise InfeasiblePlan(f"round {round_.number} was repaired {MOST_REPAIRS} times already.")
+        if round_.operation.op == "broadcast":
+            raise InfeasiblePlan(
+                f"round {round_.number} is a broadcast, which starts again rather than being repaired."
+            )
         patch = patch_plan(round_.plan, self.plans.view.network)
         chunk_items = round_.reports[min(round_.ready)].chunk_items
         done = round_.done()

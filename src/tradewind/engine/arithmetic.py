@@ -22,12 +22,13 @@ BLOCK_BYTES = 256 * 1024
 """Worked on at a time, so that what one part brought into the cache is still there for the next."""
 
 OPERATIONS = ("sum", "mean", "min", "max", "product")
-_UFUNCS: dict[str, np.ufunc] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
     "mean": np.add,
     "min": np.minimum,
     "max": np.maximum,
     "product": np.multiply,
+    "broadcast": lambda _, came, out: np.copyto(out, came),
 }
 _STORAGE: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -36,8 +37,9 @@ _STORAGE: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(np.uint16),
     "int32": np.dtype(np.int32),
     "int64": np.dtype(np.int64),
+    "bytes": np.dtype(np.uint8),
 }
-DTYPES = tuple(_STORAGE)
+DTYPES = tuple(name for name in _STORAGE if name != "bytes")  # which can be broadcast, but not summed
 
 
 def storage_of(dtype: str) -> np.dtype[Any]:
@@ -58,6 +60,8 @@ def name_dtype(array: Array) -> str:
 
 def check_operation(op: str, dtype: str, weighted: bool = False) -> None:
     """Refuse what cannot be computed."""
+    if dtype not in DTYPES:
+        raise BadArray(f"arrays of {dtype} cannot be summed. Convert to one of {', '.join(DTYPES)}.")
     if op not in OPERATIONS:
         raise BadArray(f"no operation is called {op!r}. Known: {', '.join(OPERATIONS)}.")
     if op == "mean" and dtype.startswith("int"):
@@ -102,7 +106,7 @@ class Arithmetic:
         """
         scale = self.root_scale if finish else 1.0
         if not self.gathers and scale == 1.0 and not (own and self.weight != 1.0):
-            return _UFUNCS[self.op]
+            return _FUNCTIONS[self.op]
         if own:
             return lambda first, came, out: self._fold(out, first, [came], scale)
         return lambda first, came, out: self._fold(out, None, [first, came], scale)
@@ -114,7 +118,7 @@ class Arithmetic:
             if own is not None and self.weight != 1.0:
                 total *= np.float32(self.weight)
             for part in wide[1:]:
-                _UFUNCS[self.op](total, part, out=total)
+                _FUNCTIONS[self.op](total, part, out=total)
             if scale != 1.0:
                 total *= np.float32(scale)
             _narrow(total, out, self.dtype)
@@ -123,7 +127,8 @@ class Arithmetic:
         if own is not None and self.weight != 1.0:
             first = np.multiply(own, out.dtype.type(self.weight), out=out)
         for part in rest:
-            first = _UFUNCS[self.op](first, part, out=out)
+            _FUNCTIONS[self.op](first, part, out=out)
+            first = out
         if first is not out and not rest:
             out[...] = first
         if scale != 1.0:

@@ -304,6 +304,8 @@ class Client:
     def _arithmetic(self, start: m.Start) -> Arithmetic:
         """Equal weights are one division at the root, others a factor for each member."""
         wanted = start.operation
+        if wanted.op == "broadcast":
+            return Arithmetic("bytes", wanted.op)
         if wanted.op != "mean":
             return Arithmetic(wanted.dtype, wanted.op)
         if len(set(start.weights)) == 1:

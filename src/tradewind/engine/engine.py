@@ -101,9 +101,8 @@ class Engine:
         if known:
             self._drop(known)
         state = self._rounds[event.round] = RoundState(self.run, event)
-        for shard in state.shards:
-            if shard.up is not None and shard.work.chunks:
-                self._outgoing.offer(shard.up, self._actions)
+        for flow in (flow for shard in state.shards for flow in shard.flows):
+            self._outgoing.offer(flow, self._actions)
         for early in self._early.take(event.round, event.round, event.version):
             self._end_early(early, state)
         if not state.remaining:
@@ -117,7 +116,7 @@ class Engine:
             return
         try:
             shard = state.expect(self.site, early.origin, header)
-            if header.phase is Phase.BROADCAST and shard.work.receives:
+            if header.phase is Phase.BROADCAST and shard.work.receives and shard.work.reduces:
                 raise BadFrame(f"round {header.round}: {early.origin} sent a result before {self.site} contributed.")
         except BadFrame as error:
             self._doom(buffer)
@@ -266,11 +265,12 @@ class Engine:
 
     def _take(self, state: RoundState, shard: ShardState, origin: int, header: FrameHeader, buffer: int) -> None:
         """A kept chunk is there and may be used."""
-        if header.phase is Phase.REDUCE:
-            shard.sums.setdefault(header.index, Sum()).kept[shard.place[origin]] = buffer
-            self._advance(state, shard, header.index)
-        else:
+        if header.phase is Phase.BROADCAST and not shard.work.receives:
             self._final(state, shard, header.index, buffer)
+            return
+        # A broadcast that came before the round was open here is copied as the only part of a sum.
+        shard.sums.setdefault(header.index, Sum()).kept[shard.place.get(origin, 0)] = buffer
+        self._advance(state, shard, header.index)
 
     def _advance(self, state: RoundState, shard: ShardState, index: int) -> None:
         """Add what is kept and due, if nobody is adding."""
@@ -323,8 +323,10 @@ class Engine:
         del shard.sums[index]
         if work.is_root:
             self._final(state, shard, index, sum_.into)
+        elif shard.up is None:  # a broadcast, whose only inbound flow is that of the parent
+            self._final(state, shard, index, None)
+            self._finished(state, shard, *next(iter(shard.inbound)))
         else:
-            assert shard.up is not None
             self._send(state, shard, [shard.up], index, sum_.into)
 
     def _final(self, state: RoundState, shard: ShardState, index: int, buffer: int | None) -> None:

@@ -7,7 +7,8 @@ Sites are numbers in the run's roster here, as in frames. Arrays are cut by item
 before the site itself has started, chunks that are relayed, sums at sites that are no members and so have no array of
 their own to put them in. The sender of such a flow may be ahead of what its receiver has finished with by `window`
 chunks and no more, which bounds what any site keeps to KEPT_BYTES a round. The window follows from the plan alone, so
-both ends know it without asking. A broadcast straight to a member is put where it belongs at once and needs none.
+both ends know it without asking. A result straight to a member is put where it belongs at once and needs none: it
+cannot come before the member has contributed, and so has started.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ class ShardWork:
     items: int
     chunk_items: int
     chunks: int
+    reduces: bool
+    """Contributions climb; else the root's own array goes down as it is: a broadcast."""
     contributes: bool
-    """Adds its own array: a member."""
+    """Adds its own array: a member, where there is something to add to."""
     receives: bool
-    """Holds the result in its array at the end."""
+    """Gets the result, and holds it in its array at the end."""
     in_place: bool
     """Sums in its result array, whose items of this shard nobody needs before; else in a kept buffer."""
     is_root: bool
@@ -78,9 +81,9 @@ class Layout:
     overlaps: bool
     """Several shards hold the same items, so that one is summed while another still needs the input."""
 
-    def needs_window(self, phase: Phase, route: Path) -> bool:
+    def needs_window(self, work: ShardWork, phase: Phase, route: Path) -> bool:
         """Whether the receiver of a flow that starts here, or a relay of it, may have to keep chunks."""
-        return phase is Phase.REDUCE or len(route) > 2 or route[-1] in self.helpers
+        return phase is Phase.REDUCE or not work.reduces or len(route) > 2 or route[-1] in self.helpers
 
 
 def lay_out(
@@ -154,21 +157,22 @@ def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int]) -> tuple[l
     members = set(plan.members)
     size = [min(shard.chunk_bytes, MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
     keeping: Counter[str] = Counter()
-    for _, phase, route in _routes(plan):
+    for number, phase, route in _routes(plan):
         if len(route) > MAX_PATH_SITES:
             raise BadPlan(
                 f"plan {plan.planner!r}: a route of {len(route)} sites is too long; the most is {MAX_PATH_SITES}."
             )
         for site in route[1:-1]:
             keeping[site] += 1
-        if phase is Phase.REDUCE or route[-1] not in members:
+        if phase is Phase.REDUCE or route[-1] not in members or not plan.shards[number].reduce:
             keeping[route[-1]] += 1
     most_flows = max(keeping.values(), default=1)
     fitting = max(MIN_CHUNK_BYTES, KEPT_BYTES // ((MIN_WINDOW + 1) * most_flows))
     size = list(given) or [min(chunk, fitting) for chunk in size]
     kept: Counter[str] = Counter()
     for number, phase, route in _routes(plan):
-        stored = phase is Phase.BROADCAST and len(route) == 2 and route[-1] in members
+        waited_for = phase is Phase.BROADCAST and bool(plan.shards[number].reduce)
+        stored = waited_for and len(route) == 2 and route[-1] in members
         for site in () if stored else route[1:]:
             kept[site] += size[number]
     return size, max(MIN_WINDOW, KEPT_BYTES // (max(kept.values(), default=1) + 1))
@@ -198,7 +202,8 @@ def _shard_work(
     broadcast = [tuple(numbers[name] for name in route) for route in shard.broadcast]
     is_root = numbers[shard.root] == here
     is_member = here in members
-    receives = is_member and (bool(broadcast) or is_root)
+    is_source = is_root and not reduce and bool(broadcast)  # of a broadcast: its array is the result
+    receives = is_member and (bool(broadcast) or is_root) and not is_source
     up = next((route for route in reduce if route[0] == here), ())
     children = tuple(route[0] for route in reduce if route[-1] == here)
     return ShardWork(
@@ -207,7 +212,8 @@ def _shard_work(
         items=items,
         chunk_items=min(chunk_items, max(1, items)),
         chunks=-(-items // min(chunk_items, max(1, items))),
-        contributes=is_member,
+        reduces=bool(reduce),
+        contributes=is_member and bool(reduce),
         receives=receives,
         in_place=receives,
         is_root=is_root,

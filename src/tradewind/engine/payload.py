@@ -23,6 +23,7 @@ from tradewind.engine.layout import Layout
 
 Bytes = bytearray | memoryview
 DIGEST_BLOCK_BYTES = 4096
+MOST_DIGESTED_BYTES = 4 * 2**20
 
 
 def same_memory(first: Array, second: Array) -> bool:
@@ -93,15 +94,17 @@ class RoundPayload:
         """A buffer's bytes as items."""
         return np.frombuffer(buffer, dtype=self.storage)
 
-    def digest(self) -> int | None:
+    def digest(self, turn: int) -> int | None:
         """A number that differs if the result does; None at a helper.
 
         Sums of 4 KiB each, and a CRC of the sums: it is to find members that diverged, not forgers, and costs a tenth
-        of a CRC of everything.
+        of a CRC of everything. Of a large result every n-th 4 KiB is looked at, others at each turn: reading all of it
+        again would take a fifth of the time of a round on a fast network.
         """
         if self.result is None:
             return None
         raw = self.result.view(np.uint8)
         whole = len(raw) // DIGEST_BLOCK_BYTES * DIGEST_BLOCK_BYTES
         words = raw[:whole].view(np.uint64).reshape(-1, DIGEST_BLOCK_BYTES // 8)
-        return zlib.crc32(raw[whole:].data, zlib.crc32(np.add.reduce(words, axis=1).data))
+        turns = max(1, whole // MOST_DIGESTED_BYTES)
+        return zlib.crc32(raw[whole:].data, zlib.crc32(np.add.reduce(words[turn % turns :: turns], axis=1).data))

@@ -82,7 +82,7 @@ class ShardState:
             self.inbound[Phase.BROADCAST, work.parent_down] = Inbound(bytearray(done))
 
         def flow(phase: Phase, route: tuple[int, ...], source: Source, ready: bool) -> Flow:
-            window = layout.window if layout.needs_window(phase, route) else None
+            window = layout.window if layout.needs_window(work, phase, route) else None
             flags = bytearray(b"\1" * work.chunks) if ready else bytearray(work.chunks)
             numbers = run, opened.round, opened.version, work.shard
             return Flow(*numbers, phase, route, work.chunks, window, source, flags, done=done)
@@ -90,7 +90,9 @@ class ShardState:
         summed = Source.RESULT if work.in_place else Source.KEPT
         is_leaf = not work.children
         self.up = flow(Phase.REDUCE, work.up, Source.INPUT if is_leaf else summed, is_leaf) if work.up else None
-        self.down = [flow(Phase.BROADCAST, route, summed, False) for route in work.down]
+        is_source = work.is_root and not work.reduces
+        down = Source.INPUT if is_source else summed
+        self.down = [flow(Phase.BROADCAST, route, down, is_source) for route in work.down]
 
     @property
     def flows(self) -> list[Flow]:
@@ -134,7 +136,8 @@ class RoundState:
         """
         inbound, window = shard.inbound[phase, origin], self.layout.window
         inbound.finished += 1
-        needs_none = phase is Phase.BROADCAST and not inbound.path and shard.work.receives
+        waited_for = phase is Phase.BROADCAST and shard.work.reduces
+        needs_none = waited_for and not inbound.path and shard.work.receives
         may_send_all = inbound.acknowledged + window >= shard.work.chunks
         if needs_none or may_send_all or inbound.finished - inbound.acknowledged < max(1, window // 4):
             return None

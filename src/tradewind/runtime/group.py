@@ -166,18 +166,19 @@ class Group:
         return self._submit(Operation(own.size, storage.itemsize, name, op, parts=parts), own, result, part)
 
     def broadcast(self, array: Array, root: int = 0) -> Array:
-        """The root's array, on every member; others give one of the same size and type, which stays as it is."""
+        """The root's array, of any type and exact to the bit, as a new one on every member.
+
+        Others give an array of the same size and type, which stays as it is.
+        """
         if not 0 <= root < self.world:
             raise BadOption(f"root is {root}, but ranks go from 0 to {self.world - 1}.")
-        name = name_dtype(array)
-        # A sum of bit patterns in which all but one are zero: exact for every value, whatever the plan.
-        padded = -(-array.nbytes // 4)
-        own, result = np.zeros(padded, np.int32), np.empty(padded, np.int32)
-        if self.rank == root:
-            own.view(np.uint8)[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        operation = Operation(padded, 4, "int32", "sum", root=f"rank {root}, {array.size} items of {name}")
-        bits = self._submit(operation, own, result).wait()
-        return bits.view(np.uint8)[: array.nbytes].view(array.dtype).reshape(array.shape)
+        if array.dtype.hasobject:
+            raise BadArray("an array of Python objects cannot be broadcast. Convert it to numbers or bytes.")
+        result = np.array(array, order="C") if self.rank == root else np.empty(array.shape, array.dtype)
+        raw = result.reshape(-1).view(np.uint8)
+        what = f"bytes ({array.size} of {array.dtype.name})"
+        self._submit(Operation(raw.size, 1, what, "broadcast", root=self.names[root]), raw, raw).wait()
+        return result
 
     def barrier(self) -> None:
         """Wait until everybody is here."""

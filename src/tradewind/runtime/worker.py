@@ -331,7 +331,7 @@ class Worker:
                     self._combine(action)
                 case RoundComplete(number, version):
                     payload = self._payloads.get(number)
-                    digest = None if payload is None else payload.digest()
+                    digest = None if payload is None else payload.digest(number)
                     with self._lock:
                         effects = self._client.completed(number, version, digest)
                     self._carry_out(effects)

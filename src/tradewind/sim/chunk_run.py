@@ -43,6 +43,8 @@ class ChunkRun:
     op: str = "sum"
     in_place: bool = False
     """Results are put over their inputs."""
+    source: str | None = None
+    """All operations are broadcasts from it; None: they are sums."""
     connections: int = 1
     """Each way between two sites."""
     jitter_s: float = 0.0
@@ -118,7 +120,11 @@ class _Run:
                 self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
 
     def _submit(self, what: tuple[str, Array]) -> None:
-        self.workers[what[0]].submit(what[1], self.setup.op, self.setup.in_place)
+        name, array = what
+        if self.setup.source is None:
+            self.workers[name].submit(array, self.setup.op, self.setup.in_place)
+        else:
+            self.workers[name].broadcast(array.copy().view(np.uint8), self.setup.source)
 
     # --- data connections ----------------------------------------------------------------------------------------
 
@@ -197,6 +203,11 @@ class _Run:
         if left and self.setup.cut is None:
             raise InternalError(f"buffers are left at the end: {left}")
 
+    def _expected(self, number: int) -> Array:
+        if self.setup.source is not None:
+            return self.originals[self.setup.source][number].view(np.uint8).astype(np.float64)
+        return np.asarray(sum(self.originals[n][number].astype(np.float64) for n in self.workers))
+
     def _check_results(self, errors: Mapping[str, TradewindError]) -> None:
         for name, arrays in ({} if self.setup.in_place else self.inputs).items():
             if not all(np.array_equal(a, b) for a, b in zip(arrays, self.originals[name], strict=True)):
@@ -204,9 +215,9 @@ class _Run:
         for number in range(len(self.setup.items)):
             got = {n: w.results[number] for n, w in self.workers.items()}
             good = {n: r for n, r in got.items() if isinstance(r, np.ndarray)}
-            total = sum(self.originals[n][number].astype(np.float64) for n in self.workers)
+            expected = self._expected(number)
             for name, result in good.items():
-                if not np.array_equal(result.astype(np.float64), np.asarray(total)):
+                if not np.array_equal(result.astype(np.float64), expected):
                     raise InternalError(f"operation {number}: {name} has a wrong result.")
         if errors and self.setup.cut is None:
             raise InternalError(f"nothing was cut, and yet: {errors}")
@@ -251,6 +262,7 @@ def setup_of(seed: int) -> ChunkRun:
         slow_readers={names[0]: 1e6} if random.random() < 0.3 else {},
         cut=cut,
         in_place=bool(random.random() < 0.4),
+        source=str(random.choice(names)) if random.random() < 0.2 else None,
     )
 
 

@@ -76,13 +76,20 @@ class SimulatedWorker:
     def submit(self, array: Array, op: str, in_place: bool = False) -> None:
         """Ask for an all-reduce."""
         operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
+        self._ask(operation, array, array if in_place else np.zeros_like(array))
+
+    def broadcast(self, array: Array, source: str) -> None:
+        """Ask for the source's bytes, to be put over these."""
+        self._ask(m.Operation(len(array), 1, "bytes", "broadcast", root=source), array, array)
+
+    def _ask(self, operation: m.Operation, own: Array, result: Array) -> None:
         try:
             number, effects = self.client.submit(operation)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
             self.results[number], self.ended_s[number] = error, self.clock.now_s
             return
-        self._arrays[number] = (array, array if in_place else np.zeros_like(array))
+        self._arrays[number] = own, result
         self.carry_out(effects)
 
     def told(self, message: m.Message) -> None:
@@ -195,7 +202,7 @@ class SimulatedWorker:
                 del self._buffers[buffer]
             case RoundComplete(number, version):
                 payload = self._payloads.get(number)
-                digest = None if payload is None else payload.digest()
+                digest = None if payload is None else payload.digest(number)
                 self.carry_out(self.client.completed(number, version, digest))
             case RoundQuiet():
                 self.carry_out(self.client.quiet(action))
