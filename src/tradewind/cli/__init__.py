@@ -19,6 +19,7 @@ from tradewind.cli import (
     compare,
     config,
     controller,
+    demo,
     draw,
     lab,
     network,
@@ -57,6 +58,7 @@ for _name, _module in (
     ("config", config),
     ("controller", controller),
     ("bench", bench),
+    ("demo", demo),
 ):
     _paragraphs = (_module.run.__doc__ or "").split("\n\n")
     app.command(

@@ -68,8 +68,12 @@ def draw_map(
     shards: tuple[int, ...],
     layout: Layout,
     box: tuple[float, float],
+    by_load: bool = False,
 ) -> tuple[list[Artist], bool]:
-    """Draw on axes that are `box` inches; returns what the legend should show, and whether colours mean load."""
+    """Draw on axes that are `box` inches; returns what the legend should show, and whether colours mean load.
+
+    Colours mean load in a plan of many trees, or where plans are to be compared (`by_load`).
+    """
     axes.set(xlim=(0, box[0]), ylim=(0, box[1]), aspect="equal")
     axes.axis("off")
     inner = (max(1.0, box[0] - 2 * _SIDE), max(1.0, box[1] - _TOP - _BOTTOM))
@@ -82,7 +86,7 @@ def draw_map(
     roots: dict[int, list[int]] = {}
     if plan is not None:
         chosen = shards or tuple(range(len(plan.shards)))
-        if len(chosen) <= len(style.TREE_COLOURS):
+        if len(chosen) <= len(style.TREE_COLOURS) and not by_load:
             roots = draw_trees(canvas, plan, chosen)
         else:
             draw_load(canvas, plan)

@@ -54,6 +54,8 @@ SHOWN_LINES = 8
 SETTLE_S = 0.5
 """When one site fails others fail because of it; this long we listen for who was first and worst."""
 JOIN_S = 5.0
+PORTS, TRIED_PORTS = range(20_000, 32_000), 1000
+"""Below those from which Linux takes a port for whoever asks for any: one of these is not gone before it is used."""
 
 DIE_WITH_PARENT = (
     "import ctypes, os, sys\n"
@@ -168,7 +170,7 @@ def _explained(failed: SiteFailed, network: Network, folder: Path) -> Exception:
     if failed.sites[:1] != tuple(said)[:1]:  # the worst had no time for words
         return failed
     blamed = min(said, key=lambda site: said[site].error == PeerLost.__name__)
-    return said[blamed].as_error(blamed)
+    return said[blamed].as_error(blamed) if said[blamed].error else failed  # or it failed after it had answered
 
 
 def _environments(
@@ -179,8 +181,7 @@ def _environments(
         for name in network.names:
             yield {**common, **inside.environment(name, groups), **given}
         return
-    with contextlib.ExitStack() as probes:  # all held at once, so that no two are the same
-        ports = [probes.enter_context(listen_on(LOOPBACK, 0)).getsockname()[1] for _ in range(groups + 1)]
+    ports = _free_ports(groups + 1)
     shared = {
         **common,
         "WORLD_SIZE": str(len(network)),
@@ -193,6 +194,18 @@ def _environments(
     }
     for rank, name in enumerate(network.names):
         yield {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "TRADEWIND_SITE": name, **given}
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and stay so until a site listens there: the system gives none of this range to anybody."""
+    drawn = secrets.SystemRandom().sample(PORTS, TRIED_PORTS)
+    free: list[int] = []
+    for port in drawn:
+        with contextlib.suppress(BadOption), listen_on(LOOPBACK, port):
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise SiteFailed(f"no {count} free ports on {LOOPBACK} between {PORTS.start} and {PORTS.stop}.")
 
 
 def _run(

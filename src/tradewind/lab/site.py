@@ -93,9 +93,11 @@ def main(function: str, folder: Path) -> int:
         outcome = Outcome(error=type(error).__name__, message=str(error))
         packed = msgspec.json.encode(outcome)
     outcome_file(folder, int(os.environ["RANK"])).write_bytes(packed)
-    sys.stdout.flush()
     return 1 if outcome.error else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    code = main(sys.argv[1], Path(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # what came of it is written; threads of libraries have aborted processes that were torn down

@@ -1,0 +1,90 @@
+"""What `tradewind demo` trains where PyTorch is installed: an ordinary model under DDP, as a user would write it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tradewind.network import Network
+from tradewind.runtime.options import Options
+
+Array = np.ndarray[Any, Any]
+
+
+def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
+    """Layers of rectified units."""
+    layers: list[nn.Module] = []
+    for into, out in pairwise(widths):
+        layer = nn.Linear(into, out)
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class DdpLearner:
+    """A model that learns under DistributedDataParallel."""
+
+    def __init__(self, widths: tuple[int, ...], seed: int, learning_rate: float, momentum: float) -> None:
+        torch.manual_seed(seed)
+        self._model = DistributedDataParallel(perceptron(widths))
+        self._optimizer = torch.optim.SGD(self._model.parameters(), learning_rate, momentum)
+        self._cost = nn.CrossEntropyLoss()
+
+    def warm_up(self, items: int) -> None:
+        """Make all connections, by summing so many zeros."""
+        dist.all_reduce(torch.zeros(items))
+
+    def step(self, images: Array, labels: Array) -> float:
+        """Forward, backward (in which DDP averages gradients), and the optimizer."""
+        self._optimizer.zero_grad()
+        loss = self._cost(self._model(torch.from_numpy(images)), torch.from_numpy(labels))
+        loss.backward()
+        self._optimizer.step()
+        return float(loss.detach())
+
+    def barrier(self) -> None:
+        """Wait until everybody is here."""
+        dist.barrier()
+
+    def loss(self, images: Array, labels: Array) -> float:
+        """The cross-entropy."""
+        with torch.no_grad():
+            return float(self._cost(self._model.module(torch.from_numpy(images)), torch.from_numpy(labels)))
+
+    def accuracy(self, images: Array, labels: Array) -> float:
+        """The share of images that are read right."""
+        with torch.no_grad():
+            read = self._model.module(torch.from_numpy(images)).argmax(dim=1).numpy()
+        return float((read == labels).mean())
+
+    def digest(self) -> str:
+        """Of all bits of all parameters."""
+        digest = hashlib.sha256()
+        for parameter in self._model.parameters():
+            digest.update(parameter.detach().numpy().tobytes())
+        return digest.hexdigest()
+
+
+@contextmanager
+def process_group(address: str, rank: int, world: int, network: Network, plan: str) -> Iterator[None]:
+    """The default process group on our backend, for one scheme; the store is at the address."""
+    torch.set_num_threads(1)
+    options = Options(network=network, plan=Path(plan), connections=1)
+    dist.init_process_group(
+        "tradewind", init_method=f"tcp://{address}", rank=rank, world_size=world, pg_options=options
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
