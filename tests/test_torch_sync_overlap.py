@@ -115,3 +115,23 @@ def test_shared_and_unused_parameters_and_batches_in_pieces() -> None:
 
     plain, overlapped = run_ranks(2, body)[0]
     assert np.array_equal(plain, overlapped), "state_dict waits for what is on its way"
+
+
+def test_averages_are_on_their_way_while_the_backward_pass_still_runs() -> None:
+    def body(group: Group) -> Any:
+        model = network()
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        with Synchronizer(model, "bsp", group=group, optimizer=optimizer, overlap=True, bucket_bytes=64) as sync:
+            under_way = []
+            first = model[0].weight
+            first.register_hook(lambda _: under_way.append(len(sync._overlap._under_way)))  # type: ignore[union-attr]
+            train(model, optimizer, sync, group.rank, range(2), ours=False)
+            later = len(sync._overlap._under_way)  # type: ignore[union-attr]
+            model[0](torch.ones(1, 6))
+            awaited = later - len(sync._overlap._under_way)  # type: ignore[union-attr]
+            sync.wait()
+        return under_way, later, awaited
+
+    for under_way, later, awaited in run_ranks(2, body):
+        assert all(number > 0 for number in under_way), "later layers went ahead of the first one's gradient"
+        assert later > awaited > 0, "a forward pass waits for the layers that it has come to, and no others"
