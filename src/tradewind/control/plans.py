@@ -175,7 +175,7 @@ def finished_plan(
     """A planner's plan as workers get it."""
     plan = make_plan(planner, network, nbytes, members, **options)
     shards = tuple(_with_chunks(shard, nbytes, fast) for shard in plan.shards)
-    return replace(plan, shards=shards, predicted=None, reason="")
+    return replace(plan, shards=shards, predicted=None)
 
 
 def _with_chunks(shard: Shard, nbytes: int, fast: bool) -> Shard:

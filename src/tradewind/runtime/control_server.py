@@ -15,6 +15,8 @@ from tradewind.control.plans import PlanWanted
 from tradewind.errors import BadFrame, TradewindError
 from tradewind.runtime.addresses import listen_on
 from tradewind.runtime.listener import Listener
+from tradewind.runtime.report import RunReport
+from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import hang_up
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
@@ -64,6 +66,7 @@ class ControlServer:
         self._changed = threading.Condition()
         self._voices: dict[str, Voice] = {}
         self._closed = False
+        self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
         sock = listen_on(host, port)
         self.host = host
         self._listener = Listener(sock, credentials, options.deadlines.handshake_s, self._serve)
@@ -87,6 +90,8 @@ class ControlServer:
         """End the run, and give what was sent a moment to arrive."""
         with self._changed:
             self._do(self._controller.close(reason))
+            if self._report is not None:
+                self._report.end()
             for voice in self._voices.values():
                 voice.end()
             self._changed.wait_for(lambda: not self._voices, timeout=LINGER_S)
@@ -133,6 +138,8 @@ class ControlServer:
                 for _, payload in reader.feed(data):
                     message = decode_message(payload)
                     with self._changed:
+                        if self._report is not None:
+                            self._report.heard(worker, message, time.monotonic())
                         self._do(self._controller.received(worker, message, time.monotonic()))
                         self._changed.notify_all()
         except BadFrame as error:
@@ -154,6 +161,8 @@ class ControlServer:
                     self._wanted.put(action)
                 case Send(worker, message) if worker in self._voices:
                     self._voices[worker].say(message)
+                    if self._report is not None:
+                        self._report.said(message, time.monotonic())
                 case Disconnect(worker) if worker in self._voices:
                     self._voices.pop(worker).end()
 

@@ -11,6 +11,7 @@ from torch.distributed import PrefixStore
 
 from tradewind.errors import BadOption
 from tradewind.runtime.options import Options, resolve_settings
+from tradewind.runtime.report import set_log_level
 from tradewind.torch.process_group import TradewindGroup
 from tradewind.torch.rendezvous import Place, connect_group
 
@@ -34,6 +35,7 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
             f"pg_options is a {type(options).__name__}, but backend 'tradewind' takes tradewind.torch.Options."
         )
     resolved, _ = resolve_settings(options if options is not None else _configured)
+    set_log_level(resolved.log)
     # A restart by torchrun finds the store as the last attempt left it, with addresses of processes that are gone.
     store = PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", made.store)
     ranks = tuple(made.global_ranks_in_group) or tuple(range(made.group_size))
