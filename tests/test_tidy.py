@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": BELOW_DRIVERS | {"catalog", "formats"},
     "torch": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "lab": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
-    "reproduce": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
+    "reproduce": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "lab"},
     "dashboard": {"base", "trace", "figures"},
     "cli": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab", "reproduce", "dashboard"},
 }

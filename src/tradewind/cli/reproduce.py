@@ -40,6 +40,12 @@ def run(
         Path | None,
         typer.Option("--page", metavar="FILE", help="Write the page of all claims from DIR; runs only what is named."),
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="On real connections in a lab, where the figure has such a form.")
+    ] = False,
+    backend: Annotated[
+        str, typer.Option("--backend", metavar="NAME", help="With --live: htb, delay, or auto.")
+    ] = "auto",
     list_only: Annotated[bool, typer.Option("--list", help="Only list what can be reproduced.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -50,7 +56,8 @@ def run(
     """
     from tradewind.reproduce import experiment, resolve_experiments
 
-    chosen = [experiment(name) for name in resolve_experiments(names or ())] if names or page is None else []
+    resolved = resolve_experiments(names or (), live) if names or page is None else ()
+    chosen = [experiment(name) for name in resolved]
     if list_only:
         _list(chosen, json)
         return
@@ -59,9 +66,13 @@ def run(
 
     if ray is not None and jobs != 1:
         raise BadOption(f"--jobs {jobs} is for this machine and --ray {ray} for a cluster. Give one of them.")
+    if live and (ray is not None or jobs != 1):
+        raise BadOption(
+            "--live experiments share one machine's links and run one after the other: no --jobs, no --ray."
+        )
     check_out(out / "reproduced.csv")
     check_out(page)
-    documents = _run_all(chosen, trials, quick, jobs, ray, out, json) if chosen else []
+    documents = _run_all(chosen, trials, quick, jobs, ray, backend, out, json) if chosen else []
     if page is not None:
         _write_page(page, out)
     if json:
@@ -69,7 +80,14 @@ def run(
 
 
 def _run_all(
-    chosen: list[Experiment], trials: int | None, quick: bool, jobs: int, ray: str | None, out: Path, json: bool
+    chosen: list[Experiment],
+    trials: int | None,
+    quick: bool,
+    jobs: int,
+    ray: str | None,
+    backend: str,
+    out: Path,
+    json: bool,
 ) -> list[dict[str, Any]]:
     from tradewind.cli.output import console, write_whole
     from tradewind.reproduce import Setting
@@ -79,7 +97,7 @@ def _run_all(
     documents: list[dict[str, Any]] = []
     with _executor(jobs, ray) as executor, console(stderr=True).status("starting") as status:
         workers = Workers(executor, lambda label, done, total: status.update(f"{label}: {done} of {total} trials"))
-        setting = Setting(workers, trials, quick)
+        setting = Setting(workers, trials, quick, backend)
         for each in chosen:
             outcome = each.outcome(setting)
             paths = _write(each, outcome, out)

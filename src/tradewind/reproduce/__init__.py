@@ -3,6 +3,9 @@
 To add one, write a function from `Setting` to `Outcome`, wrap it in an `Experiment` and add one line to
 `_EXPERIMENTS`. The function names its trials as calls of module-level functions and hands them to `setting.workers`,
 which runs them on one core, on many, or on a cluster, and never runs the same one twice.
+
+An experiment may also have a live form, which runs on real connections in an emulated network (`lab`): another
+`Experiment`, whose name ends in `/live`. Where the paper's figure cannot be simulated, that form is the only one.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tradewind.errors import InternalError, UnknownName
+from tradewind.errors import BadOption, InternalError, UnknownName
 from tradewind.registry import load_entry
 from tradewind.reproduce.report import Outcome
 from tradewind.reproduce.work import Workers
+
+LIVE = "/live"
 
 _EXPERIMENTS = {
     "mtree/fig6": "tradewind.reproduce.mtree:FIG6",
@@ -50,10 +55,18 @@ _EXPERIMENTS = {
     "ds-sync/table4": "tradewind.reproduce.ds_sync:TABLE4",
     "ds-sync/table5": "tradewind.reproduce.ds_sync:TABLE5",
     "netstorm/fig1": "tradewind.reproduce.netstorm_example:FIG1",
+    "netstorm/fig13/live": "tradewind.reproduce.netstorm_live_systems:FIG13",
     "netstorm/fig14": "tradewind.reproduce.netstorm:FIG14",
+    "netstorm/fig14/live": "tradewind.reproduce.netstorm_live_systems:FIG14",
     "netstorm/fig15": "tradewind.reproduce.netstorm:FIG15",
+    "netstorm/fig15/live": "tradewind.reproduce.netstorm_live_ablation:FIG15",
     "netstorm/fig16": "tradewind.reproduce.netstorm:FIG16",
+    "netstorm/fig16/live": "tradewind.reproduce.netstorm_live_ablation:FIG16",
+    "netstorm/fig17/live": "tradewind.reproduce.netstorm_live_ablation:FIG17",
+    "netstorm/fig18/live": "tradewind.reproduce.netstorm_live_systems:FIG18",
     "netstorm/fig19": "tradewind.reproduce.netstorm_scale:FIG19",
+    "netstorm/fig19/live": "tradewind.reproduce.netstorm_live_scale:FIG19",
+    "netstorm/fig20/live": "tradewind.reproduce.netstorm_live_scale:FIG20",
 }
 
 
@@ -66,6 +79,8 @@ class Setting:
     """Random instances per point; by default what the paper used, or a few in a quick run."""
     quick: bool = False
     """A coarse grid and few trials: seconds rather than minutes, for a first look and for tests."""
+    backend: str = "auto"
+    """What emulates the network of live experiments: a backend of the lab."""
 
     def trial_numbers(self, published: int = 20, quick: int = 1) -> range:
         """The trials to run: each number is the seed of its instance."""
@@ -90,8 +105,13 @@ class Experiment:
         return found
 
 
-def experiment_names() -> tuple[str, ...]:
-    """All experiments, by paper and figure."""
+def experiment_names(live: bool = False) -> tuple[str, ...]:
+    """All experiments, by paper and figure: those that compute, or the live forms."""
+    return tuple(name for name in _EXPERIMENTS if name.endswith(LIVE) == live)
+
+
+def every_name() -> tuple[str, ...]:
+    """All of them, a live form after the one that computes."""
     return tuple(_EXPERIMENTS)
 
 
@@ -102,18 +122,28 @@ def experiment(name: str) -> Experiment:
     return found
 
 
-def resolve_experiments(asked: Iterable[str]) -> tuple[str, ...]:
+def resolve_experiments(asked: Iterable[str], live: bool = False) -> tuple[str, ...]:
     """Full names, in the registry's order: `mtree` means all of MTREE's, and nothing asked means all.
 
     >>> resolve_experiments(["mtree/fig7", "mtree/fig6"])
     ('mtree/fig6', 'mtree/fig7')
+    >>> resolve_experiments(["netstorm/fig14"], live=True)
+    ('netstorm/fig14/live',)
     """
-    names = list(asked)
-    chosen: set[str] = set() if names else set(_EXPERIMENTS)
-    for name in names:
-        found = {known for known in _EXPERIMENTS if known == name or known.startswith(f"{name}/")}
+    asked, names = list(asked), experiment_names(live)
+    chosen: set[str] = set() if asked else set(names)
+    for name in asked:
+        found = _found(name, names)
+        if not found and _found(name, experiment_names(not live)):
+            raise BadOption(
+                f"{name} has no live form: leave --live out." if live else f"{name} has only a live form: add --live."
+            )
         if not found:
             papers = {known.partition("/")[0] for known in _EXPERIMENTS}
-            raise UnknownName("experiment", name, {*_EXPERIMENTS, *papers})
+            raise UnknownName("experiment", name, {*(known.removesuffix(LIVE) for known in _EXPERIMENTS), *papers})
         chosen |= found
-    return tuple(name for name in _EXPERIMENTS if name in chosen)
+    return tuple(name for name in names if name in chosen)
+
+
+def _found(name: str, names: Iterable[str]) -> set[str]:
+    return {known for known in names if known == name or known.startswith(f"{name}/")}

@@ -38,7 +38,7 @@ SCHEMES = {STAR: TOPOLOGIES[STAR], NETSTORM: Topology("fapt"), OPTIMAL: TOPOLOGI
 CLUSTERS = (5, 7, 9, 11, 13, 15)
 LATENCY_S = 0.03
 
-_CLAIMS = (
+CLAIMS = (
     "(a) Iterations take longer with larger models, and NetStorm's grow much more gradually than MXNET's star.",
     "(b) Throughput grows linearly with the number of data centers from 5 to 15, with an efficiency of 0.93.",
 )
@@ -59,8 +59,8 @@ def _run(setting: Setting) -> Outcome:
     return Outcome(
         columns=("part", "value", *SCHEMES),
         rows=tuple(rows),
-        panels=(_model_panel(sizes, seconds), _cluster_panel(clusters, rates)),
-        claims=(_judge_models(sizes, seconds), _judge_clusters(clusters, rates)),
+        panels=(model_panel(sizes, seconds), cluster_panel(clusters, rates)),
+        claims=(judge_models(sizes, seconds), judge_clusters(clusters, rates)),
         notes=(
             *NOTES,
             "(a): seconds of an iteration in a dynamic network. (b): samples per second, all data centers together, "
@@ -79,17 +79,19 @@ def _slope(sizes: dict[str, int], seconds: dict[str, dict[str, float]], name: st
     return float(np.polyfit(megabytes, [seconds[model][name] for model in sizes], 1)[0])
 
 
-def _judge_models(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) -> Claim:
+def judge_models(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) -> Claim:
+    """From the seconds of an iteration, by model and scheme."""
     slopes = {name: _slope(sizes, seconds, name) for name in SCHEMES}
     return Claim(
-        _CLAIMS[0],
+        CLAIMS[0],
         "; ".join(f"{name} {slope:.2f} s/MB" for name, slope in slopes.items()),
         verdict_of([slopes[STAR] > 2 * slopes[NETSTORM] > 0]),
         "Holds if the star's grow more than twice as fast.",
     )
 
 
-def _model_panel(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) -> Panel:
+def model_panel(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) -> Panel:
+    """Curves of the same."""
     ordered = sorted(sizes, key=lambda model: sizes[model])
     x = tuple(sizes[model] / 1e6 for model in ordered)
     series = (Series(name, x, tuple(seconds[model][name] for model in ordered)) for name in SCHEMES)
@@ -126,13 +128,15 @@ def _by_cluster(setting: Setting, clusters: tuple[int, ...]) -> dict[tuple[str, 
     return {key: rate / base for key, rate in rates.items()}
 
 
-def _judge_clusters(clusters: tuple[int, ...], rates: dict[tuple[str, int], float]) -> Claim:
+def judge_clusters(clusters: tuple[int, ...], rates: dict[tuple[str, int], float]) -> Claim:
+    """From the samples per second, by scheme and number of sites."""
+
     def efficiency(name: str) -> float:
         return rates[name, clusters[-1]] / rates[name, clusters[0]] / (clusters[-1] / clusters[0])
 
     growing = all(rates[NETSTORM, a] < rates[NETSTORM, b] for a, b in pairwise(clusters))
     return Claim(
-        _CLAIMS[1],
+        CLAIMS[1],
         "; ".join(f"{name} {efficiency(name):.2f}" for name in SCHEMES),
         verdict_of([growing, efficiency(NETSTORM) >= 0.9 * 0.93]),
         "Of these overlays only the links grow with the sites, not the rate at which all of them can synchronise: the "
@@ -140,11 +144,12 @@ def _judge_clusters(clusters: tuple[int, ...], rates: dict[tuple[str, int], floa
     )
 
 
-def _cluster_panel(clusters: tuple[int, ...], rates: dict[tuple[str, int], float]) -> Panel:
+def cluster_panel(clusters: tuple[int, ...], rates: dict[tuple[str, int], float]) -> Panel:
+    """Curves of the same."""
     x = tuple(map(float, clusters))
     ideal = Series("linear", x, tuple(n / clusters[0] for n in clusters), reference=True)
     series = (Series(name, x, tuple(rates[name, n] for n in clusters)) for name in SCHEMES)
     return Panel("(b) data centers", "data centers", "samples per second, normalised", (*series, ideal))
 
 
-FIG19 = Experiment("netstorm/fig19", "NetStorm Fig. 19: larger models and more data centers", _CLAIMS, _run)
+FIG19 = Experiment("netstorm/fig19", "NetStorm Fig. 19: larger models and more data centers", CLAIMS, _run)

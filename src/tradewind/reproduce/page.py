@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from tradewind.reproduce import experiment, experiment_names
+from tradewind.reproduce import LIVE, every_name, experiment
 from tradewind.reproduce.report import Verdict
 from tradewind.reproduce.saved import SavedOutcome
 from tradewind.reproduce.unjudged import UNJUDGED
@@ -23,7 +23,8 @@ Every claim of the five papers that a computation can judge, in our words with t
 figure. A claim **holds** where we see it in all cases that it speaks of, **holds in part** in some of them, and **does
 not hold** in none; the remarks give the margin within which a number counts as met. Where a paper contradicts itself or
 is silent, the notes of the experiment say which reading was built: `tradewind reproduce NAME` shows them with all
-numbers, and writes them as CSV, PNG and JSON.
+numbers, and writes them as CSV, PNG and JSON. Experiments whose name ends in `/live` ran on real connections
+in an emulated network ([live](live.md)): `tradewind reproduce NAME --live`.
 
 This page is generated: `tradewind reproduce --page FILE` writes it from the JSON files of earlier runs.
 """
@@ -44,14 +45,14 @@ def _summary(saved: Mapping[str, SavedOutcome]) -> Iterator[str]:
         counts = Counter(claim.verdict for one in _of(paper, saved) for claim in one.claims)
         cells = [str(counts[verdict]) for verdict in Verdict]
         yield f"| {title} | {counts.total()} | {' | '.join(cells)} | {len(UNJUDGED[paper])} |"
-    missing = [name for name in experiment_names() if name not in saved]
+    missing = [name for name in every_name() if name not in saved]
     if missing:
         yield ""
         yield "Not run for this page: " + ", ".join(f"`{name}`" for name in missing) + "."
 
 
 def _of(paper: str, saved: Mapping[str, SavedOutcome]) -> list[SavedOutcome]:
-    return [saved[name] for name in experiment_names() if name.startswith(f"{paper}/") and name in saved]
+    return [saved[name] for name in every_name() if name.startswith(f"{paper}/") and name in saved]
 
 
 def _paper(paper: str, saved: Mapping[str, SavedOutcome]) -> Iterator[str]:
@@ -80,7 +81,8 @@ def _runs(outcomes: list[SavedOutcome]) -> Iterator[str]:
     """Which experiments were run how: alike ones together."""
     how: dict[str, list[str]] = {}
     for one in outcomes:
-        usual = "a quick run's few trials on a coarse grid" if one.quick else "the published number of trials"
+        usual = "one trial" if one.name.endswith(LIVE) else "the published number of trials"
+        usual = "a quick run's few trials on a coarse grid" if one.quick else usual
         how.setdefault(usual if one.trials is None else f"{one.trials} trials", []).append(one.name.partition("/")[2])
     for words, names in how.items():
         yield f"{', '.join(names)} with {words}" if len(how) > 1 else f"all with {words}"
@@ -92,5 +94,5 @@ def _cell(text: str) -> str:
 
 def outdated_claims(saved: Mapping[str, SavedOutcome]) -> list[str]:
     """Saved experiments whose claims are no longer those of the code: run them again."""
-    known = [name for name in saved if name in experiment_names()]
+    known = [name for name in saved if name in every_name()]
     return [name for name in known if tuple(claim.text for claim in saved[name].claims) != experiment(name).claims]
