@@ -84,7 +84,7 @@ def test_an_unknown_network_is_planned_with_when_most_of_it_was_measured() -> No
     view = NetworkView(unknown_network(("a", "b", "c", "d")), is_guess=True)
     plans = Plans(view, None, {})
     members = ("a", "b", "c", "d")
-    assert plans.by_version[plans.plan_for(members, MEGABYTE)].planner == "multi-star"
+    assert plans.by_version[plans.plan_for(members, MEGABYTE)].planner == "ring"
     updating = Updating(plans, Awareness(), 0.0)
     pairs = links(view.network)
     for place, (src, dst) in enumerate(pairs[:-1]):
@@ -167,7 +167,10 @@ def test_links_that_carry_nothing_are_explored_within_the_budget() -> None:
     _, updating = changed(explore_share=0.02, update_time_s=5.0)
     assert updating.explorations(100.0) == [], "no rounds, no budget"
     updating.carried(50 * MEGABYTE, 3)
-    explored = updating.explorations(100.0)
+    told = updating.explorations(100.0)
+    explored = [(src, message) for src, message in told if isinstance(message, m.Explore)]
+    called = {frozenset((who, peer)) for who, x in told if isinstance(x, m.Connect) for peer in x.peers}
+    assert called == {frozenset((src, message.peer)) for src, message in explored}, "both ends know of it"
     spent = sum(message.chunks * message.chunk_bytes for _, message in explored)
     assert 0 < spent <= 0.02 * 2 * 2 * 50 * MEGABYTE
     assert len({src for src, _ in explored}) == len({x.peer for _, x in explored}) == len(explored)

@@ -41,6 +41,11 @@ class Awareness:
     auxiliary_queue_length: int = 1
     """How many chunks may be under way on each auxiliary path (AUXILIARY_QUEUE_LENGTH)."""
 
+    @property
+    def report_s(self) -> float:
+        """How often workers report a link at most: several times in an update, and not more than they need to."""
+        return min(0.5, self.update_time_s / 4)
+
     def __post_init__(self) -> None:
         for name, value, fits, rule in (
             ("update_time_s", self.update_time_s, 0 < self.update_time_s < 1e6, "a number of seconds above zero"),

@@ -24,7 +24,7 @@ No input is harmed by any of this. All time limits follow from one setting (`dea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tradewind.control.membership import Membership
 from tradewind.control.options import Action, ControlOptions, Disconnect, Send
@@ -33,7 +33,7 @@ from tradewind.control.rounds import Round, Rounds
 from tradewind.control.schedule import RunOver, Schedule
 from tradewind.control.updating import Updating
 from tradewind.control.view import NetworkView, unknown_network
-from tradewind.errors import ImpossibleProblem, TradewindError
+from tradewind.errors import ImpossibleProblem, InternalError, TradewindError
 from tradewind.wire import messages as m
 
 __all__ = ["Action", "ControlOptions", "Controller", "Disconnect", "Send"]
@@ -48,9 +48,12 @@ class Controller:
         self.closed: m.Closing | None = None
         """Why the run is over, if it is."""
         self._members = Membership(options, now_s)
+        self._plans: Plans | None = None
         self._rounds: Rounds | None = None
         self._schedule: Schedule | None = None
         self._updating: Updating | None = None
+        self._held: list[tuple[str, m.Ready]] = []
+        """Who became ready while links were measured."""
         self._now_s = self._deserted_s = now_s
 
     # --- for drivers -------------------------------------------------------------------------------------------
@@ -71,6 +74,13 @@ class Controller:
     def tick(self, now_s: float) -> list[Action]:
         """Time has passed."""
         return self._do(self._tick, now_s)
+
+    @property
+    def plans(self) -> Plans:
+        """The run's plans, once it has begun."""
+        if self._plans is None:
+            raise InternalError("a run that has not begun has no plans.")
+        return self._plans
 
     def planned(self, made: PlanMade, now_s: float) -> list[Action]:
         """A plan that was wanted is there."""
@@ -108,6 +118,7 @@ class Controller:
             self._now_s = now_s
             try:
                 work()
+                self._release()
                 self._repair()
             except RunOver as over:
                 self._close(over.reason, over.lost)
@@ -129,8 +140,11 @@ class Controller:
             self._schedule.tick(self._now_s)
         if self._updating is not None:
             self._members.want(self._updating.tick(self._now_s))
-            for worker, explore in self._updating.explorations(self._now_s):
-                self._members.send(worker, explore)
+            self._tell(self._updating.explorations(self._now_s))
+
+    def _tell(self, told: Iterable[tuple[str, m.Message]]) -> None:
+        for worker, message in told:
+            self._members.send(worker, message)
 
     def _connected(self, worker: str) -> None:
         if self._members.is_connected(worker):
@@ -157,18 +171,29 @@ class Controller:
             case _ if self._schedule is None or self._rounds is None or worker not in self._members.joined:
                 self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
             case m.Ready(lane=lane) if lane < m.MAX_LANES:
-                self._schedule.ready(worker, message, self._now_s)
+                self._held.append((worker, message))
             case m.Finished():
                 self._finished(worker, message, self._rounds)
             case m.Progress():
                 self._rounds.progressed(worker, message)
             case m.Measured() if self._updating is not None:
                 if message.peer in self._members.joined:
-                    self._updating.measured(worker, message, self._now_s)
+                    self._tell(self._updating.measured(worker, message, self._now_s))
+            case m.NetworkWanted() if self._updating is not None:
+                self._members.send(worker, self._updating.seen(self._now_s))
             case m.Trouble():
                 self._trouble(worker, message, self._rounds, self._schedule)
             case _:
                 self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
+
+    def _release(self) -> None:
+        """Let workers be ready, unless links are being measured; and tell who has other detours now."""
+        while (
+            self._schedule is not None and self._updating is not None and not self._updating.is_probing and self._held
+        ):
+            self._schedule.ready(*self._held.pop(0), self._now_s)
+        if self._updating is not None:
+            self._tell(self._updating.detours())
 
     def _misbehaved(self, worker: str, what: str) -> None:
         if not self.options.is_tolerant:
@@ -200,13 +225,15 @@ class Controller:
             known = unknown_network(by_rank) if options.network is None else options.network
             view = NetworkView(known, is_guess=options.network is None)
             view.set_present(joined)
-            plans = Plans(view, options.planner, dict(options.planner_options), options.plan)
+            plans = self._plans = Plans(view, options.planner, dict(options.planner_options), options.plan)
         except TradewindError as error:
             raise RunOver(str(error)) from error
         self._rounds = Rounds(self._members, plans)
+        self._rounds.detoured = options.awareness.auxiliary
         self._schedule = Schedule(options, self._members, self._rounds)
         self._updating = Updating(plans, options.awareness, self._now_s)
         self._send_roster(0)
+        self._tell(self._updating.begin(self._now_s))
 
     def _send_roster(self, floor: int) -> None:
         for name in sorted(self._members.joined):
@@ -220,6 +247,7 @@ class Controller:
 
     def _lose(self, worker: str, reason: str, hang_up: bool = False) -> None:
         was_joined = self._members.drop(worker, hang_up)
+        self._held = [(who, ready) for who, ready in self._held if who != worker]
         if not self.options.is_tolerant:
             raise RunOver(reason, worker)
         if was_joined and self._rounds is not None and self._schedule is not None:

@@ -87,6 +87,11 @@ class LinkEstimates:
         self.count[i, j] += 1
         self.measured_s[i, j] = now_s
 
+    def probed(self, i: int, j: int, bandwidth_bps: float, now_s: float) -> None:
+        """The link was measured on purpose, with nothing else under way: forget what was thought before."""
+        self.bandwidth_bps[i, j], self.count[i, j] = bandwidth_bps, 1
+        self.measured_s[i, j], self._off[i, j], self._spread[i, j] = now_s, 0.0, 0.0
+
     def measured_latency(self, i: int, j: int, latency_s: float) -> None:
         """A frame took that long beside the time for its bytes: the least of many is the latency, which may grow."""
         old = float(self.latency_s[i, j])

@@ -77,6 +77,8 @@ class Plans:
         self.by_version: dict[int, Plan] = {}
         self.is_fixed = given is not None
         """Somebody gave the plan: there is nothing to update."""
+        self.last_used: int | None = None
+        """The version of the plan that the last large round has started with."""
         self._newest = 0
         self._planner, self._options, self._given = planner, options, given
         self._version: dict[Key, int] = {}
@@ -99,6 +101,8 @@ class Plans:
             self._version[key] = self.add(self._make(members, size, planner))
         self._used.pop(key, None)
         self._used[key] = None
+        if size >= MIN_UPDATED_BYTES:
+            self.last_used = self._version[key]
         return self._version[key]
 
     def broadcast_plan_for(self, source: str, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
@@ -119,6 +123,11 @@ class Plans:
         for old in self.obsolete({v for v in self.by_version if v <= self._newest - KEPT_VERSIONS}):
             del self.by_version[old]
         return self._newest
+
+    @property
+    def keys(self) -> list[Key]:
+        """Kinds of rounds that have a plan for the network as it is."""
+        return [key for key in self._version if key[3] == self.view.generation]
 
     def obsolete(self, versions: set[int]) -> tuple[int, ...]:
         """Which of these no round will start with any more."""

@@ -3,7 +3,7 @@
 Theory of operation. Two sites at a time: a tournament in which everybody meets everybody once, each site in one
 pair a turn, so that no NIC carries two measurements each way. A pair sends trains of probes to each other, each twice
 as long as the one before, because TCP starts slowly and a short train shows its start, not the link. When two trains
-in a row agree, or the pair's time is up, the fastest one counts. Then comes the next turn. A train is never longer than
+in a row agree, or the pair's time is up, the last one counts. Then comes the next turn. A train is never longer than
 what fits into the time that is left, so a slow link costs no more time than a fast one.
 """
 
@@ -89,7 +89,7 @@ class Probing:
         probed = self._turn.get(link)
         if probed is None or message.train != probed.train or probed.done:
             return []
-        before_bps, probed.bandwidth_bps = probed.bandwidth_bps, max(probed.bandwidth_bps or 0.0, message.bandwidth_bps)
+        before_bps, probed.bandwidth_bps = probed.bandwidth_bps, message.bandwidth_bps
         if message.latency_s is not None:
             probed.latency_s = min(
                 message.latency_s, message.latency_s if probed.latency_s is None else probed.latency_s

@@ -90,6 +90,8 @@ class Rounds:
 
     def __init__(self, members: Membership, plans: Plans) -> None:
         self.members, self.plans = members, plans
+        self.detoured = False
+        """Whether chunks may take links that are not in their plan."""
         self.running: dict[int, Round] = {}
         self.next_number = 0
         self._knows: dict[str, set[int]] = {}
@@ -165,7 +167,7 @@ class Rounds:
     def disturb(self, a: str, b: str, now_s: float) -> None:
         """Something may have been lost between two sites: halt what they exchange."""
         for round_ in self.running.values():
-            if round_.uses(a, b):
+            if round_.uses(a, b) or self.detoured:
                 self.halt(round_, now_s)
 
     def halt(self, round_: Round, now_s: float) -> None:

@@ -8,17 +8,29 @@ round on: a round runs by one version from its start to its end, so no two sites
 has to stop (NetStorm VII-A; what arrives early is kept by the engine).
 
 A link that carries nothing is never measured. So a small share of what rounds move is spent on trains of probes on
-the links that were not measured for the longest time, no site sending or receiving two trains in one update.
+the links that were not measured for the longest time, no site sending or receiving two trains in one update. Where
+nobody said what the network is like and what was seen of it is slow, the rest is explored at once, each link once.
+
+If asked to, a run measures every link before its first round (`probing`); rounds wait until that is done.
+
+Auxiliary paths follow the plan that was used last (`detours`). Each worker is told its own and uses them at once:
+chunks carry their path, so it does not matter what others know (NetStorm VII-B).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tradewind.control.awareness import Awareness
+from tradewind.control.detours import detours
 from tradewind.control.plans import PlanMade, Plans, PlanWanted
+from tradewind.control.probing import Probing
 from tradewind.wire import messages as m
 
+Told = tuple[str, m.Message]
+"""Whom to tell what."""
 CHECKS_PER_UPDATE = 10
 """How often estimates are compared with the snapshot, for a significant change."""
 NOISE = 0.02
@@ -50,19 +62,46 @@ class Updating:
         self._budget_bytes = 0.0
         self._train = 0
         self._explored_s = now_s
+        self._discovered: set[tuple[str, str]] = set()
+        """Links that were explored once."""
+        self._probing: Probing | None = None
+        self._detoured = 0
+        self._detours: dict[str, tuple[m.AuxiliaryPath, ...]] = {}
 
     @property
     def wake_at_s(self) -> float:
         """When `tick` has something to do."""
-        return self._check_s
+        return self._check_s if self._probing is None else self._probing.wake_at_s
 
-    def measured(self, worker: str, message: m.Measured, now_s: float) -> None:
+    @property
+    def is_probing(self) -> bool:
+        """Whether links are being measured, and rounds have to wait."""
+        return self._probing is not None
+
+    def begin(self, now_s: float) -> list[Told]:
+        """Everybody is there."""
+        network = self._plans.view.network
+        if not self.options.probe or len(network) < 2:
+            return []
+        self._probing = Probing(network.names, [(link.src, link.dst) for link in network.links], self.options)
+        return self._probed(self._probing.start(now_s), now_s)
+
+    def _probed(self, trains: list[tuple[str, m.Explore]], now_s: float) -> list[Told]:
+        if self._probing is not None and self._probing.done:
+            self._plans.view.probed(self._probing.results, now_s)
+            self._updated_s, self._probing = now_s, None
+        return _with_connections(trains)
+
+    def measured(self, worker: str, message: m.Measured, now_s: float) -> list[Told]:
         """A worker has measured its link from a peer."""
+        if self._probing is not None:
+            return self._probed(self._probing.measured(worker, message, now_s), now_s)
         if not self.options.measure:
-            return
+            return []
         self._plans.view.measured(message.peer, worker, message.bandwidth_bps, now_s, message.full, message.latency_s)
         if self._check_s == float("inf"):
             self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
+        return []
 
     def carried(self, nbytes: int, members: int) -> None:
         """A round has moved an array; at the least, that is what its links carried."""
@@ -93,24 +132,71 @@ class Updating:
             version = self._plans.adopt(made.key, made.plan)
         self.updates = [*self.updates[-99:], Update(now_s, made.gain, version, made.problem)]
 
-    def explorations(self, now_s: float) -> list[tuple[str, m.Explore]]:
+    def explorations(self, now_s: float) -> list[Told]:
         """Trains of probes to send now, and by whom, as far as the budget goes."""
         options = self.options
+        if self._probing is not None:
+            return self._probed(self._probing.tick(now_s), now_s)
         cost_bytes = options.probe_chunk_bytes * (options.probe_chunks + 1)
-        due = now_s >= self._explored_s + options.update_time_s
-        if not (options.measure and due) or self._budget_bytes < cost_bytes:
+        if not options.measure:
             return []
-        self._explored_s = now_s
+        view = self._plans.view
+        if view.is_discovering:
+            links = [link for link in view.stale_links(float("inf"), now_s) if link not in self._discovered]
+            self._budget_bytes += cost_bytes * len(links)
+        elif now_s < self._explored_s + options.update_time_s or self._budget_bytes < cost_bytes:
+            return []
+        else:
+            links = view.stale_links(2 * options.update_time_s, now_s)
+            self._explored_s = now_s
         found: list[tuple[str, m.Explore]] = []
         sending: set[str] = set()
         receiving: set[str] = set()
-        for src, dst in self._plans.view.stale_links(2 * options.update_time_s, now_s):
+        for src, dst in links:
             if src in sending or dst in receiving or self._budget_bytes < cost_bytes:
                 continue
             sending.add(src)
             receiving.add(dst)
             self._budget_bytes -= cost_bytes
             self._train += 1
+            self._discovered.add((src, dst))
             found.append((src, m.Explore(dst, self._train, options.probe_chunks + 1, options.probe_chunk_bytes)))
         self._budget_bytes = min(self._budget_bytes, 8 * cost_bytes)  # what was not needed is not saved up for long
-        return found
+        return _with_connections(found)
+
+    def detours(self) -> list[Told]:
+        """Auxiliary paths that have changed, and whose they are."""
+        newest = self._plans.last_used
+        if not self.options.auxiliary or newest is None or newest == self._detoured:
+            return []
+        self._detoured = newest
+        options = self.options
+        found = detours(self._plans.by_version[newest], self._plans.view.network, options.primary_busy_bound)
+        changed = [name for name in sorted({*found, *self._detours}) if found.get(name) != self._detours.get(name)]
+        self._detours = found
+        hops = {hop for paths in found.values() for path in paths for hop in pairwise(path.sites)}
+        told = [(n, m.AuxiliaryChanged(found.get(n, ()), options.auxiliary_queue_length)) for n in changed]
+        return [*_connect(hops), *told]
+
+    def seen(self, now_s: float) -> m.NetworkSeen:
+        """All that is known of the network."""
+        view = self._plans.view
+        links = []
+        for link in view.network.links:
+            e = view.estimate(link.src, link.dst, now_s)
+            known = (e.bandwidth_bps, e.latency_s, e.origin, e.count, e.age_s, e.spread)
+            links.append(m.LinkSeen(link.src, link.dst, *known))
+        return m.NetworkSeen(tuple((site.name, site.zone or "") for site in view.network.sites), tuple(links))
+
+
+def _with_connections(trains: list[tuple[str, m.Explore]]) -> list[Told]:
+    return [*_connect((src, explore.peer) for src, explore in trains), *trains]
+
+
+def _connect(links: Iterable[tuple[str, str]]) -> list[Told]:
+    """Either end may be the one that calls: tell both."""
+    peers: dict[str, set[str]] = {}
+    for a, b in links:
+        peers.setdefault(a, set()).add(b)
+        peers.setdefault(b, set()).add(a)
+    return [(name, m.Connect(tuple(sorted(peers[name])))) for name in sorted(peers)]

@@ -11,11 +11,15 @@ from collections.abc import Iterable
 import numpy as np
 
 from tradewind.control.estimates import LinkEstimate, LinkEstimates
+from tradewind.control.probing import LinkProbed
 from tradewind.network import Matrix, Network, Site
+from tradewind.planning.zones import with_zones
 
 UNKNOWN_BPS = 10e9
 FAST_BPS = 2e9
 """Where half of the links carry more, processors are what was measured: nothing is to be gained by planning."""
+ENOUGH_MEASURED = 0.75
+"""The share of links of an unknown network that must be measured to plan with: the others are taken to be like them."""
 
 
 def unknown_network(workers: tuple[str, ...]) -> Network:
@@ -84,6 +88,22 @@ class NetworkView:
         if latency_s is not None:
             self.estimates.measured_latency(i, j, latency_s)
 
+    def probed(self, results: Iterable[LinkProbed], now_s: float) -> None:
+        """Links were measured on purpose: that is the network; its zones are those it shows, if no site names one."""
+        for result in results:
+            i, j = self._given.index[result.src], self._given.index[result.dst]
+            self.estimates.probed(i, j, result.bandwidth_bps, now_s)
+            if result.latency_s is not None:
+                self.estimates.measured_latency(i, j, result.latency_s)
+        self.take()
+        if self.estimates.count.any():
+            self.is_guess = False
+        if not any(site.zone for site in self._given.sites):
+            sites = with_zones(self.seen).sites
+            given = self._given
+            self._given = Network(given.name, sites, given.bandwidth_bps, given.latency_s, given.loss, given.trunks)
+        self.generation += 1
+
     def estimate(self, src: str, dst: str, now_s: float) -> LinkEstimate:
         """What is known of one link."""
         return self.estimates.of(self._given.index[src], self._given.index[dst], now_s)
@@ -102,14 +122,19 @@ class NetworkView:
         return Network(given.name, given.sites, bandwidth_bps, self.estimates.latency_s, given.loss, given.trunks)
 
     @property
+    def is_discovering(self) -> bool:
+        """Whether nobody said what the network is like, and what was measured so far is slow enough to find out."""
+        measured = self.estimates.count > 0
+        return self.is_guess and bool(measured.any() and np.median(self.estimates.bandwidth_bps[measured]) < FAST_BPS)
+
+    @property
     def is_useful(self) -> bool:
         """Whether the estimates are worth planning with: of a network that nobody described, most must be measured."""
         if not self.is_guess:
             return True
         links = self._given.bandwidth_bps > 0
         measured = self.estimates.count > 0
-        enough = measured.sum() >= 0.75 * links.sum()
-        return bool(enough and np.median(self.estimates.bandwidth_bps[measured]) < FAST_BPS)
+        return self.is_discovering and bool(measured.sum() >= ENOUGH_MEASURED * links.sum())
 
     @property
     def change(self) -> float:
@@ -128,9 +153,9 @@ class NetworkView:
             self.is_guess = False
 
     def stale_links(self, older_than_s: float, now_s: float) -> list[tuple[str, str]]:
-        """Links that were not measured for so long, the oldest first."""
+        """Links that were not measured for so long, or never, the oldest first."""
         names, given = self._given.names, self._given.bandwidth_bps
         age_s = now_s - self.estimates.measured_s
         stale = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(given), strict=True)]
-        found = [(names[i], names[j]) for age, i, j in sorted(stale) if -age > older_than_s]
+        found = [(names[i], names[j]) for age, i, j in sorted(stale) if -age >= older_than_s]
         return [(a, b) for a, b in found if {a, b} <= self._present and frozenset((a, b)) not in self._cut]

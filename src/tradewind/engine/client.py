@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tradewind.engine.actions import RoundQuiet
 from tradewind.engine.arithmetic import Arithmetic
-from tradewind.engine.events import Explore, OpenRound
+from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
 from tradewind.engine.layout import lay_out
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.planning.plan import Plan, plan_from_json
@@ -115,7 +115,27 @@ class Departed:
     number: int
 
 
-Effect = Explore | SendControl | Open | Succeeded | Failed | Close | Halt | Forget | Joined | Departed
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Have a connection to a peer."""
+
+    peer: int
+
+
+Effect = Connect | (
+    AuxiliaryChanged
+    | Explore
+    | m.NetworkSeen
+    | SendControl
+    | Open
+    | Succeeded
+    | Failed
+    | Close
+    | Halt
+    | Forget
+    | Joined
+    | Departed
+)
 
 
 @dataclass(slots=True)
@@ -206,6 +226,12 @@ class Client:
                 return [Departed(self.numbers[site])] if site in self.numbers else []
             case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
                 return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
+            case m.Connect(peers):
+                return [Connect(self.numbers[peer]) for peer in peers if peer in self.numbers]
+            case m.AuxiliaryChanged(paths, queue_length):
+                return [self._auxiliary(paths, queue_length)]
+            case m.NetworkSeen():
+                return [message]
             case m.Closing(reason, _):
                 return self.fail(PeerLost(f"the run is over: {reason.rstrip('.')}."))
             case m.Refused(reason):
@@ -286,6 +312,12 @@ class Client:
         """Whether it is part of a step while an earlier step has not ended."""
         steps = [other.iteration for other in self._operations.values() if other.lane >= m.POLICY_LANE]
         return asked.lane >= m.POLICY_LANE and min(steps) < asked.iteration
+
+    def _auxiliary(self, paths: tuple[m.AuxiliaryPath, ...], queue_length: int) -> AuxiliaryChanged:
+        """In numbers; a path through somebody who is gone is no path."""
+        known = [path for path in paths if all(site in self.numbers for site in path.sites)]
+        numbered = tuple((tuple(self.numbers[s] for s in path.sites), path.busy_bound) for path in known)
+        return AuxiliaryChanged(numbered, queue_length)
 
     def _start(self, start: m.Start) -> list[Effect]:
         plan, wanted = self._plans[start.version], start.operation

@@ -41,8 +41,7 @@ class Engine:
     def __init__(self, run: int, site: int) -> None:
         self.run, self.site = run, site
         self._rounds: dict[int, RoundState] = {}
-        self._closed: set[int] = set()
-        self._floor = 0
+        self._closed, self._floor = set[int](), 0
         self._early = EarlyChunks()
         self._buffers = Buffers()
         self._work = ResultWork()
@@ -71,7 +70,7 @@ class Engine:
                 self._halt(number)
             case ev.ForgetBelow(number):
                 self._forget_below(number)
-            case ev.LinkIdle() | ev.LinksBroke() | ev.PeerGone() | ev.Explore():
+            case ev.LinkIdle() | ev.LinksBroke() | ev.PeerGone() | ev.Explore() | ev.AuxiliaryChanged():
                 self._outgoing.handle(event, self._actions)
         quiet = self._work.follow(event, self._actions)
         if quiet is not None:
@@ -130,9 +129,8 @@ class Engine:
 
     def _close(self, number: int) -> None:
         self._closed.add(number)
-        state = self._rounds.pop(number, None)
-        if state is not None:
-            self._drop(state)
+        if number in self._rounds:
+            self._drop(self._rounds.pop(number))
         self._drop_early(number, number)
         if self._work.is_quiet(number):
             self._quiet(number)
@@ -157,6 +155,7 @@ class Engine:
 
     def _drop(self, state: RoundState) -> None:
         state.close_flows()
+        self._outgoing.forget(state.number)
         self._buffers.doom_round(state.number, self._actions)
 
     def _drop_early(self, first_round: int, last_round: int) -> None:
@@ -172,6 +171,8 @@ class Engine:
             raise BadFrame(f"a frame from {peer} has come to {self.site}, but its path is {header.path}.")
         if header.kind is FrameKind.MESSAGE:
             raise BadFrame("a control message came on a data connection.")
+        if header.auxiliary and header.hop == len(header.path) - 1:
+            self._outgoing.came(header, self._actions)
         if header.kind is FrameKind.ACK:
             self._acknowledged(peer, header)
         elif header.kind is FrameKind.PROBE or header.round < self._floor or header.round in self._closed:
@@ -376,9 +377,8 @@ class Engine:
         """A chunk that was kept here has left: whoever sent it, or parts of it, may send more."""
         shard = state.shards[header.shard]
         came = Phase.REDUCE if shard.work.is_root else header.phase
-        for phase, origin in shard.inbound:
-            if phase is came:
-                self._finished(state, shard, phase, origin)
+        for _, origin in [flow for flow in shard.inbound if flow[0] is came]:
+            self._finished(state, shard, came, origin)
 
     def _progress(self, state: RoundState) -> None:
         state.remaining -= 1

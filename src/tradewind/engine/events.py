@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tradewind.engine.actions import Combine, Receive, Transmit
-from tradewind.engine.layout import Layout
+from tradewind.engine.layout import Layout, Path
 from tradewind.wire.frames import FrameHeader
 
 
@@ -110,6 +110,14 @@ class PeerGone:
     peer: int
 
 
+@dataclass(frozen=True, slots=True)
+class AuxiliaryChanged:
+    """Paths beside the own links from now on, each with how many chunks must wait before it pays, the fastest first."""
+
+    paths: tuple[tuple[Path, int], ...]
+    queue_length: int
+
+
 Event = (
     OpenRound
     | CloseRound
@@ -124,4 +132,5 @@ Event = (
     | LinksBroke
     | PeerGone
     | Explore
+    | AuxiliaryChanged
 )

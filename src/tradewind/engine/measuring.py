@@ -97,12 +97,14 @@ class ClockOffset:
         self.error_s = round_trip_s / 2
 
     def stamp_us(self, now_s: float) -> int:
-        """The controller's time, as frames carry it."""
-        return round((now_s + self.offset_s) * 1e6) % SENT_MODULUS_US
+        """The controller's time, as frames carry it; 0 if clocks have not been compared."""
+        if self.error_s == float("inf"):
+            return 0
+        return round((now_s + self.offset_s) * 1e6) % SENT_MODULUS_US or 1
 
     def delay_s(self, sent_us: int, now_s: float) -> float | None:
-        """How long a frame was on its way; None if clocks have not been compared."""
-        if self.error_s == float("inf"):
+        """How long a frame was on its way; None if clocks have not been compared, here or there."""
+        if self.error_s == float("inf") or not sent_us:
             return None
         half = SENT_MODULUS_US // 2
         return ((self.stamp_us(now_s) - sent_us + half) % SENT_MODULUS_US - half) / 1e6

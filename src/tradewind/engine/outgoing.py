@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tradewind.engine import events as ev
-from tradewind.engine.actions import Action
+from tradewind.engine.actions import Action, Transmit
+from tradewind.engine.auxiliary import AuxiliaryPaths, acknowledgement
 from tradewind.engine.buffers import Buffers
 from tradewind.engine.receiving import RoundState
 from tradewind.engine.sending import Flow, Outbox
-from tradewind.wire.frames import FrameHeader
+from tradewind.wire.frames import FrameHeader, FrameKind
 
 
 class Outgoing:
@@ -18,9 +19,17 @@ class Outgoing:
     def __init__(self, run: int, rounds: Mapping[int, RoundState], buffers: Buffers) -> None:
         self._run, self._rounds, self._buffers = run, rounds, buffers
         self._outboxes: dict[int, Outbox] = {}
+        self._auxiliary = AuxiliaryPaths()
 
-    def handle(self, event: ev.LinkIdle | ev.LinksBroke | ev.PeerGone | ev.Explore, actions: list[Action]) -> None:
+    def handle(
+        self,
+        event: ev.LinkIdle | ev.LinksBroke | ev.PeerGone | ev.Explore | ev.AuxiliaryChanged,
+        actions: list[Action],
+    ) -> None:
         """What concerns connections and no round."""
+        if isinstance(event, ev.AuxiliaryChanged):
+            self._auxiliary.change(event.paths, event.queue_length)
+            return
         outbox = self._outbox(event.peer)
         match event:
             case ev.LinkIdle():
@@ -40,6 +49,24 @@ class Outgoing:
         outbox = self._outbox(flow.route[1])
         outbox.offer(flow)
         self._serve(outbox, actions)
+        if self._auxiliary and flow.queued:
+            self._auxiliary.note(flow)
+            for peer in self._auxiliary.first_hops(flow):
+                self._serve(self._outbox(peer), actions)
+
+    def came(self, header: FrameHeader, actions: list[Action]) -> None:
+        """A chunk or acknowledgement has come to the end of an auxiliary path."""
+        if header.kind is FrameKind.CHUNK:
+            back = acknowledgement(header)
+            self.acknowledge(back.path[1], back, actions)
+            return
+        peer = self._auxiliary.acknowledged(header)
+        if peer is not None:
+            self._serve(self._outbox(peer), actions)
+
+    def forget(self, round_: int) -> None:
+        """A round is over here, or starts again."""
+        self._auxiliary.forget(round_)
 
     def forward(self, header: FrameHeader, buffer: int, actions: list[Action]) -> None:
         """A relayed chunk is there."""
@@ -60,11 +87,25 @@ class Outgoing:
             if isinstance(entry, Flow):
                 action = self._rounds[entry.round].next_chunk(entry, follows)
                 outbox.offer(entry)
+                self._auxiliary.note(entry)
             else:
                 action = entry
-            if action.buffer is not None:
-                self._buffers.pin(action.buffer)
-            actions.append(action)
+            self._hand_out(action, actions)
+        while self._auxiliary and outbox.idle and (found := self._auxiliary.find(outbox.peer, self._backlog)):
+            flow, path = found
+            outbox.idle -= 1
+            action = self._rounds[flow.round].next_chunk(flow, follows, path.sites)
+            self._auxiliary.sent(path, action.header)
+            self._hand_out(action, actions)
+
+    def _hand_out(self, action: Transmit, actions: list[Action]) -> None:
+        if action.buffer is not None:
+            self._buffers.pin(action.buffer)
+        actions.append(action)
+
+    def _backlog(self, peer: int) -> int:
+        outbox = self._outboxes.get(peer)
+        return 0 if outbox is None else outbox.backlog
 
     def _outbox(self, peer: int) -> Outbox:
         if peer not in self._outboxes:

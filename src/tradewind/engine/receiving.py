@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tradewind.engine.actions import RoundQuiet, Source, Transmit
 from tradewind.engine.events import OpenRound
-from tradewind.engine.layout import Layout, ShardWork
+from tradewind.engine.layout import Layout, Path, ShardWork
 from tradewind.engine.sending import Flow
 from tradewind.errors import BadFrame
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
@@ -46,7 +46,8 @@ class Inbound:
         """Note that a chunk is here; False if it was before."""
         fresh = not self.seen[header.index]
         self.seen[header.index] = 1
-        self.path = header.path
+        if not header.auxiliary:
+            self.path = header.path
         return fresh
 
 
@@ -174,12 +175,12 @@ class RoundState:
         inbound = [item for shard in self.shards for item in shard.inbound.items()]
         return {origin for (_, origin), flow in inbound if not all(flow.seen)}
 
-    def next_chunk(self, flow: Flow, follows: bool) -> Transmit:
-        """A flow's next chunk, on its way."""
+    def next_chunk(self, flow: Flow, follows: bool, auxiliary: Path = ()) -> Transmit:
+        """A flow's next chunk, on its way or on an auxiliary path."""
         index = flow.next_index
-        header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index), follows)
+        header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index), follows, auxiliary)
         flow.advance()
-        return Transmit(flow.route[1], header, flow.source, flow.buffers.pop(index, None))
+        return Transmit((auxiliary or flow.route)[1], header, flow.source, flow.buffers.pop(index, None))
 
     def payload_bytes(self, work: ShardWork, index: int) -> int:
         """How long a chunk is."""

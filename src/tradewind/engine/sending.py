@@ -70,16 +70,27 @@ class Flow:
             and (self.window is None or self.sent < self.acknowledged + self.window)
         )
 
+    def ready_ahead(self, most: int) -> int:
+        """How many chunks may go now, counted up to `most`."""
+        end = min(self.chunks, self.next_index + most)
+        if self.window is not None:
+            end = min(end, self.acknowledged + self.window)
+        index = self.next_index
+        while index < end and self.ready[index]:
+            index += 1
+        return index - self.next_index
+
     def acknowledge(self, receiver: int, header: FrameHeader) -> bool:
         """Take an acknowledgement, if it is for this flow."""
-        if self.phase is not header.phase or self.route[-1] != receiver:
+        if header.auxiliary or self.phase is not header.phase or self.route[-1] != receiver:
             return False
         self.acknowledged = max(self.acknowledged, min(header.index, self.sent))
         return True
 
-    def header(self, payload_bytes: int, follows: bool = False) -> FrameHeader:
-        """The header of its next chunk."""
-        relayed = len(self.route) > 2
+    def header(self, payload_bytes: int, follows: bool = False, auxiliary: Path = ()) -> FrameHeader:
+        """The header of its next chunk; `auxiliary` is the path that it takes instead of its own."""
+        route = auxiliary or self.route
+        relayed = len(route) > 2
         return FrameHeader(
             kind=FrameKind.CHUNK,
             run=self.run,
@@ -91,8 +102,9 @@ class Flow:
             chunks=self.chunks,
             phase=self.phase,
             hop=1 if relayed else 0,
-            path=self.route if relayed else (),
+            path=route if relayed else (),
             follows=follows,
+            auxiliary=bool(auxiliary),
         )
 
 
@@ -131,10 +143,17 @@ class Outbox:
         """Queue a relayed chunk."""
         self._push(header.round, (header.index + 0.5) / header.chunks, Forward(header, buffer))
 
+    @property
+    def backlog(self) -> int:
+        """How many entries wait while no connection is idle; 0 if one is."""
+        return 0 if self.idle else len(self._heap)
+
     def explore(self, run: int, event: Explore) -> None:
-        """Queue a train of probes."""
+        """Queue a train of probes. The first is not measured by its bytes but by its delay, so it has hardly any."""
         self.probes += (
-            FrameHeader(FrameKind.PROBE, run, event.chunk_bytes, event.train, index=index, chunks=event.chunks)
+            FrameHeader(
+                FrameKind.PROBE, run, event.chunk_bytes if index else 1, event.train, index=index, chunks=event.chunks
+            )
             for index in range(event.chunks)
         )
 

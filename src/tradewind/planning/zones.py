@@ -2,8 +2,9 @@
 
 Sites in one rack, data center or region reach each other sooner, or with more bandwidth, than sites elsewhere. Sites
 are merged by how far apart they are, the closest first, groups by their average distance. Where the next merge
-is much farther than all before it, the groups so far are the zones. Latency and bandwidth are looked at separately,
-and whichever shows the clearer step decides; without a clear step there are no zones, and none are invented.
+is much farther than the one before it, the groups so far may be zones; they are if any two sites of different groups
+are clearly farther apart than any two of one group. Latency and bandwidth are looked at separately, and whichever
+separates more clearly decides; without a clear step there are no zones, and none are invented.
 
 Pairs that are measured one at a time do not show a trunk that many pairs share: racks behind an uplink that is only
 slow when it is full look alike in bandwidth, and are told apart by latency or not at all.
@@ -21,7 +22,7 @@ from scipy.spatial.distance import squareform
 from tradewind.network import Matrix, Network
 
 CLEAR_STEP = 2.0
-"""The next merge must be so many times farther than the one before it."""
+"""Sites of different zones must be so many times farther apart than sites of one zone."""
 LATENCY_FLOOR_S = 50e-6
 """Latencies below are those of processors and switches: differences among them say nothing about places."""
 
@@ -34,7 +35,7 @@ class Zones:
     """Each in the network's order, by their first sites; empty: no structure was found."""
     by: Literal["latency", "bandwidth", ""]
     step: float
-    """How much farther zones are from each other than what is merged last inside of one."""
+    """How many times farther than inside of any zone it is between any two of them."""
 
     @property
     def zone_of(self) -> dict[str, str]:
@@ -88,10 +89,15 @@ def _distance(network: Network, there: Matrix) -> Matrix:
 
 
 def _clearest_step(distance: Matrix) -> tuple[float, list[int]]:
-    """Where merges become farther the most, and the groups before that."""
+    """The groups before merges become farther the most, and how clearly they are apart."""
     merges = linkage(squareform(distance, checks=False), method="average")
     heights = merges[:, 2]
     steps = heights[1:] / np.maximum(heights[:-1], 1e-300)
     place = int(np.argmax(steps))
     cut = np.sqrt(heights[place] * heights[place + 1])
-    return float(steps[place]), [int(label) for label in fcluster(merges, cut, criterion="distance")]
+    labels = fcluster(merges, cut, criterion="distance")
+    together = labels[:, None] == labels[None, :]
+    pairs = ~np.eye(len(labels), dtype=bool)
+    inside, between = distance[together & pairs], distance[~together]
+    apart = between.min() / inside.max() if inside.size and between.size else 1.0
+    return float(apart), [int(label) for label in labels]

@@ -30,6 +30,7 @@ from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.runtime.addresses import HostPort, choose_addresses, listen_on
 from tradewind.runtime.control_server import ControlServer
+from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.worker import Worker
@@ -201,6 +202,10 @@ class Group:
         """Rounds of others that this process aggregated or relayed for."""
         return self._worker.rounds_helped
 
+    def network(self) -> SeenNetwork:
+        """What is known of the network now: what was given, or measured by what this run has sent."""
+        return SeenNetwork.from_message(self._worker.network_seen())
+
     def close(self) -> None:
         """Leave the group; operations under way fail."""
         self._worker.close()
@@ -291,9 +296,9 @@ def connect(
         address = HostPort(address.host, server.port)
         if listening is not None:
             listening(str(address))
-    measuring = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks) if aware.measure else None
+    how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
     counts = _connections(name, network, connections)
-    worker = Worker(credentials, deadlines, counts, network is not None, shape, measuring)
+    worker = Worker(credentials, deadlines, counts, network is not None, shape, how if aware.measure else None)
     try:
         worker.start(address, listen_on(bound, 0), advertised, rank)
         if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):

@@ -147,10 +147,10 @@ class Peers:
 
     # --- making connections ------------------------------------------------------------------------------------
 
-    def want(self, peer: int, calls: bool = False) -> None:
-        """Have a connection to a peer; the one with the lower number calls, unless only the other one needs it."""
+    def want(self, peer: int) -> None:
+        """Have a connection to a peer; the one with the lower number calls."""
         with self._changed:
-            if peer in self._bundles or peer in self._calling or (self._here > peer and not calls) or self._closed:
+            if peer in self._bundles or peer in self._calling or self._here > peer or self._closed:
                 return
             self._calling.add(peer)
         threading.Thread(target=self._keep_calling, args=(peer,), name=f"tradewind-dial-{peer}", daemon=True).start()

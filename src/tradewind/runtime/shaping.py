@@ -21,7 +21,7 @@ from tradewind.wire.frames import HEADER_BYTES
 
 UNUSED_LINK_BPS = 1e9
 """For acknowledgements on the way back of a link that exists one way only."""
-SLACK_S = 2e-3
+SLACK_S = 5e-3
 """A sender that wakes up so late was waiting, on a real link, in the kernel's queue: the link has lost nothing."""
 
 

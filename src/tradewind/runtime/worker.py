@@ -33,6 +33,7 @@ from tradewind.engine.arithmetic import Array
 from tradewind.engine.client import (
     Client,
     Close,
+    Connect,
     Departed,
     Effect,
     Failed,
@@ -110,6 +111,7 @@ class Worker:
         self._payloads: dict[int, RoundPayload] = {}
         self._operations: dict[int, _Submitted] = {}
         self._closed = threading.Event()
+        self._seen: queue.SimpleQueue[m.NetworkSeen] = queue.SimpleQueue()
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
         self._meters_lock = threading.Lock()
 
@@ -165,6 +167,14 @@ class Worker:
         """Why nothing works any more, if so."""
         return self._client.lost
 
+    def network_seen(self) -> m.NetworkSeen:
+        """What the controller knows of the network; to be asked by one thread at a time."""
+        self._say(m.NetworkWanted())
+        try:
+            return self._seen.get(timeout=self.deadlines.patience_s)
+        except queue.Empty:
+            raise self.lost or PeerLost("the controller did not say what it knows of the network.") from None
+
     # --- operations ------------------------------------------------------------------------------------------------
 
     def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
@@ -189,9 +199,12 @@ class Worker:
                     self.tell(ev.PeerGone(peer))
                 case Open():
                     self._open(effect)
-                case ev.Explore(peer):
-                    self._peers.want(peer, calls=True)
+                case Connect(peer):
+                    self._peers.want(peer)
+                case ev.Explore() | ev.AuxiliaryChanged():
                     self.tell(effect)
+                case m.NetworkSeen():
+                    self._seen.put(effect)
                 case Close(round_):
                     if self._engine is not None:
                         self.tell(ev.CloseRound(round_))
@@ -359,6 +372,7 @@ class Worker:
         there = self._peers.name(peer)
         if sample is not None and there is not None:
             self._say(m.Measured(there, **dataclasses.asdict(sample)))
+            self._say(m.Heartbeat(time.monotonic()))  # latencies are as good as clocks are compared
 
     def stamp_us(self) -> int:
         """The time for frames that leave now."""

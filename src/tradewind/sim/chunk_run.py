@@ -67,7 +67,9 @@ class ChunkResult:
     calls: int
 
 
-class _Run:
+class ChunkDriver:
+    """One run under way."""
+
     def __init__(self, setup: ChunkRun) -> None:
         self.setup, self.clock = setup, Clock()
         self.random = np.random.default_rng(setup.seed)
@@ -144,13 +146,13 @@ class _Run:
         i, j = setup.network.index[name], setup.network.index[peer]
         latency_s = float(setup.network.latency_s[i, j] or setup.network.latency_s[j, i])
         read_bps = setup.slow_readers.get(peer, 1e11)
-        receiver = self.workers[peer]
+        receiver, wire = self.workers[peer], object()
 
         def arrive(frame: Frame) -> None:
             if receiver.engine is None:  # the roster is on its way: the frame waits in the socket
                 self.clock.at(self.clock.now_s + 0.01, Priority.ARRIVAL, arrive, frame)
             else:
-                receiver.frame_came(i, frame)
+                receiver.frame_came(i, frame, wire)
 
         return Connection(
             self.clock,
@@ -228,7 +230,7 @@ class _Run:
 
 def run_chunks(setup: ChunkRun) -> ChunkResult:
     """One run, checked."""
-    return _Run(setup).run()
+    return ChunkDriver(setup).run()
 
 
 def setup_of(seed: int) -> ChunkRun:

@@ -106,6 +106,8 @@ class SimulatedWorker:
                     if self.engine is None:
                         self.engine = Engine(RUN, self.client.numbers[self.name])
                         self.tell(ev.ForgetBelow(roster.floor))
+                case ev.Explore() | ev.AuxiliaryChanged():
+                    self.tell(effect)
                 case Departed(peer):
                     self.tell(ev.PeerGone(peer))
                 case Halt(round_):
@@ -139,7 +141,7 @@ class SimulatedWorker:
         for _ in connections:
             self.tell(ev.LinkIdle(peer))
 
-    def frame_came(self, peer: int, frame: Frame) -> None:
+    def frame_came(self, peer: int, frame: Frame, wire: object = None) -> None:  # noqa: ARG002 - for who measures
         """A whole frame was read; header and payload are handled as a socket's reader would."""
         header: FrameHeader = frame.what
         actions = self.tell(ev.HeaderReceived(peer, header))

@@ -282,6 +282,12 @@ class HeartbeatSeen(_Message, frozen=True):
     """When it came, on the controller's clock."""
 
 
+class Connect(_Message, frozen=True):
+    """Something may be sent between the worker and these peers that no plan says: have connections."""
+
+    peers: tuple[Name, ...]
+
+
 class Explore(_Message, frozen=True):
     """Send a train of probes to a peer, when there is nothing else to send: its link is to be measured."""
 
@@ -307,10 +313,25 @@ class AuxiliaryChanged(_Message, frozen=True):
     """How many chunks may be under way on each."""
 
 
-class NetworkSeen(_Message, frozen=True):
-    """What is known of the network, as the JSON of a Network with what is known of each link's accuracy."""
+class LinkSeen(_Message, frozen=True):
+    """What is known of one link."""
 
-    network: bytes
+    src: Name
+    dst: Name
+    bandwidth_bps: float
+    latency_s: float
+    origin: Text
+    """given, at least, or measured."""
+    count: Count
+    age_s: float
+    spread: float
+
+
+class NetworkSeen(_Message, frozen=True):
+    """What is known of the network: its sites by number, with their zones, and every link."""
+
+    sites: tuple[tuple[Name, Text], ...]
+    links: tuple[LinkSeen, ...]
 
 
 class Closing(_Message, frozen=True):
@@ -346,6 +367,7 @@ Message = (
     | Mismatch
     | Broken
     | HeartbeatSeen
+    | Connect
     | Explore
     | AuxiliaryChanged
     | NetworkSeen
