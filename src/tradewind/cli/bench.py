@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,11 +22,19 @@ def run(
     network: Annotated[str | None, typer.Argument(metavar="[NETWORK]", help="For wan: the network to run on.")] = None,
     size: Annotated[str, typer.Option("--bytes", metavar="A,B,...", help="Sizes of the tensor.")] = "40MB",
     processes: Annotated[str, typer.Option("--processes", metavar="N,M,...", help="For wire: how many.")] = "4",
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Of each kind.")] = 15,
+    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", help="Of each kind; 15, in a lab 3.")] = None,
     planner: Annotated[
-        str | None, typer.Option("--planner", metavar="A,B,...", help="wan: ring and optimal by default.")
+        str | None, typer.Option("--planner", metavar="A,B,...", help="Whose plans; wan has a few by default.")
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="For wan: inproc, the only one so far.")] = "inproc",
+    backend: Annotated[
+        str, typer.Option("--backend", metavar="NAME", help="For wan: inproc, or htb, delay, auto: a lab.")
+    ] = "inproc",
+    peers: Annotated[
+        str, typer.Option("--peers", metavar="A,B,...", help="For wan in a lab: gloo, hivemind, none.")
+    ] = "gloo,hivemind",
+    scale: Annotated[str | None, typer.Option("--scale", metavar="F", help="For wan in a lab, as in lab up.")] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="For wan in a lab.")] = True,
+    out: Annotated[Path | None, typer.Option("--out", metavar="F.png", help="For wan in a lab: a picture.")] = None,
     seed: SeedOption = None,
     option: OptionOption = None,
     json: JsonOption = False,
@@ -35,13 +44,16 @@ def run(
     wire: real processes on loopback take turns between Tradewind and Gloo (where torch is installed) in one run; only
     the ratio means anything on a machine that does other things too. Processor time is that of all processes.
 
-    wan: all ranks in this process, on connections shaped to NETWORK, beside the predicted time and the limit.
+    wan: on NETWORK, beside the predicted time and the limit. With inproc, all ranks in this process on connections
+    that we shape. In a lab (`--backend htb`, `delay` or `auto`), a process per site on emulated links, Tradewind by
+    several planners in turn with Gloo, unmodified, in the order of ranks and in its best order, and hivemind.
     """
     from tradewind.cli.output import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.errors import BadOption
     from tradewind.units import parse_size
 
+    rounds = rounds or (15 if what == "wire" or backend == "inproc" else 3)
     sizes = [parse_size(text) for text in (parse_names(size, "--bytes") or ())]
     counts = parse_names(processes, "--processes") or ()
     if not all(n.isdecimal() and 2 <= int(n) <= 64 for n in counts) or not 1 <= rounds <= 10_000:
@@ -57,13 +69,18 @@ def run(
     elif what == "wan":
         from tradewind.lab.inproc import measure_wan, miniature
 
-        if network is None or backend != "inproc":
-            raise BadOption("bench wan needs a NETWORK, and knows one backend: inproc.")
+        if network is None:
+            raise BadOption("bench wan needs a NETWORK.")
+        if backend != "inproc":
+            from tradewind.cli.show_wan import run_wan
+
+            run_wan(network, seed, option, backend, scale, calibrate, sizes, rounds, planner, peers, json, out)
+            return
         found = resolve_network(network, seed, option, None, None)
         names = parse_names(planner, "--planner") or ("ring", "optimal")
         with progress(f"{len(found)} ranks on {found.name}"):
-            scale = {n: miniature(found, names, n) for n in sizes}
-            measured = [(n, measure_wan(found, p, n, rounds, scale[n])) for n in sizes for p in names]
+            scales = {n: miniature(found, names, n) for n in sizes}
+            measured = [(n, measure_wan(found, p, n, rounds, scales[n])) for n in sizes for p in names]
             _show_wan(found.name, measured, json)
     else:
         raise BadOption(f"there is no bench called {what!r}. Use wire or wan.")

@@ -36,9 +36,10 @@ SpeedOption = Annotated[float, typer.Option("--speed", metavar="X", help="So man
 DEFAULT_NAME = "lab"
 
 
-def _open(
+def open_lab(
     network: str, backend: str, scale: str | None, calibrate: bool, name: str | None, seed: int | None, option: Any
 ) -> Lab:
+    """The lab that the options ask for."""
     from tradewind.cli.output import progress
     from tradewind.cli.resolve import resolve_network
     from tradewind.errors import BadOption
@@ -87,7 +88,7 @@ def up(
     from tradewind.errors import CannotEmulate
     from tradewind.units import format_duration
 
-    lab = _open(network, backend, scale, calibrate, name, seed, option)
+    lab = open_lab(network, backend, scale, calibrate, name, seed, option)
     if lab.backend == "inproc":
         raise CannotEmulate(
             f"there is nothing to keep up: {'; '.join(lab.notes) or 'inproc was asked for'}. What is left, inproc, "
@@ -130,7 +131,7 @@ def run(
 
     deadline_s = parse_duration(deadline)
     played = None if trace is None else load_trace(trace)
-    with _open(network, backend, scale, calibrate, None, seed, option) as lab:
+    with open_lab(network, backend, scale, calibrate, None, seed, option) as lab:
         for line in _describe(lab):
             typer.echo(line, err=True)
         replay = None if played is None else lab.replay(played, speed)

@@ -1,0 +1,139 @@
+"""What `tradewind bench wan` shows of a contest on emulated links: a table, JSON, a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tradewind.lab.wan import SystemTimes, WanContest
+
+
+def run_wan(
+    network: str,
+    seed: int | None,
+    option: list[str] | None,
+    backend: str,
+    scale: str | None,
+    calibrate: bool,
+    sizes: Sequence[int],
+    rounds: int,
+    planner: str | None,
+    peers: str,
+    json: bool,
+    out: Path | None,
+) -> None:
+    """Open a lab, let everybody take turns in it, and show what came of it."""
+    from tradewind.cli.lab import open_lab
+    from tradewind.cli.output import check_out, progress
+    from tradewind.cli.resolve import parse_names
+    from tradewind.errors import CannotEmulate
+    from tradewind.figures import PICTURE_SUFFIXES
+    from tradewind.lab.wan import PLANNERS, run_contest, taking_part
+    from tradewind.planning import planner as look_up_planner
+
+    check_out(out, PICTURE_SUFFIXES)
+    planners = parse_names(planner, "--planner") or PLANNERS
+    for name in planners:
+        look_up_planner(name)
+    systems, skipped = taking_part(parse_names(peers, "--peers") or (), planners)
+    with open_lab(network, backend, scale, calibrate, None, seed, option) as lab:
+        if lab.backend == "inproc":
+            raise CannotEmulate(
+                f"only we ourselves can run here: {'; '.join(lab.notes)}. Use --backend inproc, which has no peers."
+            )
+        with progress(f"{len(lab.network)} sites of {lab.network.name} on {lab.backend}"):
+            contests = [run_contest(lab, systems, nbytes, rounds, skipped) for nbytes in sizes]
+    show_contests(contests, json, out)
+
+
+def contest_rows(contest: WanContest) -> list[dict[str, Any]]:
+    """One row per system, as in the JSON output."""
+    from tradewind.lab.contest import GLOO, GLOO_BEST
+
+    def times(entry: SystemTimes, other: str) -> float | None:
+        found = contest.of(other)
+        return None if found is None else found.median_s / entry.median_s
+
+    return [
+        {
+            "system": entry.system if entry.predicted_s is None else f"tradewind {entry.system}",
+            "planner": None if entry.predicted_s is None else entry.system,
+            "network": contest.network,
+            "sites": contest.sites,
+            "bytes": contest.nbytes,
+            "backend": contest.backend,
+            "scale": contest.scale,
+            "seconds": entry.median_s,
+            "predicted_seconds": entry.predicted_s,
+            "bound_seconds": contest.limit_s,
+            "of_limit": contest.limit_s / entry.median_s,
+            "speedup_over_gloo": times(entry, GLOO),
+            "speedup_over_gloo_best_order": times(entry, GLOO_BEST),
+            "all_seconds": entry.seconds,
+        }
+        for entry in contest.times
+    ]
+
+
+def show_contests(contests: Sequence[WanContest], json: bool, out: Path | None) -> None:
+    """Print them, and draw the last one if a file is named."""
+    from tradewind.cli.output import print_json, write_whole
+
+    if json:
+        first = contests[0]
+        print_json(
+            {
+                "rows": [row for contest in contests for row in contest_rows(contest)],
+                "notes": first.notes,
+                "calibration": first.calibration,
+                "congestion_control": first.congestion_control,
+                "skipped": first.skipped,
+            }
+        )
+    else:
+        for contest in contests:
+            _show(contest)
+    if out is not None:
+        from tradewind.figures import render
+
+        write_whole(out, render(_figure(contests[-1]), out.suffix))
+
+
+def _show(contest: WanContest) -> None:
+    from tradewind.cli.output import console, show, table
+    from tradewind.units import format_duration, format_size
+
+    scaled = "" if contest.scale == 1.0 else f", every capacity times {contest.scale:.3g}"
+    typer.echo(
+        f"{format_size(contest.nbytes)} on {contest.sites} sites of {contest.network}{scaled}; {contest.backend}, "
+        f"TCP with {contest.congestion_control}; limit {format_duration(contest.limit_s)}"
+    )
+    typer.echo(f"calibration: {contest.calibration}")
+    for line in (*contest.notes, *(f"left out {reason}" for reason in contest.skipped)):
+        typer.echo(f"note: {line}", err=True)
+    made = table("system", ">median", ">least", ">most", ">predicted", ">of limit", ">x gloo", ">x gloo, best order")
+    for entry, row in zip(contest.times, contest_rows(contest), strict=True):
+        durations = [format_duration(s) for s in (entry.median_s, min(entry.seconds), max(entry.seconds))]
+        predicted = "" if entry.predicted_s is None else format_duration(entry.predicted_s)
+        ratios = (row["speedup_over_gloo"], row["speedup_over_gloo_best_order"])
+        shown = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+        made.add_row(row["system"], *durations, predicted, f"{row['of_limit']:.0%}", *shown)
+    show(console(), made)
+
+
+def _figure(contest: WanContest) -> Any:
+    from tradewind.figures.contest import Entry, contest_figure
+    from tradewind.units import format_size
+
+    entries = [
+        Entry(row["system"], entry.median_s, min(entry.seconds), max(entry.seconds), ours=entry.predicted_s is not None)
+        for entry, row in zip(contest.times, contest_rows(contest), strict=True)
+    ]
+    title = f"all-reduce of {format_size(contest.nbytes)} on {contest.sites} sites of {contest.network}"
+    rounds = len(contest.times[0].seconds)
+    subtitle = f"{contest.backend}, median of {rounds}; line: no plan over TCP can be faster; in brackets: share of it"
+    return contest_figure(title, subtitle, entries, contest.limit_s)
