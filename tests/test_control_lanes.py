@@ -127,3 +127,35 @@ def test_start_says_how_far_each_member_is_behind() -> None:
     told = ready(controller, "c", STEP, 1)
     start = messages(told, m.Start)[0][1]
     assert start.members == ("b", "c") and start.staleness == (0, 3)  # type: ignore[union-attr]
+
+
+def test_racks_are_detected_where_the_network_names_none() -> None:
+    """DS-Sync's topologyDetect: near and far, from latencies."""
+    near = np.kron(np.eye(2), np.ones((2, 2)))
+    latency_s = np.where(near, 0.001, 0.04) * (1 - np.eye(4))
+    network = Network("two racks", [Site(n) for n in "abcd"], 1e8 * (1 - np.eye(4)), latency_s)
+    controller = Controller(ControlOptions(4, network, planner="ring", policy="shuffle"), 0.0)
+    for rank, worker in enumerate("abcd"):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    groups = {members for worker in "abcd" for _, members in started(ready(controller, worker, STEP, 1))}
+    assert groups == {("a", "c")}, "b and d, at home alone in their racks, go on; a and c represent them"
+
+
+def test_the_policy_hears_of_rates_that_were_measured() -> None:
+    options = ControlOptions(4, MESH, planner="ring", policy="selective", policy_options={"p": 2, "full_every": 0})
+    controller = Controller(options, 0.0)
+    for rank, worker in enumerate("abcd"):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    ready(controller, "b", STEP, 1)
+    policy = controller._schedule.lanes[STEP].policy  # type: ignore[union-attr]
+    assert policy.bandwidth.of("a") == 1e8  # type: ignore[union-attr]
+    ready(controller, "c", STEP, 1)
+    finish(controller, 0, "bc")
+    for now_s in (1.5, 2.0, 2.5, 3.0, 3.5, 4.0):
+        for peer in "bcd":
+            controller.received("a", m.Measured(peer, 1e7, full=True), now_s)
+            controller.received(peer, m.Measured("a", 1e7, full=True), now_s)
+    controller.tick(10.0)
+    assert policy.bandwidth.of("a") < 4e7 < policy.bandwidth.of("b")  # type: ignore[union-attr]

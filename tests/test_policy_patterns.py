@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tradewind.errors import InternalError
+from tradewind.errors import InternalError, UnknownName
 from tradewind.network import Network, Site
 from tradewind.policy import make_policy, patterns
 from tradewind.policy.actions import StartRound
@@ -257,3 +257,14 @@ def test_hierarchical_representatives_carry_the_average_home() -> None:
     run.step()
     assert [(action.members, action.scope) for action in run.step()] == [(("r0w0", "r1w0"), "representatives")]
     assert 0 < run.policy.pattern.mixing < 1
+
+
+def test_racks_can_be_said_instead_of_the_networks() -> None:
+    network = Network("flat", [Site(n) for n in "abcd"], 1e8 * (1 - np.eye(4)))
+    policy = make_policy("shuffle", network, "abcd", zones={"a": "x", "b": "y", "c": "x", "d": "y"})
+    homes = {g.members for step in policy.pattern.steps for g in step if g.scope == "rack"}  # type: ignore[attr-defined]
+    across = {g.members for step in policy.pattern.steps for g in step if len(g.members) == 2}  # type: ignore[attr-defined]
+    assert all(len({"x" if name in "ac" else "y" for name in home}) == 1 for home in homes)
+    assert all(len({"x" if name in "ac" else "y" for name in pair}) == 2 for pair in across)
+    with pytest.raises(UnknownName):
+        make_policy("shuffle", network, "abcd", zones={"nobody": "x"})

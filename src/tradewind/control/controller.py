@@ -140,6 +140,8 @@ class Controller:
             self._schedule.tick(self._now_s)
         if self._updating is not None:
             self._members.want(self._updating.tick(self._now_s))
+            if self._schedule is not None:
+                self._schedule.network_measured(self._now_s)
             self._tell(self._updating.explorations(self._now_s))
 
     def _tell(self, told: Iterable[tuple[str, m.Message]]) -> None:

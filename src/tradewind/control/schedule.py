@@ -17,16 +17,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+import numpy as np
+
 from tradewind.control.lanes import Lane, Step, disagreement, waiting_for_everybody
 from tradewind.control.membership import Membership
 from tradewind.control.options import STRICT_POLICY, ControlOptions
 from tradewind.control.rounds import Round, Rounds
 from tradewind.errors import ImpossibleProblem, InternalError, TradewindError
+from tradewind.network import Matrix
+from tradewind.planning.zones import with_zones
 from tradewind.policy import actions as do
 from tradewind.policy import events as on
 from tradewind.policy import make_policy
 from tradewind.wire import messages as m
 from tradewind.wire.messages import POLICY_LANE
+
+WORTH_TELLING = 0.05
+"""Policies hear of links that have changed by more than this share."""
 
 
 class RunOver(Exception):
@@ -51,6 +58,9 @@ class Schedule:
         self._counted_ready: set[str] = set()
         """Whose next step the policy takes to be there already."""
         self._events: deque[tuple[int, on.Event]] = deque()
+        self._told_bps: Matrix | None = None
+        """What the policy knows about links."""
+        self._told_snapshots = 0
         self._now_s = 0.0
 
     # --- what happens ------------------------------------------------------------------------------------------
@@ -109,6 +119,20 @@ class Schedule:
                 self._tell(number, on.LinkMeasured(src, dst, rate) if rate else on.LinkLost(src, dst))
         self._settle()
 
+    def network_measured(self, now_s: float) -> None:
+        """If plans are made with other rates by now, the policy, which may group workers by them, hears of those."""
+        view, told_bps = self.rounds.plans.view, self._told_bps
+        if told_bps is None or view.snapshots == self._told_snapshots:
+            return
+        self._now_s = now_s
+        network = view.whole
+        self._told_bps, self._told_snapshots = network.bandwidth_bps, view.snapshots
+        changed = np.argwhere(np.abs(network.bandwidth_bps - told_bps) > WORTH_TELLING * told_bps)
+        for i, j in changed.tolist():
+            rate = float(network.bandwidth_bps[i, j])
+            self._tell(POLICY_LANE, on.LinkMeasured(network.names[i], network.names[j], rate))
+        self._settle()
+
     def committed(self, round_: Round, now_s: float) -> None:
         """A round's members hold its result."""
         self._now_s = now_s
@@ -151,6 +175,9 @@ class Schedule:
                 name, given = STRICT_POLICY, {}
             network, workers = self.rounds.plans.view.whole, self.members.joined
             policy = None
+            if number == POLICY_LANE:
+                self._told_bps, self._told_snapshots = network.bandwidth_bps, self.rounds.plans.view.snapshots
+                network = network if any(site.zone for site in network.sites) else with_zones(network)
             if number <= POLICY_LANE:
                 policy = make_policy(name, network, workers, self.options.seed, now_s=self._now_s, **given)
             self.lanes[number] = Lane(policy)

@@ -42,6 +42,8 @@ class NetworkView:
         self._cut: set[frozenset[str]] = set()
         self.generation = 0
         """Grows when plans must be made anew."""
+        self.snapshots = 0
+        """How often what was measured has been taken to plan with."""
 
     @property
     def network(self) -> Network:
@@ -56,8 +58,9 @@ class NetworkView:
 
     @property
     def whole(self) -> Network:
-        """Every site that was given, whether it is there or not."""
-        return self._given
+        """Every site that was given, whether it is there or not, and its links as they were last planned with."""
+        given = self._given
+        return Network(given.name, given.sites, self._planned_bps, self._planned_latency_s, given.loss, given.trunks)
 
     def set_present(self, sites: Iterable[str]) -> None:
         """Who is there now; plans leave the others out."""
@@ -147,6 +150,7 @@ class NetworkView:
 
     def take(self) -> None:
         """Plan with what is known now."""
+        self.snapshots += 1
         seen = self.seen
         self._planned_bps, self._planned_latency_s = seen.bandwidth_bps, seen.latency_s
         if self.is_useful:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tradewind.errors import BadOption
 from tradewind.network import Network
@@ -28,6 +29,8 @@ class ShuffleOptions:
     """How many rounds of a worker or rack must all be slow; at least one more than the largest rack has workers."""
     adjust_every: int = 100
     """Steps between adjustments (III-A: 100); 0: groups stay as the racks say."""
+    zones: Mapping[str, str] | None = None
+    """Which rack each worker is in; None: as the network says."""
 
     def __post_init__(self) -> None:
         for name, value, fits, rule in (
@@ -51,12 +54,12 @@ class Shuffle(Follower):
     def __init__(
         self, network: Network, workers: tuple[str, ...], options: ShuffleOptions, *, seed: int, now_s: float
     ) -> None:
-        super().__init__(network, workers, seed=seed, now_s=now_s)
+        super().__init__(_zoned(network, options.zones), workers, seed=seed, now_s=now_s)
         self.options = options
         self.slow_racks: frozenset[str] = frozenset()
         self.slow_workers: frozenset[str] = frozenset()
         # Within as many rounds everybody has been away once, and so has whoever slowed the others at home.
-        largest = max((len(rack) for rack in racks_of(network, workers).values()), default=1)
+        largest = max((len(rack) for rack in racks_of(self.network, workers).values()), default=1)
         window = max(options.window, largest + 1)
         self._uplinks = ContentionSense(options.contended, window)
         self._workers = ContentionSense(options.contended, window)
@@ -112,3 +115,13 @@ class Shuffle(Follower):
         """The place in the pattern, and what is contended."""
         slow = ", ".join(sorted(self.slow_racks | self.slow_workers))
         return super().note() + (f"; contended: {slow}" if slow else "")
+
+
+def _zoned(network: Network, zones: Mapping[str, str] | None) -> Network:
+    """The network with these zones and no others; trunks are between its own and mean nothing then."""
+    if zones is None:
+        return network
+    for name in zones:
+        network.site(name)
+    sites = [replace(site, zone=zones.get(site.name)) for site in network.sites]
+    return Network(network.name, sites, network.bandwidth_bps, network.latency_s, network.loss)
