@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed as dist
-
 BACKEND = "tradewind"
 
 
 def register() -> None:
-    """Register the backend; harmless to repeat."""
+    """Register the backend; harmless to repeat.
+
+    PyTorch is imported here and not above: whoever imports us first makes PyTorch look for `register` while we wait.
+    """
+    import torch.distributed as dist
+
     if dist.is_available() and BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
 
