@@ -14,7 +14,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any, Literal, Self, get_type_hints
 
 import msgspec
 
@@ -74,6 +74,8 @@ class Options:
     """The address that others are told to call, where it is not the one to listen on."""
     connections: int | None = None
     """TCP connections to each peer; by default as many as bandwidth x delay of the network asks for."""
+    inner: Literal["auto", "gloo"] = "auto"
+    """Who does everything but all-reduce for CUDA tensors of a PyTorch group: auto (NCCL where it is there) or gloo."""
     log: str = "warning"
     """How much a run says: debug, info (the network, the plan and why, in the end what limited it), warning, error."""
 

@@ -55,6 +55,7 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
         made.timeout,
         made.group_id,
         lambda depth: connect_group(place, resolved, depth),
+        with_nccl=resolved.inner == "auto",
     )
     _groups.add(group)
     return group

@@ -29,7 +29,14 @@ class TradewindGroup(ProcessGroup):
     """One rank's end of a group."""
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, name: str, connect: Callable[[int], Group]
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        name: str,
+        connect: Callable[[int], Group],
+        with_nccl: bool = True,
     ) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._timeout = rank, size, timeout
@@ -38,7 +45,7 @@ class TradewindGroup(ProcessGroup):
         self._channels_lock = threading.Lock()
         self._coalesced: list[ReduceWork] | None = None
         self._inner = inner = ProcessGroup(store, rank, size)
-        for device, kind, backend in _inner_backends(store, rank, size, timeout):
+        for device, kind, backend in _inner_backends(store, rank, size, timeout, with_nccl):
             for group in (inner, self):
                 group._register_backend(device, kind, backend)
                 group._set_default_backend(kind)
@@ -182,15 +189,20 @@ for _name in DELEGATED:
         setattr(TradewindGroup, _name, _delegate(_name))
 
 
-def _inner_backends(store: Any, rank: int, size: int, timeout: timedelta) -> list[tuple[Any, Any, Any]]:
-    """Gloo for the host, and NCCL for CUDA where both are there; devices, kinds and backends."""
+def _inner_backends(
+    store: Any, rank: int, size: int, timeout: timedelta, with_nccl: bool
+) -> list[tuple[Any, Any, Any]]:
+    """Gloo for the host, NCCL or Gloo for CUDA where that is there: devices, kinds and backends, the default last."""
     gloo = ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
     gloo._set_sequence_number_for_group()
+    kinds = ProcessGroup.BackendType
     found: list[tuple[Any, Any, Any]] = []
-    if torch.cuda.is_available() and dist.is_nccl_available():
+    if torch.cuda.is_available() and with_nccl and dist.is_nccl_available():
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         nccl = dist.ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
-        found.append((torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl))
-    found.append((torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo))
+        found.append((torch.device("cuda"), kinds.NCCL, nccl))
+    elif torch.cuda.is_available():
+        found.append((torch.device("cuda"), kinds.GLOO, gloo))
+    found.append((torch.device("cpu"), kinds.GLOO, gloo))
     return found
