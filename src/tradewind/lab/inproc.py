@@ -23,7 +23,7 @@ from tradewind.runtime.addresses import LOOPBACK, listen_on
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.shaping import ShapedNetwork
 
-CARRIED_BPS = 1e9
+CARRIED_BPS = 4e8
 """What one process is trusted to carry, over all links; measured to leave room on two cores."""
 
 T = TypeVar("T")

@@ -95,25 +95,33 @@ class ShapedSender:
 
     def __init__(self, shape: ShapedNetwork, src: str, dst: str, sock: socket.socket) -> None:
         self._shape, self._src, self._dst, self._sock = shape, src, dst, sock
-        self._line: queue.SimpleQueue[tuple[float, bytes, bytes]] = queue.SimpleQueue()
+        self._line: queue.SimpleQueue[tuple[float, bytes, bytes]] | None = None
+        """Of frames that have left and not arrived: made with the first that takes its time."""
         self._broken: OSError | None = None
-        threading.Thread(target=self._deliver, name=f"tradewind-delay-{src}-{dst}", daemon=True).start()
 
     def send(self, head: bytes, body: memoryview) -> None:
         """Returns when the frame has left; raises what went wrong with an earlier one."""
         if self._broken is not None:
             raise self._broken
         leaves_s, arrives_s = self._shape.reserve(self._src, self._dst, HEADER_BYTES + len(body))
-        self._line.put((arrives_s, head, bytes(body)))
+        if self._line is None and arrives_s > leaves_s:
+            self._line = queue.SimpleQueue()
+            name = f"tradewind-delay-{self._src}-{self._dst}"
+            threading.Thread(target=self._deliver, args=(self._line,), name=name, daemon=True).start()
+        if self._line is not None:
+            self._line.put((arrives_s, head, bytes(body)))
         _sleep_until(leaves_s)
+        if self._line is None:
+            send_all(self._sock, [head, body] if len(body) else [head])
 
     def close(self) -> None:
         """End the delay line."""
-        self._line.put((0.0, b"", b""))
+        if self._line is not None:
+            self._line.put((0.0, b"", b""))
 
-    def _deliver(self) -> None:
+    def _deliver(self, line: queue.SimpleQueue[tuple[float, bytes, bytes]]) -> None:
         try:
-            while (frame := self._line.get())[1]:
+            while (frame := line.get())[1]:
                 arrives_s, head, body = frame
                 _sleep_until(arrives_s)
                 send_all(self._sock, [head, memoryview(body)] if body else [head])
