@@ -21,7 +21,7 @@ from tradewind.errors import BadPlan
 from tradewind.planning.plan import Plan, Route, Shard, split_points
 from tradewind.wire.frames import MAX_CHUNK_BYTES, MAX_PATH_SITES, Phase
 
-KEPT_BYTES = 48 * 2**20
+KEPT_BYTES = 40 * 2**20
 """What a site keeps of a round beside its arrays, at most: see the windows above."""
 MIN_CHUNK_BYTES = 4096
 """Chunks are not cut below this to fit the window: a plan with more flows than fit keeps more."""
