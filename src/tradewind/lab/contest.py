@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tradewind.control.awareness import Awareness
 from tradewind.errors import BadOption, InternalError
 from tradewind.lab.site import BIND_VARIABLE, Place
 
@@ -43,10 +44,10 @@ class System(Protocol):
 
 
 class TradewindSystem:
-    """Our runtime with one planner."""
+    """Our runtime with one planner. The network is known, so the plan stays as it is: nothing is measured meanwhile."""
 
     def __init__(self, place: Place, planner: str, group: int) -> None:
-        self.group = place.connect(group, planner=planner)
+        self.group = place.connect(group, planner=planner, awareness=Awareness(measure=False))
 
     def prepare(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
         """Nothing: the first round has planned and connected."""
