@@ -256,3 +256,31 @@ def test_sixteen_bit_models_are_averaged_and_bits_survive_the_broadcast() -> Non
         return model.weight.float().unique().tolist()
 
     assert run_ranks(2, body) == [[1.5], [1.5]]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_others_train_on_when_a_worker_is_lost(overlap: bool) -> None:
+    gone = threading.Event()
+
+    def body(group: Group) -> Any:
+        model = network()
+        optimizer = sgd(model)
+        sync = Synchronizer(model, "partial", group=group, optimizer=optimizer, overlap=overlap, bucket_bytes=64)
+        if group.rank == 3:
+            train(model, optimizer, sync, 3, range(3), ours=not overlap)
+            group.close()  # as if its process had died
+            gone.set()
+            return None
+        train(model, optimizer, sync, group.rank, range(4), ours=not overlap)
+        assert gone.wait(30)
+        train(model, optimizer, sync, group.rank, range(4, 10), ours=not overlap)
+        sync.finish()
+        last = sync.last
+        group.close()
+        return flat(model), last
+
+    each = [{} for _ in range(4)]  # no barrier at the end: somebody is missing
+    answers = run_ranks(4, body, each, policy="partial", policy_options={"p": 2})
+    finals = [final for final, _ in answers[:3]]
+    assert all(np.array_equal(final, finals[0]) for final in finals)
+    assert not any("rank3" in last.contributors for _, last in answers[:3])
