@@ -19,8 +19,8 @@ from tradewind.lab.site import Place
 from tradewind.network import Network, Site
 
 LAYERS, WIDTH, FORWARD_S = 8, 400, 0.015
-STEPS = 8
-RATES_BPS = (100e6, 50e6, 25e6)
+STEPS = 7
+RATES_BPS = (200e6, 100e6, 50e6)
 WAYS = ("alone", "after the step", "overlapped")
 
 

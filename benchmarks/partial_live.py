@@ -7,6 +7,7 @@ simulator (chunked execution) and the planner predict for it and the limit that 
 
 from __future__ import annotations
 
+import os
 import statistics
 from typing import Any, TextIO
 
@@ -28,7 +29,8 @@ CASES = (("opr", 1.0), ("scatter", 1.0), ("scatter-pipelined", 1.0), ("relay", 1
 def run(out: TextIO) -> None:
     """Measure all planners, and write one table."""
     mesh = load_network("mesh", n=SITES)
-    out.write(f"{NBYTES / 1e6:g} MB, median of {ROUNDS} rounds after a first one.\n\n")
+    load = f"Load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
+    out.write(f"{load} {NBYTES / 1e6:g} MB, median of {ROUNDS} rounds after a first one.\n\n")
     out.write("| planner | rates x | measured | simulated | ratio | predicted | ratio | limit | of the limit |\n")
     out.write("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
     for planner, scale in CASES:

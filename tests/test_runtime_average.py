@@ -70,6 +70,18 @@ def test_parts_of_a_step_have_the_same_members() -> None:
         assert all(len(members) == 1 for members in steps)
 
 
+def test_steps_may_be_asked_for_ahead_and_run_one_after_the_other() -> None:
+    def body(group: Group) -> Any:
+        sizes = (1, 500_000)  # the first part of a step ends long before the second
+        asked = [
+            [group.average_async(np.full(n, float(step)), part=k, parts=2) for k, n in enumerate(sizes)]
+            for step in range(4)
+        ]
+        return [[float(handle.wait()[0]) for handle in step] for step in asked]
+
+    assert run_ranks(2, body) == [[[float(step)] * 2 for step in range(4)]] * 2
+
+
 def test_a_part_twice_or_out_of_range_is_refused_whole() -> None:
     def body(group: Group) -> Any:
         first = group.average_async(np.ones(1), part=1, parts=2)

@@ -155,9 +155,12 @@ def test_the_outer_step_is_nesterovs_on_the_average_of_the_ways_gone(policy: str
                 local.append(flat(model))
             if sync.step():
                 anchors.append(flat(model))
-        return anchors, local
+        momenta = np.concatenate([momentum.numpy() for momentum in sync.state_dict()["outer"]["momenta"]])
+        return anchors, local, momenta
 
-    (anchors, local), (others, other_local) = run_ranks(2, body, **({} if policy == "bsp" else PARTIAL))
+    (anchors, local, momenta), (others, other_local, other_momenta) = run_ranks(
+        2, body, **({} if policy == "bsp" else PARTIAL)
+    )
     parameter = nn.Parameter(torch.from_numpy(anchors[0].copy()))
     reference = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
     for k in range(3):
@@ -165,6 +168,7 @@ def test_the_outer_step_is_nesterovs_on_the_average_of_the_ways_gone(policy: str
         parameter.grad = torch.from_numpy(anchors[k] - (local[k] + other_local[k]) / 2)
         reference.step()
         assert np.allclose(anchors[k + 1], parameter.detach().numpy(), atol=1e-5)
+    assert np.array_equal(momenta, other_momenta)
 
 
 def test_the_ensemble_is_the_average_of_the_workers_moving_averages() -> None:
