@@ -21,7 +21,7 @@ from tradewind.runtime.group import Group
 from tradewind.torch.channel import Channel
 from tradewind.torch.futures import callback_depth
 from tradewind.torch.registration import BACKEND
-from tradewind.torch.tensors import Staged, check_mean, is_ours, operation_of, pack
+from tradewind.torch.tensors import Staged, is_ours, operation_of, pack
 from tradewind.torch.work import ReduceWork
 
 
@@ -69,13 +69,13 @@ class TradewindGroup(ProcessGroup):
         op = operation_of(opts.reduceOp)
         if op is None or not all(is_ours(tensor) for tensor in tensors):
             return None
-        if op == "mean":
-            for tensor in tensors:
-                check_mean(tensor)
         tensors = list(tensors)
+        divisor = 1
+        if op == "mean" and any(not tensor.dtype.is_floating_point for tensor in tensors):
+            op, divisor = "sum", self._size  # whole numbers are averaged as NCCL does it: the rest is cut off
         parts: list[Staged] = pack(tensors) if self._size > 1 else []
         channel = self._channel(callback_depth())
-        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer)
+        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer, divisor)
         channel.submit(work, parts, op)
         if self._coalesced is not None:
             self._coalesced.append(work)

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch.distributed import ReduceOp
 
-from tradewind.errors import BadArray
-
 OPERATIONS = {
     ReduceOp.SUM: "sum",
     ReduceOp.AVG: "mean",
@@ -43,14 +41,6 @@ def operation_of(reduce_op: Any) -> str | None:
 def is_ours(tensor: torch.Tensor) -> bool:
     """Whether the runtime can reduce it."""
     return tensor.layout is torch.strided and tensor.dtype in DTYPES and tensor.device.type in ("cpu", "cuda")
-
-
-def check_mean(tensor: torch.Tensor) -> None:
-    """Refuse what has no mean, and say what to do."""
-    if not tensor.dtype.is_floating_point:
-        raise BadArray(
-            f"ReduceOp.AVG of {tensor.dtype} is not a whole number. Use ReduceOp.SUM, or convert to float32."
-        )
 
 
 def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -26,19 +26,26 @@ class ReduceWork(Work):
     """An all-reduce that is under way; its tensors are reduced in place."""
 
     def __init__(
-        self, tensors: list[torch.Tensor], parts: list[Staged], timeout_s: float, completer: Completer
+        self,
+        tensors: list[torch.Tensor],
+        parts: list[Staged],
+        timeout_s: float,
+        completer: Completer,
+        divisor: int = 1,
     ) -> None:
         super().__init__()
         self._tensors, self._parts, self._timeout_s, self._completer = tensors, parts, timeout_s, completer
         self._device = parts[0].device if parts else None
+        self._divisor = divisor
+        """What the result is divided by when it is there."""
         self._open = len(parts)
         self._changed = threading.Condition()
         self._error: TradewindError | None = None
         self._delivered = False
         self._event: Any = None
         self._future: OrderedFuture | None = None
-        if not all(part.is_direct for part in parts):
-            self.get_future()  # somebody has to copy the result, even if nobody waits
+        if divisor > 1 or not all(part.is_direct for part in parts):
+            self.get_future()  # somebody has to copy or divide the result, even if nobody waits
 
     def part_ended(self, error: TradewindError | None) -> None:
         """One of the parts is reduced, or lost; for the channel."""
@@ -116,6 +123,10 @@ class ReduceWork(Work):
                 with self._on_copy_stream() as stream:
                     for part in self._parts:
                         part.deliver()
+                    if self._divisor > 1:
+                        for tensor in self._tensors:
+                            whole = None if tensor.dtype.is_floating_point else "trunc"
+                            tensor.detach().div_(self._divisor, rounding_mode=whole)
                     if stream is not None:
                         self._event = stream.record_event()
 
