@@ -79,6 +79,17 @@ def test_a_late_reader_does_no_harm() -> None:
     assert all(s.bandwidth_bps == pytest.approx(8 * 64 * 1024 / 0.01, rel=0.05) for s in full)
 
 
+def test_a_reader_that_is_late_for_a_whole_burst_does_not_make_the_link_faster() -> None:
+    """All five come at once after a stall, but it took the sender 10 ms for each."""
+    frames = []
+    for k in range(100):
+        burst, place = divmod(k, 5)
+        sent_us = round(1e6 * (5 * burst + 1 + 0.01 * place))
+        frames.append((5 * burst + 1.5 + 1e-4 * place, chunk(follows=place > 0, sent_us=sent_us)))
+    full = [s for s in feed(meter(), frames) if s.full]
+    assert full and all(s.bandwidth_bps <= 8 * 64 * 1024 / 0.01 * 1.001 for s in full)
+
+
 def test_reports_are_few_and_rest_on_enough_chunks() -> None:
     frames = [(0.001 * k, chunk()) for k in range(4000)]
     samples = feed(meter(report_s=0.5, chunks=4), frames)

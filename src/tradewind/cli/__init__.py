@@ -26,6 +26,7 @@ from tradewind.cli import (
     networks,
     plan,
     planners,
+    probe,
     reproduce,
     simulate,
     timeline,
@@ -57,6 +58,7 @@ for _name, _module in (
     ("reproduce", reproduce),
     ("config", config),
     ("controller", controller),
+    ("probe", probe),
     ("bench", bench),
     ("demo", demo),
 ):

@@ -34,8 +34,10 @@ class Awareness:
     """Size of the chunks that explore and probe."""
     probe_chunks: int = 4
     """How many a measurement rests on at least (PROBE_CHUNK_NUM)."""
-    auxiliary: bool = False
-    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH)."""
+    chunk_bytes: int | None = None
+    """Size of the chunks that arrays are cut into (CHUNK_SIZE); None: as the planner says."""
+    auxiliary: bool | None = None
+    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH); None: with NetStorm's planner, fapt."""
     primary_busy_bound: int = 2
     """How many chunks must be waiting for a link before one takes another path (PRIMARY_BUSY_BOUND)."""
     auxiliary_queue_length: int = 1
@@ -54,6 +56,7 @@ class Awareness:
             ("explore_share", self.explore_share, 0 <= self.explore_share <= 0.5, "between 0 and 0.5"),
             ("probe_s", self.probe_s, 0 < self.probe_s < 1e4, "a number of seconds above zero"),
             ("probe_chunk_bytes", self.probe_chunk_bytes, 1024 <= self.probe_chunk_bytes <= 2**22, "1 KiB to 4 MiB"),
+            ("chunk_bytes", self.chunk_bytes, 1024 <= (self.chunk_bytes or 1024) <= 2**23, "1 KiB to 8 MiB"),
             ("probe_chunks", self.probe_chunks, 2 <= self.probe_chunks <= 4096, "2 to 4096"),
             ("primary_busy_bound", self.primary_busy_bound, self.primary_busy_bound >= 1, "at least 1"),
             ("auxiliary_queue_length", self.auxiliary_queue_length, self.auxiliary_queue_length >= 1, "at least 1"),

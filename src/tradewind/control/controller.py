@@ -227,13 +227,15 @@ class Controller:
             known = unknown_network(by_rank) if options.network is None else options.network
             view = NetworkView(known, is_guess=options.network is None)
             view.set_present(joined)
-            plans = self._plans = Plans(view, options.planner, dict(options.planner_options), options.plan)
+            plans = self._plans = Plans(
+                view, options.planner, dict(options.planner_options), options.plan, options.awareness.chunk_bytes
+            )
         except TradewindError as error:
             raise RunOver(str(error)) from error
         self._rounds = Rounds(self._members, plans)
-        self._rounds.detoured = options.awareness.auxiliary
         self._schedule = Schedule(options, self._members, self._rounds)
         self._updating = Updating(plans, options.awareness, self._now_s)
+        self._rounds.detoured = self._updating.uses_detours
         self._send_roster(0)
         self._tell(self._updating.begin(self._now_s))
 

@@ -21,6 +21,8 @@ MEMORY_S = 2.0
 """An estimate so old counts for a third of what it did."""
 JUMP = 0.25
 """Two measurements in a row that are off by more, on the same side, replace the estimate."""
+FRESH_S = 1.0
+"""A link that was measured so long ago is measured all the time."""
 RECENT_S = 2.0
 SHARED_FULL = 0.9
 """A shared capacity that carries this much of what it can is what slows its links."""
@@ -80,8 +82,8 @@ class LinkEstimates:
         else:
             weight = 1.0 - math.exp(-max(0.1, now_s - float(self.measured_s[i, j])) / MEMORY_S)
         self._off[i, j] = off if abs(off) > JUMP and not again else 0.0
-        if self._off[i, j] and self.count[i, j]:
-            weight = min(weight, 0.3)  # one far off may be noise: wait for the next
+        if self._off[i, j] and self.count[i, j] and now_s - float(self.measured_s[i, j]) < FRESH_S:
+            weight = min(weight, 0.3)  # one far off may be noise, where the next one is not far
         self.bandwidth_bps[i, j] = old + weight * (bandwidth_bps - old)
         self._spread[i, j] += 0.3 * (abs(off) - self._spread[i, j]) if self.count[i, j] else 0.0
         self.count[i, j] += 1

@@ -43,12 +43,13 @@ class PlanWanted:
     current: Plan
     """What is used now: a new plan that is not better is not worth a change."""
     fast: bool = False
+    chunk_bytes: int | None = None
 
     def make(self) -> PlanMade:
         """Do the work."""
         members, nbytes = self.key[0], self.key[1]
         try:
-            plan = finished_plan(self.planner, self.network, nbytes, members, self.options, self.fast)
+            plan = finished_plan(self.planner, self.network, nbytes, members, self.options, self.fast, self.chunk_bytes)
         except TradewindError as error:
             return PlanMade(self.key, None, 0.0, str(error))
         before_s, after_s = cost(self.current, self.network).seconds, cost(plan, self.network).seconds
@@ -71,7 +72,12 @@ class Plans:
     """Plans by members, size, planner and the network they were made for."""
 
     def __init__(
-        self, view: NetworkView, planner: str | None, options: dict[str, Any], given: Plan | None = None
+        self,
+        view: NetworkView,
+        planner: str | None,
+        options: dict[str, Any],
+        given: Plan | None = None,
+        chunk_bytes: int | None = None,
     ) -> None:
         self.view = view
         self.by_version: dict[int, Plan] = {}
@@ -80,7 +86,7 @@ class Plans:
         self.last_used: int | None = None
         """The version of the plan that the last large round has started with."""
         self._newest = 0
-        self._planner, self._options, self._given = planner, options, given
+        self.planner, self._options, self._given, self._chunk_bytes = planner, options, given, chunk_bytes
         self._version: dict[Key, int] = {}
         self._broadcasts: dict[tuple[int, str], int] = {}
         """By the version that they were made from and the source."""
@@ -144,7 +150,9 @@ class Plans:
             if generation == self.view.generation and size >= MIN_UPDATED_BYTES:
                 planner, options = self._planner_for(hint, size)
                 current = self.by_version[self._version[key]]
-                found.append(PlanWanted(key, self.view.network, planner, options, current, self.view.is_guess))
+                found.append(
+                    PlanWanted(key, self.view.network, planner, options, current, self.view.is_guess, self._chunk_bytes)
+                )
         return found
 
     def adopt(self, key: Key, plan: Plan) -> int:
@@ -163,8 +171,8 @@ class Plans:
         contribution has to wait in memory for its turn, and what is passed on is still in the cache.
         """
         unknown = "multi-star" if nbytes < RING_BYTES else "ring"
-        chosen = hint or self._planner or (unknown if self.view.is_guess else "optimal")
-        return chosen, self._options if hint in ("", self._planner) else {}
+        chosen = hint or self.planner or (unknown if self.view.is_guess else "optimal")
+        return chosen, self._options if hint in ("", self.planner) else {}
 
     def _make(self, members: tuple[str, ...], nbytes: int, hint: str | None) -> Plan:
         if self._given is not None:
@@ -175,15 +183,26 @@ class Plans:
                 )
             return self._given
         planner, options = self._planner_for(hint or "", nbytes)
-        return finished_plan(planner, self.view.network, nbytes, members, options, self.view.is_guess)
+        return finished_plan(
+            planner, self.view.network, nbytes, members, options, self.view.is_guess, self._chunk_bytes
+        )
 
 
 def finished_plan(
-    planner: str, network: Network, nbytes: int, members: tuple[str, ...], options: dict[str, Any], fast: bool
+    planner: str,
+    network: Network,
+    nbytes: int,
+    members: tuple[str, ...],
+    options: dict[str, Any],
+    fast: bool,
+    chunk_bytes: int | None = None,
 ) -> Plan:
-    """A planner's plan as workers get it."""
+    """A planner's plan as workers get it; `chunk_bytes` is the size of chunks that somebody asked for."""
     plan = make_plan(planner, network, nbytes, members, **options)
-    shards = tuple(_with_chunks(shard, nbytes, fast) for shard in plan.shards)
+    shards = tuple(
+        _with_chunks(shard, nbytes, fast) if chunk_bytes is None else replace(shard, chunk_bytes=chunk_bytes)
+        for shard in plan.shards
+    )
     return replace(plan, shards=shards, predicted=None)
 
 

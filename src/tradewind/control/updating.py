@@ -55,6 +55,7 @@ class Updating:
         self.options = options
         self.updates: list[Update] = []
         """The last hundred."""
+        self.uses_detours = plans.planner == "fapt" if options.auxiliary is None else options.auxiliary
         self._plans = plans
         self._updated_s = now_s
         self._check_s = float("inf")
@@ -167,7 +168,7 @@ class Updating:
     def detours(self) -> list[Told]:
         """Auxiliary paths that have changed, and whose they are."""
         newest = self._plans.last_used
-        if not self.options.auxiliary or newest is None or newest == self._detoured:
+        if not self.uses_detours or newest is None or newest == self._detoured:
             return []
         self._detoured = newest
         options = self.options

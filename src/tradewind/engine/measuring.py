@@ -3,8 +3,10 @@
 Theory of operation. The receiver looks at its own clock only. A frame that `follows` was waiting while the frame before
 it was sent on the same connection, so the time between the two arrivals is the time that the link needed for it.
 Bytes of such frames over the time of such gaps is the link's rate: idle gaps, slow senders and latency are not in it.
-Sums are divided, not ratios averaged, so that a reader that wakes up late does no harm: what one gap gains the
-next one loses. Small frames say more about processors than about links and are left out.
+Sums are divided, not ratios averaged, so that a reader that wakes up late does little harm: what one gap gains the
+next one loses. Where it was late for a whole burst, the time that the sender needed for the same frames is longer, and
+the longer one counts: nothing arrives faster than it was sent. Small frames say more about processors than about links
+and are left out.
 
 A link that is never kept busy shows no rate. What it did carry in a while is then reported as such: it can do at
 least that.
@@ -33,6 +35,8 @@ STALE_S = 10.0
 SMALL_FRAME_BYTES = 2048
 """Takes no time worth speaking of: its delay is latency."""
 CLOCK_SAMPLES = 16
+LONGEST_SENDING_US = 60_000_000
+"""Of one frame: more is a clock that was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,8 @@ class _Seen:
     full_bytes: int = 0
     full_chunks: int = 0
     busy_s: float = 0.0
+    sending_s: float = 0.0
+    """What the sender needed for the same frames, by its clock."""
     ratios_bps: list[float] = field(default_factory=list)
     latency_s: float | None = None
 
@@ -128,7 +134,8 @@ class LinkMeter:
 
     def __init__(self, options: MeasuringOptions, clock: ClockOffset) -> None:
         self.options, self._clock = options, clock
-        self._last_s: dict[Hashable, float] = {}
+        self._last: dict[Hashable, tuple[float, int]] = {}
+        """When the last frame came on each connection, and when it was sent."""
         self._covered_s = float("-inf")
         self._rate_bps: float | None = None
         self._seen: _Seen | None = None
@@ -139,13 +146,17 @@ class LinkMeter:
         seen = self._seen
         if seen is None:
             seen = self._seen = _Seen(now_s, -nbytes)  # the first one came before we looked at the clock
-        last_s = self._last_s.get(connection)
-        self._last_s[connection] = now_s
+        last = self._last.get(connection)
+        self._last[connection] = now_s, header.sent_us
         seen.nbytes += nbytes
-        if header.payload_bytes >= self.options.min_chunk_bytes and header.follows and last_s is not None:
+        if header.payload_bytes >= self.options.min_chunk_bytes and header.follows and last is not None:
+            last_s, last_us = last
             # Connections are busy at the same time: the time that any of them was counts once.
             seen.busy_s += max(0.0, now_s - max(last_s, self._covered_s))
             self._covered_s = now_s
+            between_us = (header.sent_us - last_us) % SENT_MODULUS_US
+            if last_us and header.sent_us and len(self._last) == 1 and between_us < LONGEST_SENDING_US:
+                seen.sending_s += between_us / 1e6
             seen.full_bytes += nbytes
             seen.full_chunks += 1
         self._note_delay(seen, header, nbytes, now_s)
@@ -172,7 +183,7 @@ class LinkMeter:
             rate_bps = _mean(seen.ratios_bps) if len(seen.ratios_bps) >= self.options.chunks else None
         else:
             enough = seen.full_chunks >= self.options.chunks and seen.busy_s > 0
-            rate_bps = 8.0 * seen.full_bytes / seen.busy_s if enough else None
+            rate_bps = 8.0 * seen.full_bytes / max(seen.busy_s, seen.sending_s) if enough else None
         if rate_bps is not None:
             self._rate_bps = rate_bps
             self._seen = _Seen(now_s)
@@ -182,7 +193,12 @@ class LinkMeter:
             sample = LinkSample(8.0 * seen.nbytes / elapsed_s, False, seen.full_chunks, seen.latency_s, train)
         kept = _Seen(now_s) if elapsed_s > STALE_S else seen  # a few gaps are worth keeping for the next report
         self._seen = _Seen(
-            now_s, 0, kept.full_bytes, kept.full_chunks, kept.busy_s, kept.ratios_bps[-self.options.chunks :]
+            now_s,
+            full_bytes=kept.full_bytes,
+            full_chunks=kept.full_chunks,
+            busy_s=kept.busy_s,
+            sending_s=kept.sending_s,
+            ratios_bps=kept.ratios_bps[-self.options.chunks :],
         )
         return sample
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, get_type_hints
 
 import msgspec
 
+from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.errors import BadOption, InputError, UnknownName
 from tradewind.network import Network
@@ -76,6 +77,24 @@ class Options:
     """TCP connections to each peer; by default as many as bandwidth x delay of the network asks for."""
     inner: Literal["auto", "gloo"] = "auto"
     """Who does everything but all-reduce for CUDA tensors of a PyTorch group: auto (NCCL where it is there) or gloo."""
+    awareness: bool = True
+    """Whether links are measured while running, and plans follow (docs/awareness.md)."""
+    update_time: float = 5.0
+    """Seconds after which plans are looked at again."""
+    significant_change: float = 0.2
+    """A link that changes by this share has its plans looked at at once."""
+    probe: bool = False
+    """Whether every link is measured before the first round."""
+    probe_chunk_size: int = 8192
+    """Bytes; smaller chunks say nothing about a link."""
+    probe_chunks: int = 4
+    """How many chunks a measurement rests on at least."""
+    auxiliary_paths: bool | None = None
+    """Whether chunks that would wait take other paths; by default with planner fapt only."""
+    roots: int | None = None
+    """How many roots planner fapt uses; by default every member."""
+    chunk_size: int | None = None
+    """Bytes of the chunks that arrays are cut into; by default as the planner says."""
     log: str = "warning"
     """How much a run says: debug, info (the network, the plan and why, in the end what limited it), warning, error."""
 
@@ -91,9 +110,12 @@ class Options:
         for name in setting_names():
             object.__setattr__(self, name, _converted(name, getattr(self, name)))
         Deadlines(self.deadline)
+        self.aware  # noqa: B018 - refuses what makes no sense
         if self.planner is not None:
             look_up_planner(self.planner)
         look_up_policy_options(self.policy, self.policy_options)
+        if self.roots is not None and self.planner != "fapt":
+            raise BadOption(f"roots={self.roots} is for planner fapt, not {self.planner or 'the default one'}.")
         if self.planner is not None and self.plan is not None:
             raise BadOption(
                 f"planner={self.planner!r} and plan={str(self.plan)!r} both say how bytes travel. Give one."
@@ -102,6 +124,25 @@ class Options:
             HostPort.parse(self.controller)
         if self.log not in LOG_LEVELS:
             raise UnknownName("log level", self.log, LOG_LEVELS)
+
+    @property
+    def chosen_planner_options(self) -> Mapping[str, Any]:
+        """The planner's options, roots included."""
+        return self.planner_options if self.roots is None else {**self.planner_options, "roots": self.roots}
+
+    @property
+    def aware(self) -> Awareness:
+        """What the run does about its network."""
+        return Awareness(
+            measure=self.awareness,
+            update_time_s=self.update_time,
+            significant_change=self.significant_change,
+            probe=self.probe,
+            min_chunk_bytes=self.probe_chunk_size,
+            probe_chunks=self.probe_chunks,
+            auxiliary=self.auxiliary_paths,
+            chunk_bytes=self.chunk_size,
+        )
 
 
 def setting_names() -> tuple[str, ...]:

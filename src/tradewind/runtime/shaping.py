@@ -98,9 +98,14 @@ class ShapedSender:
         self._line: queue.SimpleQueue[tuple[float, bytes, bytes]] | None = None
         """Of frames that have left and not arrived: made with the first that takes its time."""
         self._broken: OSError | None = None
+        self._left_s = 0.0
 
     def send(self, head: bytes, body: memoryview) -> None:
-        """Returns when the frame has left; raises what went wrong with an earlier one."""
+        """Returns when the frame has left; raises what went wrong with an earlier one.
+
+        Where there is a line, the frame before it is enough: one waits there, as in a socket's buffer, so that the link
+        does not idle when its sender's thread is late.
+        """
         if self._broken is not None:
             raise self._broken
         leaves_s, arrives_s = self._shape.reserve(self._src, self._dst, HEADER_BYTES + len(body))
@@ -110,8 +115,10 @@ class ShapedSender:
             threading.Thread(target=self._deliver, args=(self._line,), name=name, daemon=True).start()
         if self._line is not None:
             self._line.put((arrives_s, head, bytes(body)))
-        _sleep_until(leaves_s)
-        if self._line is None:
+            _sleep_until(self._left_s)
+            self._left_s = leaves_s
+        else:
+            _sleep_until(leaves_s)
             send_all(self._sock, [head, body] if len(body) else [head])
 
     def close(self) -> None:

@@ -62,6 +62,7 @@ def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
         "connections": options.connections,
         "patience_s": options.deadline,
         "straggler_s": place.timeout_s,
+        "awareness": options.aware,
     }
     if options.controller is not None and place.is_world and depth == 0:
         return connect(options.controller, place.rank, place.size, embed=False, **(given | {"run": "tradewind"}))
@@ -82,7 +83,7 @@ def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) 
             place.size,
             secret=secret,
             planner=options.planner,
-            planner_options=options.planner_options,
+            planner_options=options.chosen_planner_options,
             policy=options.policy,
             policy_options=options.policy_options,
             plan=options.plan if place.is_world else None,
