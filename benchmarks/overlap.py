@@ -20,7 +20,7 @@ from tradewind.network import Network, Site
 
 LAYERS, WIDTH, FORWARD_S = 8, 400, 0.015
 STEPS = 7
-RATES_BPS = (200e6, 100e6, 50e6)
+RATES_BPS = (100e6, 50e6)
 WAYS = ("alone", "after the step", "overlapped")
 
 
