@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from tradewind.control.options import Action, ControlOptions, Disconnect, Send
 from tradewind.control.plans import PlanWanted
+from tradewind.control.terms import majority, newest_roster
 from tradewind.wire import messages as m
 
 MOST_SITES = 65536
@@ -21,7 +22,7 @@ MOST_SITES = 65536
 class Membership:
     """All workers, and what is to be sent to them."""
 
-    def __init__(self, options: ControlOptions, now_s: float) -> None:
+    def __init__(self, options: ControlOptions, now_s: float, actions: list[Action] | None = None) -> None:
         self.options = options
         self.began_s = now_s
         self.begun = False
@@ -29,8 +30,13 @@ class Membership:
         self.joined: dict[str, m.Join] = {}
         self.numbers: dict[str, int] = {}
         """Of everybody who ever joined."""
+        self.term = 0
+        self._given = 0
+        """How many numbers."""
+        self._quorum_s: float | None = None
+        """Since when most of those who were in the run are there again."""
         self._heard_s: dict[str, float] = {}
-        self._actions: list[Action] = []
+        self._actions: list[Action] = actions or []
 
     # --- talking -----------------------------------------------------------------------------------------------
 
@@ -42,6 +48,11 @@ class Membership:
     def send_all(self, message: m.Message) -> None:
         """Send to everybody who is connected."""
         for worker in sorted(self._heard_s):
+            self.send(worker, message)
+
+    def tell(self, told: Iterable[tuple[str, m.Message]]) -> None:
+        """Send each of them what is meant for it."""
+        for worker, message in told:
             self.send(worker, message)
 
     def want(self, plans: Iterable[PlanWanted]) -> None:
@@ -84,26 +95,65 @@ class Membership:
         network, world = self.options.network, self.options.world
         if network is not None and worker not in network.index:
             return f"{worker!r} is not a site of network {network.name!r}."
-        if not self.begun and (message.rank >= world or any(message.rank == j.rank for j in self.joined.values())):
+        is_new = not self.begun and message.report is None and not self.reports
+        if is_new and (message.rank >= world or any(message.rank == j.rank for j in self.joined.values())):
             return f"rank {message.rank} is taken, or not below {world}."
-        if worker not in self.numbers and len(self.numbers) == MOST_SITES:
+        if worker not in self.numbers and self._given == MOST_SITES:
             return f"the run has seen {MOST_SITES} workers, and there are no numbers left."
         self.joined[worker] = message
         if self.begun:
-            self.numbers.setdefault(worker, len(self.numbers))
-        elif len(self.joined) == world:
-            self.begun = True
-            by_rank = sorted(self.joined, key=lambda name: self.joined[name].rank)
-            self.numbers = {name: number for number, name in enumerate(by_rank)}
+            self._number(worker)
         return None
 
-    def roster(self, floor: int) -> m.Roster:
+    @property
+    def reports(self) -> dict[str, m.Report]:
+        """What those who were in the run before know of it."""
+        return {name: join.report for name, join in self.joined.items() if join.report is not None}
+
+    def can_begin(self, now_s: float) -> bool:
+        """Whether all are there who are needed: everybody, or most of those who were in the run and no more come."""
+        reports = self.reports
+        if not reports:
+            self._quorum_s = None
+            return len(self.joined) == self.options.world
+        voters = newest_roster(reports)
+        there = sum(name in self.joined for name in voters)
+        if there < majority(voters):
+            self._quorum_s = None
+            return False
+        if self._quorum_s is None:
+            self._quorum_s = now_s
+        return there == len(voters) or self._quorum_s + self.options.deadlines.heartbeat_s <= now_s
+
+    def begin(self, term: int) -> None:
+        """Everybody gets a number, or keeps the one that it had."""
+        self.begun, self.term = True, term
+        reports = self.reports
+        for report in reports.values():
+            self.numbers.update({address.site: address.number for address in report.roster})
+            self._given = max(self._given, report.numbers)
+        for name in sorted(self.joined, key=lambda name: (self.joined[name].rank, name)):
+            self._number(name)
+
+    def _number(self, worker: str) -> None:
+        if worker not in self.numbers:
+            self.numbers[worker] = self._given
+            self._given += 1
+
+    def roster(self, floor: int, sequence: int) -> m.Roster:
         """Everybody, for a worker that is to work on no round below `floor`."""
         workers = sorted(self.joined, key=lambda name: self.numbers[name])
-        addresses = tuple(
-            m.Address(self.numbers[name], name, self.joined[name].host, self.joined[name].port) for name in workers
+        return m.Roster(
+            workers=tuple(
+                m.Address(self.numbers[name], name, self.joined[name].host, self.joined[name].port) for name in workers
+            ),
+            patience_s=self.options.deadlines.patience_s,
+            tolerant=self.options.is_tolerant,
+            floor=floor,
+            term=self.term,
+            sequence=sequence,
+            numbers=self._given,
         )
-        return m.Roster(addresses, self.options.deadlines.patience_s, self.options.is_tolerant, floor)
 
     # --- time --------------------------------------------------------------------------------------------------
 
@@ -112,7 +162,16 @@ class Membership:
         """When somebody will have been silent for too long, or the wait for the first roster ends."""
         deadlines = self.options.deadlines
         times = [heard + deadlines.silence_s for heard in self._heard_s.values()]
-        return min(times if self.begun else [*times, self.began_s + deadlines.gather_s], default=float("inf"))
+        if not self.begun and not self._waits_forever:
+            times.append(self.began_s + deadlines.gather_s)
+        if not self.begun and self._quorum_s is not None:
+            times.append(self._quorum_s + deadlines.heartbeat_s)
+        return min(times, default=float("inf"))
+
+    @property
+    def _waits_forever(self) -> bool:
+        """Standbys, and controllers that workers have come back to: there is a run, here or elsewhere."""
+        return self.options.controllers > 1 or bool(self.reports)
 
     def silent(self, now_s: float) -> tuple[str, ...]:
         """Who has been silent for too long."""
@@ -122,7 +181,7 @@ class Membership:
     def missing(self, now_s: float) -> str | None:
         """What to say if not everybody has come in time."""
         gather_s, world = self.options.deadlines.gather_s, self.options.world
-        if self.begun or self.began_s + gather_s > now_s:
+        if self.begun or self._waits_forever or self.began_s + gather_s > now_s:
             return None
         came = ", ".join(sorted(self.joined)) or "nobody"
         return (

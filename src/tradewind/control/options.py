@@ -35,6 +35,10 @@ class ControlOptions:
     tolerant: bool | None = None
     """Whether the run goes on without those who are lost; None: as the policy suggests."""
     awareness: Awareness = field(default_factory=Awareness)
+    controllers: int = 1
+    """How many there are; those beside the one that acts stand by."""
+    index: int = 0
+    """Which of them this is."""
 
     @property
     def is_tolerant(self) -> bool:

@@ -78,6 +78,7 @@ class Plans:
         options: dict[str, Any],
         given: Plan | None = None,
         chunk_bytes: int | None = None,
+        first_version: int = 0,
     ) -> None:
         self.view = view
         self.by_version: dict[int, Plan] = {}
@@ -85,7 +86,7 @@ class Plans:
         """Somebody gave the plan: there is nothing to update."""
         self.last_used: int | None = None
         """The version of the plan that the last large round has started with."""
-        self._newest = 0
+        self._newest = first_version
         self.planner, self._options, self._given, self._chunk_bytes = planner, options, given, chunk_bytes
         self._version: dict[Key, int] = {}
         self._broadcasts: dict[tuple[int, str], int] = {}

@@ -38,6 +38,8 @@ from tradewind.wire import messages as m
 
 MOST_REPAIRS = 20
 """Of one round: a connection that keeps breaking must not hold its members for ever."""
+REMEMBERED = 256
+"""Rounds that a worker may come back and ask about."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +58,8 @@ class Round:
     """Those of the plan that are there."""
     involved: set[str]
     """And those who had a part before it was patched: they are told of its end, too."""
+    newcomers: set[str] = field(default_factory=set)
+    """Who joined since it started: they may have had a part in it before, and cannot have another."""
     finished: dict[str, int | None] = field(default_factory=dict)
     """Who is done with this version, and the digest of its result."""
     halted_s: float | None = None
@@ -88,12 +92,14 @@ class Round:
 class Rounds:
     """All that run."""
 
-    def __init__(self, members: Membership, plans: Plans) -> None:
+    def __init__(self, members: Membership, plans: Plans, first_number: int = 0) -> None:
         self.members, self.plans = members, plans
         self.detoured = False
         """Whether chunks may take links that are not in their plan."""
         self.running: dict[int, Round] = {}
-        self.next_number = 0
+        self.next_number = first_number
+        self.committed: dict[int, int] = {}
+        """The last ones, with the version that they ended in."""
         self._knows: dict[str, set[int]] = {}
         """Which versions each worker has been sent."""
 
@@ -140,6 +146,9 @@ class Rounds:
     def commit(self, round_: Round) -> None:
         """Everybody may use the result."""
         del self.running[round_.number]
+        self.committed[round_.number] = round_.version
+        if len(self.committed) > REMEMBERED:
+            del self.committed[min(self.committed)]
         for site in sorted(round_.involved):
             self.members.send(site, m.Commit(round_.number))
 
@@ -163,6 +172,11 @@ class Rounds:
                 if round_.ready.pop(worker, None) is not None:
                     round_.lost_contributor = worker
                 self.halt(round_, now_s)
+
+    def joined(self, worker: str) -> None:
+        """Somebody came, or came back."""
+        for round_ in self.running.values():
+            round_.newcomers.add(worker)
 
     def disturb(self, a: str, b: str, now_s: float) -> None:
         """Something may have been lost between two sites: halt what they exchange."""
@@ -199,7 +213,8 @@ class Rounds:
             raise InfeasiblePlan(
                 f"round {round_.number} is a broadcast, which starts again rather than being repaired."
             )
-        patch = patch_plan(round_.plan, self.plans.view.network)
+        network = self.plans.view.network
+        patch = patch_plan(round_.plan, network.subnetwork([n for n in network.names if n not in round_.newcomers]))
         chunk_items = round_.reports[min(round_.ready)].chunk_items
         done = round_.done()
         round_.plan, round_.version = patch.plan, self.plans.add(patch.plan)

@@ -44,6 +44,14 @@ class RunOver(Exception):
         self.reason, self.lost = reason, lost
 
 
+class Misfit(Exception):
+    """A worker says what does not fit what is known of it: it may have gone on alone while it was away."""
+
+    def __init__(self, worker: str, what: str) -> None:
+        super().__init__(what)
+        self.worker = worker
+
+
 class Schedule:
     """All lanes of a run that has begun."""
 
@@ -70,7 +78,7 @@ class Schedule:
         self._now_s = now_s
         lane = self._lane(message.lane)
         if worker in lane.ready:
-            raise RunOver(f"{worker!r} was ready twice in one lane", worker)
+            raise Misfit(worker, "was ready twice in one lane")
         self._wait(message.lane, worker, message)
         if message.lane > POLICY_LANE:
             step = self._steps.get(worker)
@@ -86,7 +94,7 @@ class Schedule:
                 self._tell(message.lane, on.WorkerReady(worker, message.iteration))
             except InternalError as error:  # the roster refuses what cannot happen, such as a step that was before
                 what = str(error).splitlines()[0]
-                raise RunOver(f"{worker!r} was ready when it could not be: {what}", worker) from error
+                raise Misfit(worker, f"was ready when it could not be: {what}") from error
         self._settle()
 
     def joined(self, worker: str, now_s: float) -> None:
@@ -95,6 +103,21 @@ class Schedule:
         for number in self._decided_lanes():
             self._tell(number, on.WorkerJoined(worker))
         self._settle()
+
+    def rebuild(self, now_s: float) -> None:
+        """Policies know a network that somebody new is not part of: begin anew, with everybody ready as now."""
+        self._now_s = now_s
+        for (number, round_), step in list(self._by_round.items()):
+            self._give_up(step, "somebody new came", by_policy=True)
+            self._by_round.pop((number, round_), None)
+        waiting = {n: dict(self.lanes[n].ready) for n in self._decided_lanes()}
+        for number in waiting:
+            del self.lanes[number]
+        self._away.clear()
+        self._counted_ready.clear()
+        for ready in waiting.values():
+            for worker, message in ready.items():
+                self.ready(worker, message, now_s)
 
     def lost(self, worker: str, reason: str, now_s: float) -> None:
         """A worker is gone, and `rounds` knows."""

@@ -62,6 +62,13 @@ class NetworkView:
         given = self._given
         return Network(given.name, given.sites, self._planned_bps, self._planned_latency_s, given.loss, given.trunks)
 
+    def grow(self, worker: str) -> None:
+        """Somebody new, in a run where nobody said what the network is like; what was measured is measured again."""
+        names = (*self._given.names, worker)
+        cut, generation = self._cut, self.generation
+        self.__init__(unknown_network(names), is_guess=True)  # type: ignore[misc]
+        self._cut, self.generation = cut, generation + 1
+
     def set_present(self, sites: Iterable[str]) -> None:
         """Who is there now; plans leave the others out."""
         present = frozenset(sites)

@@ -4,138 +4,42 @@ Operations of everybody are dealt to lanes in turn, one at a time in each, so th
 worker must ask for the same ones in the same order, as with any collective. What a worker synchronises with those whom
 the policy chooses is a step: one operation, or several parts that run with the same members. Steps follow each other:
 none is asked for before the last one has ended.
+
+In a tolerant run the controller may be lost. What is under way goes on; the driver looks for a controller, and `report`
+is what that one has to know. If it takes too long (`give_up`), steps end alone, until a roster comes again. A roster of
+an older term than was acknowledged comes from a controller that has been replaced: its driver is told to look on.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tradewind.engine.actions import RoundQuiet
 from tradewind.engine.arithmetic import Arithmetic
+from tradewind.engine.effects import (
+    Close,
+    Connect,
+    Departed,
+    Distrust,
+    Effect,
+    Failed,
+    Forget,
+    Halt,
+    Joined,
+    Open,
+    Outcome,
+    SendControl,
+    Succeeded,
+)
 from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
 from tradewind.engine.layout import lay_out
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.wire import messages as m
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of an operation."""
-
-    contributors: tuple[str, ...]
-    """Whose arrays were combined."""
-    weights: tuple[float, ...]
-    """What each of them counts in a mean, in the same order."""
-    staleness: tuple[int, ...]
-    """How many steps each one's model was behind the most advanced of them."""
-    nbytes: int
-    """Of the array."""
-    round: int | None = None
-    """Its number in the run; None: there was nobody to synchronise with."""
-    waited_s: float = 0.0
-    """From asking for it to its start."""
-    seconds: float = 0.0
-    """From its start to its end."""
-    repaired: bool = False
-    """Somebody or a connection was lost on the way; parts may hold what a lost member contributed before."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether there was nobody to synchronise with."""
-        return self.round is None
-
-
-@dataclass(frozen=True, slots=True)
-class SendControl:
-    """Send a message to the controller."""
-
-    message: m.Message
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """A round may start: give it to the engine, with the arrays of that operation (None: as a helper)."""
-
-    event: OpenRound
-    arithmetic: Arithmetic
-    operation: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Succeeded:
-    """The operation's result is in place, for all who take part; if its outcome is `alone`, the result is the input."""
-
-    operation: int
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The operation is lost; its input is as it was."""
-
-    operation: int
-    error: TradewindError
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """The engine may forget the round."""
-
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """The engine may forget all rounds below."""
-
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """The engine is to stop working on the round, and to say when it is quiet (`Client.quiet`)."""
-
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Everybody is there; in tolerant runs again whenever somebody comes later."""
-
-    roster: m.Roster
-
-
-@dataclass(frozen=True, slots=True)
-class Departed:
-    """A peer is gone: its connections can be closed, and nothing is to be sent to it."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """Have a connection to a peer."""
-
-    peer: int
-
-
-Effect = Connect | (
-    AuxiliaryChanged
-    | Explore
-    | m.NetworkSeen
-    | SendControl
-    | Open
-    | Succeeded
-    | Failed
-    | Close
-    | Halt
-    | Forget
-    | Joined
-    | Departed
-)
+COMMITTED = 256
+"""So many rounds back a new controller can tell that one was committed."""
 
 
 @dataclass(slots=True)
@@ -148,6 +52,17 @@ class _Asked:
     outcome: Outcome | None = None
 
 
+@dataclass(slots=True)
+class _Holding:
+    """A round that has not ended."""
+
+    start: m.Start
+    operation: int | None
+    """The own one; None: as a helper."""
+    finished: bool = False
+    digest: int | None = None
+
+
 class Client:
     """One worker."""
 
@@ -155,7 +70,7 @@ class Client:
         self.site = site
         self.lost: TradewindError | None = None
         """Why nothing works any more, if so."""
-        self.numbers: Mapping[str, int] = {}
+        self.numbers: dict[str, int] = {}
         """Sites to their numbers in frames."""
         self.rounds_helped = 0
         """Rounds of others that this worker carried a part of."""
@@ -168,21 +83,36 @@ class Client:
         self._asked: dict[int, int] = {}
         """In each lane, the operation that the controller was asked for."""
         self._operations: dict[int, _Asked] = {}
-        self._rounds: dict[int, int | None] = {}
+        self._rounds: dict[int, _Holding] = {}
         self._plans: dict[int, Plan] = {}
         self.tolerant = False
         """Whether the run goes on when somebody is lost."""
+        self._roster: m.Roster | None = None
+        self.alone = False
+        """Whether there has been no controller for too long."""
+        self._committed: deque[int] = deque(maxlen=COMMITTED)
         self._halted: dict[int, int] = {}
         """Rounds to report on when they are quiet, with their version."""
         self._closing: set[int] = set()
         """Rounds that were given up and are not quiet yet: their arrays cannot be used."""
-        self._held: deque[m.Message] = deque()
-        """What the controller said since, that may need them."""
+        self._held: deque[m.Message | None] = deque()
+        """What the controller said since, that may need them; None: that all is to end without a controller."""
+
+    @property
+    def term(self) -> int:
+        """The newest that it has acknowledged; -1: none."""
+        return -1 if self._roster is None else self._roster.term
 
     @property
     def pending(self) -> tuple[int, ...]:
         """Operations that have not ended."""
         return tuple(self._operations)
+
+    def outcome(self, number: int) -> Outcome:
+        """What an operation in a round will have come to, if all goes well."""
+        outcome = self._operations[number].outcome
+        assert outcome is not None
+        return outcome
 
     def submit(self, operation: m.Operation, part: int | None = None) -> tuple[int, list[Effect]]:
         """Ask for an operation of everybody, or for a part of a step: its number, and what to do now."""
@@ -219,11 +149,11 @@ class Client:
         """The controller said something."""
         match message:
             case m.Roster():
-                self.numbers = {address.site: address.number for address in message.workers}
-                self.tolerant = message.tolerant
-                return [Joined(message)]
+                return self._joined(message)
+            case m.StandingDown(reason):
+                return [Distrust(reason)]
             case m.Lost(site, _):
-                return [Departed(self.numbers[site])] if site in self.numbers else []
+                return [Departed(self.numbers.pop(site))] if site in self.numbers else []
             case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
                 return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
             case m.Connect(peers):
@@ -255,24 +185,90 @@ class Client:
                 return self._commit(round_)
             case m.Halt(round_, version) if round_ in self._rounds:
                 self._halted[round_] = version
+                self._rounds[round_].finished = False
                 return [Halt(round_)]
             case m.Abandon(round_, _):
                 return self._abandon(round_)
-            case m.Mismatch(lane, _, reason):
+            case m.Mismatch(lane, _, reason) if lane in self._asked:
                 return self._end(lane, Failed(self._asked[lane], BadArray(reason)))
-            case m.Broken(lane, _, reason):
+            case m.Broken(lane, _, reason) if lane in self._asked:
                 return self._end(lane, Failed(self._asked[lane], PeerLost(reason)))
-            case m.Proceed(lane, _, _):
-                operation = self._operations[self._asked[lane]].operation
-                outcome = Outcome((self.site,), (1.0,), (0,), operation.items * operation.item_bytes)
-                return self._end(lane, Succeeded(self._asked[lane], outcome))
+            case m.Proceed(lane, _, _) if lane in self._asked:
+                return self._proceed(lane)
             case _:
                 return []
 
+    def _joined(self, roster: m.Roster) -> list[Effect]:
+        if self._roster is not None and (roster.term, roster.sequence) < (self._roster.term, self._roster.sequence):
+            return [Distrust(f"it is of term {roster.term}, but {self._roster.term} has begun")]
+        numbers = {address.site: address.number for address in roster.workers}
+        effects: list[Effect] = [Departed(n) for n in sorted(set(self.numbers.values()) - set(numbers.values()))]
+        self.numbers = numbers
+        self.tolerant, self.alone, self._roster = roster.tolerant, False, roster
+        effects.append(Joined(roster))
+        if roster.tolerant:
+            effects.append(SendControl(m.RosterSeen(roster.term, roster.sequence)))
+        for lane in sorted(self._waiting):
+            effects += self._ask(lane)
+        return effects
+
+    def report(self) -> m.Report | None:
+        """What a controller has to know of us; None: we were in no run yet."""
+        if self._roster is None:
+            return None
+        in_rounds = {held.operation for held in self._rounds.values()}
+        return m.Report(
+            term=self._roster.term,
+            sequence=self._roster.sequence,
+            roster=self._roster.workers,
+            numbers=self._roster.numbers,
+            holdings=tuple(self._holding(number, held) for number, held in sorted(self._rounds.items())),
+            ready=tuple(self._ready(n) for _, n in sorted(self._asked.items()) if n not in in_rounds),
+            committed=tuple(self._committed),
+        )
+
+    def _holding(self, number: int, held: _Holding) -> m.Holding:
+        ready = None if held.operation is None else self._ready(held.operation)
+        return m.Holding(number, held.start.version, held.start.members, held.finished, held.digest, ready)
+
+    def _ready(self, number: int) -> m.Ready:
+        asked = self._operations[number]
+        return m.Ready(asked.lane, asked.iteration, asked.operation)
+
+    def give_up(self) -> list[Effect]:
+        """There has been no controller for too long: steps end alone, with inputs as they are."""
+        if self.alone or self.lost is not None or not self.tolerant:
+            return []
+        self.alone = True
+        effects: list[Effect] = []
+        for number in sorted(self._rounds):
+            effects += self._abandon(number)
+        if self._closing:
+            self._held.append(None)
+            return effects
+        return effects + self._end_all()
+
+    def _end_all(self) -> list[Effect]:
+        effects = [effect for lane in sorted(self._asked) for effect in self._end_without_controller(lane)]
+        return effects + [effect for lane in sorted(self._waiting) for effect in self._ask(lane)]
+
+    def _end_without_controller(self, lane: int) -> list[Effect]:
+        if lane < m.POLICY_LANE:
+            lost = PeerLost("there is no controller, and nobody to do it with. Ask again when there is one.")
+            return self._end(lane, Failed(self._asked[lane], lost))
+        return self._proceed(lane)
+
+    def _proceed(self, lane: int) -> list[Effect]:
+        operation = self._operations[self._asked[lane]].operation
+        outcome = Outcome((self.site,), (1.0,), (0,), operation.items * operation.item_bytes)
+        return self._end(lane, Succeeded(self._asked[lane], outcome))
+
     def completed(self, round_: int, version: int, digest: int | None = None) -> list[Effect]:
         """The engine has done its part of a round; the digest is that of the result, at a member."""
-        if round_ not in self._rounds or round_ in self._halted:
+        held = self._rounds.get(round_)
+        if held is None or held.start.version != version or round_ in self._halted:
             return []
+        held.finished, held.digest = True, digest
         return [SendControl(m.Finished(round_, version, digest))]
 
     def quiet(self, quiet: RoundQuiet) -> list[Effect]:
@@ -284,7 +280,8 @@ class Client:
             return [SendControl(m.Progress(quiet.round, version, quiet.chunk_items, quiet.final))]
         effects: list[Effect] = []
         while self._held and not self._closing:
-            effects += self._about_rounds(self._held.popleft())
+            message = self._held.popleft()
+            effects += self._end_all() if message is None else self._about_rounds(message)
         return effects
 
     def fail(self, error: TradewindError) -> list[Effect]:
@@ -305,8 +302,7 @@ class Client:
         if lane in self._asked or not waiting or self._too_early(self._operations[waiting[0]]):
             return []
         number = self._asked[lane] = waiting.popleft()
-        asked = self._operations[number]
-        return [SendControl(m.Ready(lane, asked.iteration, asked.operation))]
+        return self._end_without_controller(lane) if self.alone else [SendControl(self._ready(number))]
 
     def _too_early(self, asked: _Asked) -> bool:
         """Whether it is part of a step while an earlier step has not ended."""
@@ -320,18 +316,26 @@ class Client:
         return AuxiliaryChanged(numbered, queue_length)
 
     def _start(self, start: m.Start) -> list[Effect]:
+        is_member = self.site in start.members
+        if is_member and not self._wants(start):
+            return [Distrust("it starts a round that nobody here asked for")]
         plan, wanted = self._plans[start.version], start.operation
         layout = lay_out(plan, self.numbers, self.site, wanted.items, wanted.item_bytes, start.chunk_items)
         arithmetic = self._arithmetic(start)
-        operation = self._asked[start.lane] if self.site in start.members else None
+        operation = self._asked[start.lane] if is_member else None
         repaired = bool(start.chunk_items)
-        self._rounds[start.round] = operation
+        self._rounds[start.round] = _Holding(start, operation)
         if operation is not None:
             nbytes = wanted.items * wanted.item_bytes
             outcome = Outcome(start.members, start.weights, start.staleness, nbytes, start.round, repaired=repaired)
             self._operations[operation].outcome = outcome
         opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done)
         return [Forget(start.floor), Open(opened, arithmetic, operation)]
+
+    def _wants(self, start: m.Start) -> bool:
+        """Whether we still do: we may have gone on alone while a controller took over."""
+        number = self._asked.get(start.lane)
+        return number is not None and self._operations[number].iteration == start.iteration
 
     def _arithmetic(self, start: m.Start) -> Arithmetic:
         """Equal weights are one division at the root, others a factor for each member."""
@@ -346,8 +350,12 @@ class Client:
         return Arithmetic(wanted.dtype, wanted.op, weight=weights.get(self.site, 1.0))
 
     def _commit(self, round_: int) -> list[Effect]:
-        operation = self._rounds.pop(round_, None)
+        held = self._rounds.pop(round_, None)
         effects: list[Effect] = [Close(round_)]
+        if held is None:
+            return effects
+        self._committed.append(round_)
+        operation = held.operation
         if operation is None:
             self.rounds_helped += 1
             return effects
@@ -356,7 +364,8 @@ class Client:
         return effects + self._end(asked.lane, Succeeded(operation, asked.outcome))
 
     def _abandon(self, round_: int) -> list[Effect]:
-        if self._rounds.pop(round_, None) is not None:
+        held = self._rounds.pop(round_, None)
+        if held is not None and held.operation is not None:
             self._closing.add(round_)
         return [Close(round_)]
 

@@ -288,13 +288,12 @@ class Engine:
         own = sum_.applied == 0 and work.contributes
         if not work.in_place and sum_.into is None:
             sum_.into = self._buffers.new(self._buffers[parts[0]].nbytes, state.number) if own else parts[0]
-        if parts == (sum_.into,) and not own:  # a helper's first part: it is the sum so far
+        finish = work.is_root and complete
+        if parts == (sum_.into,) and not own and not finish:  # a helper's first part: it is the sum so far
             self._added(state, shard, index, 1)
             return
         sum_.busy = True
-        action = Combine(
-            state.number, state.version, work.shard, index, own, parts, sum_.into, work.is_root and complete
-        )
+        action = Combine(state.number, state.version, work.shard, index, own, parts, sum_.into, finish)
         for buffer in action.buffers:
             self._buffers.pin(buffer)
         self._actions.append(action)

@@ -1,4 +1,10 @@
-"""The connection to the controller: messages out, messages in, and when it was last heard."""
+"""The connection to the controller: messages out, messages in, and another controller when this one is lost.
+
+In a strict run a lost controller is the end. In a tolerant one the worker calls the same one again, then the others in
+turn, and reports to whoever answers. A controller that is there but does not act (a standby, or one that most workers
+have left) sends no roster: after a while the next one is tried. Without any for `patience_s` the worker goes on alone,
+and goes on trying.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from tradewind.errors import BadFrame, InternalError, TradewindError
+from tradewind.control.deadlines import Deadlines
+from tradewind.errors import BadFrame, InternalError, PeerLost, RemoteFault, TradewindError
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.sockets import call, hang_up
 from tradewind.wire import messages as m
@@ -19,6 +27,33 @@ from tradewind.wire.messages import decode_message, encode_message
 log = logging.getLogger("tradewind.runtime")
 
 READ_BYTES = 64 * 1024
+FIRST_RETRY_S = 0.05
+LONGEST_RETRY_S = 2.0
+
+
+class ControlHost(Protocol):
+    """What the connection needs of its worker."""
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether the run goes on without a controller."""
+        ...
+
+    def told(self, message: m.Message) -> None:
+        """The controller said something."""
+        ...
+
+    def join_message(self) -> m.Join:
+        """What to say to a controller first."""
+        ...
+
+    def give_up(self) -> None:
+        """There has been no controller for too long."""
+        ...
+
+    def fail(self, error: TradewindError) -> None:
+        """Nothing works any more."""
+        ...
 
 
 class ControlLink:
@@ -58,3 +93,103 @@ class ControlLink:
     def close(self) -> None:
         """Hang up."""
         hang_up(self._sock)
+
+
+class Control:
+    """The connection to whichever controller acts."""
+
+    def __init__(
+        self, host: ControlHost, controllers: Sequence[HostPort], credentials: Credentials, deadlines: Deadlines
+    ) -> None:
+        self._host, self._controllers = host, tuple(controllers)
+        self._credentials, self._deadlines = credentials, deadlines
+        self._closed = threading.Event()
+        self._which = 0
+        self._link = self._first_link()
+        self._called_s = time.monotonic()
+        self._acts = False
+        """Whether the controller that we are connected to has sent a roster."""
+        self._orphaned_s: float | None = None
+        """Since when nobody acts for us, if somebody did before."""
+
+    def start(self) -> None:
+        """Join, and listen."""
+        threading.Thread(target=self._listen, name="tradewind-control", daemon=True).start()
+        self.say(self._host.join_message())
+
+    def say(self, message: m.Message) -> None:
+        """Send a message, if anybody is there."""
+        self._link.say(message)
+
+    def close(self) -> None:
+        """End."""
+        self._closed.set()
+        self._link.close()
+
+    def joined(self) -> None:
+        """A roster came: this controller acts."""
+        self._acts, self._orphaned_s = True, None
+
+    def look_on(self) -> None:
+        """Try the next controller."""
+        self._which += 1
+        self._link.close()
+
+    def watch(self, now_s: float) -> None:
+        """Say that we live, and see whether the controller does; to be called now and then."""
+        self.say(m.Heartbeat(now_s))
+        silence_s = self._deadlines.silence_s
+        if now_s - self._link.heard_s > silence_s:
+            if not self._host.tolerant:
+                self._host.fail(PeerLost(f"the controller {self._link.controller} was silent for {silence_s:g} s."))
+            self._link.close()
+        if not self._acts and len(self._controllers) > 1 and now_s - self._called_s > silence_s:
+            self.look_on()
+        if self._orphaned_s is not None and now_s - self._orphaned_s > self._deadlines.patience_s:
+            self._host.give_up()
+
+    def _listen(self) -> None:
+        while not self._closed.is_set():
+            how = self._link.read(self._host.told)
+            self._link.close()
+            if isinstance(how, TradewindError):
+                self._host.fail(how)
+            elif not self._host.tolerant and len(self._controllers) == 1:
+                self._host.fail(PeerLost(f"the controller {self._link.controller} was lost ({how})."))
+            if self._closed.is_set():
+                return
+            if self._acts:
+                self._acts, self._orphaned_s = False, time.monotonic()
+            self._find()
+
+    def _find(self) -> None:
+        """Call controllers in turn until one answers, and report to it."""
+        delay_s = FIRST_RETRY_S
+        while not self._closed.wait(delay_s):
+            for _ in self._controllers:
+                try:
+                    self._link = self._call(self._deadlines.handshake_s / 4)
+                except RemoteFault:
+                    self._which += 1
+                    continue
+                self._called_s = time.monotonic()
+                self._link.say(self._host.join_message())
+                if self._closed.is_set():
+                    self._link.close()
+                return
+            delay_s = min(LONGEST_RETRY_S, self._deadlines.heartbeat_s, 2 * delay_s)
+
+    def _call(self, limit_s: float) -> ControlLink:
+        address = self._controllers[self._which % len(self._controllers)]
+        return ControlLink(address, self._credentials, time.monotonic() + limit_s)
+
+    def _first_link(self) -> ControlLink:
+        """The first controller; where it cannot be reached, one that stands by."""
+        if len(self._controllers) == 1:
+            return self._call(self._deadlines.gather_s)
+        for _ in self._controllers[1:]:
+            try:
+                return self._call(self._deadlines.handshake_s)
+            except RemoteFault:
+                self._which += 1
+        return self._call(self._deadlines.handshake_s)

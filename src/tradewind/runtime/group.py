@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.engine.arithmetic import Array, check_operation, name_dtype, storage_of
-from tradewind.engine.client import Outcome
+from tradewind.engine.effects import Outcome
 from tradewind.engine.measuring import MeasuringOptions
 from tradewind.engine.payload import same_memory
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
@@ -230,7 +230,7 @@ def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
 
 
 def connect(
-    controller: str,
+    controller: str | Sequence[str],
     rank: int,
     world: int,
     *,
@@ -258,8 +258,10 @@ def connect(
     """Join a run of `world` processes; returns when all have joined.
 
     `controller` is where the controller listens: rank 0 runs it there, unless `embed` is false and `tradewind
-    controller` does. What concerns the whole run (`network` to `policy_options`) counts where the controller runs. The
-    secret comes from the argument or the environment variable TRADEWIND_SECRET. Data connections listen on loopback
+    controller` does. With several addresses the first controller acts and the others stand by (docs/failover.md), rank
+    1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `policy_options`)
+    counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
+    Data connections listen on loopback
     unless `bind` or `interface` says otherwise. A `tolerant` run goes on without those who are lost, who may come back;
     by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is lost;
     every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
@@ -272,12 +274,13 @@ def connect(
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
     shape = shape or shape_from_environment()
     name = _name(rank, world, name, network, shape)
-    address, deadlines = HostPort.parse(controller), Deadlines(patience_s, straggler_s)
+    places = [controller] if isinstance(controller, str) else list(controller)
+    addresses, deadlines = [HostPort.parse(place) for place in places], Deadlines(patience_s, straggler_s)
     credentials = Credentials(run, name, find_secret(secret))
     aware = awareness or Awareness()
     bound, advertised = choose_addresses(bind, interface, advertise)
     server = None
-    if rank == 0 and embed:
+    if rank < len(addresses) and embed:
         given = plan_from_json(Path(plan).read_bytes(), str(plan)) if isinstance(plan, str | Path) else plan
         options = ControlOptions(
             world,
@@ -289,18 +292,20 @@ def connect(
             policy_options or {},
             deadlines,
             awareness=aware,
-            tolerant=tolerant,
+            tolerant=True if len(addresses) > 1 else tolerant,
+            controllers=len(addresses),
+            index=rank,
         )
         control = Credentials(run, f"controller of {name}", credentials.secret)
-        server = ControlServer(address.host, address.port, control, options)
-        address = HostPort(address.host, server.port)
+        server = ControlServer(addresses[rank].host, addresses[rank].port, control, options)
+        addresses[rank] = HostPort(addresses[rank].host, server.port)
         if listening is not None:
-            listening(str(address))
+            listening(str(addresses[rank]))
     how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
     counts = _connections(name, network, connections)
     worker = Worker(credentials, deadlines, counts, network is not None, shape, how if aware.measure else None)
     try:
-        worker.start(address, listen_on(bound, 0), advertised, rank)
+        worker.start(addresses, listen_on(bound, 0), advertised, rank)
         if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):
             raise PeerLost(
                 f"the run did not begin within {deadlines.gather_s:g} s. Check that all {world} are started."

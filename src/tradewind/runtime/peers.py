@@ -97,6 +97,7 @@ class Peers:
         with self._changed:
             moved = [n for n, a in self._roster.items() if n in roster and roster[n] != a]
             self._roster, self._here, self._tolerant = roster, here, tolerant
+            self._reported.clear()  # whoever sent this roster may not have heard of them
             self._changed.notify_all()
         for number in moved:
             self._break(number, "it was started anew")

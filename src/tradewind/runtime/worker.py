@@ -13,8 +13,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 
 from tradewind.control.deadlines import Deadlines
 from tradewind.engine import events as ev
@@ -30,18 +29,18 @@ from tradewind.engine.actions import (
     Transmit,
 )
 from tradewind.engine.arithmetic import Array
-from tradewind.engine.client import (
-    Client,
+from tradewind.engine.client import Client
+from tradewind.engine.effects import (
     Close,
     Connect,
     Departed,
+    Distrust,
     Effect,
     Failed,
     Forget,
     Halt,
     Joined,
     Open,
-    Outcome,
     SendControl,
     Succeeded,
 )
@@ -50,12 +49,13 @@ from tradewind.engine.measuring import LinkMeters, MeasuringOptions
 from tradewind.engine.payload import RoundPayload, same_memory
 from tradewind.errors import PeerLost, TradewindError
 from tradewind.runtime.addresses import HostPort
-from tradewind.runtime.control_link import ControlLink
+from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.peers import Peers
 from tradewind.runtime.pool import Pool
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
+from tradewind.runtime.submitted import Ended, Submitted
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameHeader
 from tradewind.wire.handshake import Credentials, Peer
@@ -64,23 +64,6 @@ log = logging.getLogger("tradewind.runtime")
 
 CLOCK_READINGS = 4
 """Heartbeats at the start, to compare clocks; the one that is answered most quickly counts."""
-Ended = Callable[[TradewindError | Outcome], None]
-"""Called when an operation ends, with its error or what came of it."""
-
-
-@dataclass(slots=True)
-class _Submitted:
-    own: Array
-    result: Array
-    ended: Ended
-    asked_s: float
-    started_s: float | None = None
-
-    def timed(self, outcome: Outcome) -> Outcome:
-        """The outcome with how long it took, by our clock."""
-        now_s = time.monotonic()
-        started_s = now_s if self.started_s is None else self.started_s
-        return replace(outcome, waited_s=started_s - self.asked_s, seconds=now_s - started_s)
 
 
 class Worker:
@@ -104,12 +87,13 @@ class Worker:
         self._engine: Engine | None = None
         self._roster: tuple[m.Address, ...] = ()
         self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape)
-        self._control: ControlLink | None = None
+        self._control: Control | None = None
+        self._place = ("", 0, 0)
         self._listener: Listener | None = None
         self._buffers: dict[int, memoryview] = {}
         self._pool = Pool()
         self._payloads: dict[int, RoundPayload] = {}
-        self._operations: dict[int, _Submitted] = {}
+        self._operations: dict[int, Submitted] = {}
         self._closed = threading.Event()
         self._seen: queue.SimpleQueue[m.NetworkSeen] = queue.SimpleQueue()
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
@@ -117,14 +101,23 @@ class Worker:
 
     # --- starting and ending -------------------------------------------------------------------------------------
 
-    def start(self, controller: HostPort, listening: socket.socket, advertise: str, rank: int) -> None:
+    def start(self, controllers: Sequence[HostPort], listening: socket.socket, advertise: str, rank: int) -> None:
         """Listen, call the controller and join; `joined` is set when everybody has."""
         self._listener = Listener(listening, self.credentials, self.deadlines.handshake_s, self._called)
-        deadline_s = time.monotonic() + self.deadlines.gather_s
-        self._control = ControlLink(controller, self.credentials, deadline_s)
-        for target, name in ((self._listen, "control"), (self._watch, "watch")):
-            threading.Thread(target=target, name=f"tradewind-{name}", daemon=True).start()
-        self._say(m.Join(advertise, self._listener.port, rank))
+        self._place = advertise, self._listener.port, rank
+        self._control = Control(self, controllers, self.credentials, self.deadlines)
+        threading.Thread(target=self._watch, name="tradewind-watch", daemon=True).start()
+        self._control.start()
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether the run goes on without those who are lost."""
+        return self._client.tolerant
+
+    def join_message(self) -> m.Join:
+        """What to say to a controller first."""
+        with self._lock:
+            return m.Join(*self._place, self._client.report())
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -183,7 +176,7 @@ class Worker:
             number, effects = self._client.submit(operation, part)
             if self._client.tolerant and same_memory(own, result):
                 own = own.copy()  # a round may have to be done again from the input
-            self._operations[number] = _Submitted(own, result, ended, time.monotonic())
+            self._operations[number] = Submitted(own, result, ended, time.monotonic())
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[Effect]) -> None:
@@ -193,6 +186,10 @@ class Worker:
                     self._say(message)
                 case Joined(roster):
                     self._join(roster)
+                case Distrust(reason):
+                    log.info("%s looks for another controller: %s", self.site, reason)
+                    if self._control is not None:
+                        self._control.look_on()
                 case Departed(peer):
                     self._roster = tuple(address for address in self._roster if address.number != peer)
                     self._peers.forget(peer)
@@ -222,6 +219,8 @@ class Worker:
     def _join(self, roster: m.Roster) -> None:
         """Everybody is there, or somebody more."""
         here = self._client.numbers[self.site]
+        if self._control is not None:
+            self._control.joined()
         self._roster = roster.workers
         self._peers.update({address.number: address for address in roster.workers}, here, roster.tolerant)
         if self._engine is None:
@@ -249,14 +248,8 @@ class Worker:
         assert self._control is not None
         self._control.say(message)
 
-    def _listen(self) -> None:
-        assert self._control is not None
-        how = self._control.read(self._told)
-        if isinstance(how, TradewindError):
-            self.fail(how)
-        self.fail(PeerLost(f"the controller {self._control.controller} was lost ({how})."))
-
-    def _told(self, message: m.Message) -> None:
+    def told(self, message: m.Message) -> None:
+        """The controller said something."""
         if isinstance(message, m.HeartbeatSeen):
             self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
         with self._lock:
@@ -265,15 +258,19 @@ class Worker:
         if self._client.lost is not None:
             self.fail(self._client.lost)
 
+    def give_up(self) -> None:
+        """There has been no controller for too long."""
+        with self._lock:
+            effects = self._client.give_up()
+        self._carry_out(effects)
+
     def _watch(self) -> None:
         """Signs of life, ours and others'."""
         moved, moved_s = -1, time.monotonic()
         while not self._closed.wait(self.deadlines.heartbeat_s):
             now_s = time.monotonic()
-            self._say(m.Heartbeat(now_s))
-            if self._control is not None and now_s - self._control.heard_s > self.deadlines.silence_s:
-                who, silence_s = self._control.controller, self.deadlines.silence_s
-                self.fail(PeerLost(f"the controller {who} was silent for {silence_s:g} s."))
+            if self._control is not None:
+                self._control.watch(now_s)
             with self._lock:
                 total = self._peers.moved
                 waiting = () if self._engine is None else self._engine.waiting_for()

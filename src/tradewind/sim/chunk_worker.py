@@ -25,16 +25,18 @@ from tradewind.engine.actions import (
     Transmit,
 )
 from tradewind.engine.arithmetic import Array
-from tradewind.engine.client import (
-    Client,
+from tradewind.engine.client import Client
+from tradewind.engine.effects import (
     Close,
     Departed,
+    Distrust,
     Effect,
     Failed,
     Forget,
     Halt,
     Joined,
     Open,
+    Outcome,
     SendControl,
     Succeeded,
 )
@@ -48,6 +50,8 @@ from tradewind.wire import messages as m
 from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
 
 RUN = 1
+SPOILT = 77
+"""What half a chunk that never came whole leaves behind."""
 ADD_BPS = 16e9
 """How fast sums are computed: not at once, so that everything can happen in between."""
 
@@ -69,28 +73,42 @@ class SimulatedWorker:
         self._buffers: dict[int, bytearray] = {}
         self._payloads: dict[int, RoundPayload] = {}
         self._applied: set[tuple[object, ...]] = set()
+        self.dead = False
+        """It was killed: nothing happens here any more."""
+        self.distrusts = 0
+        """How often its controller turned out not to act."""
+        self.outcomes: dict[int, Outcome] = {}
+        self.opened: Callable[[SimulatedWorker, int, Outcome], None] | None = None
+        """Called when a round opens, with what it will have come to if all goes well."""
+        self.hung_up: Callable[[str], None] | None = None
+        """Called when it closes connections, which the other side will notice."""
+        self._reading: dict[int, dict[int, Receive]] = {}
+        """From each peer, payloads that are being read."""
+        self._reads = 0
+        self._leaving: dict[Connection, Transmit] = {}
         self._most_rounds = 0
 
     # --- operations and control --------------------------------------------------------------------------------
 
-    def submit(self, array: Array, op: str, in_place: bool = False) -> None:
-        """Ask for an all-reduce."""
+    def submit(self, array: Array, op: str, in_place: bool = False, part: int | None = None) -> int:
+        """Ask for an all-reduce, or for a step with whoever the policy chooses; its number."""
         operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
-        self._ask(operation, array, array if in_place else np.zeros_like(array))
+        return self._ask(operation, array, array if in_place else np.zeros_like(array), part)
 
     def broadcast(self, array: Array, source: str) -> None:
         """Ask for the source's bytes, to be put over these."""
         self._ask(m.Operation(len(array), 1, "bytes", "broadcast", root=source), array, array)
 
-    def _ask(self, operation: m.Operation, own: Array, result: Array) -> None:
+    def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         try:
-            number, effects = self.client.submit(operation)
+            number, effects = self.client.submit(operation, part)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
             self.results[number], self.ended_s[number] = error, self.clock.now_s
-            return
+            return number
         self._arrays[number] = own, result
         self.carry_out(effects)
+        return number
 
     def told(self, message: m.Message) -> None:
         """The controller said something."""
@@ -109,10 +127,17 @@ class SimulatedWorker:
                 case ev.Explore() | ev.AuxiliaryChanged():
                     self.tell(effect)
                 case Departed(peer):
+                    self.broke(peer)
                     self.tell(ev.PeerGone(peer))
+                    if self.hung_up is not None:
+                        self.hung_up(self.name)
+                case Distrust():
+                    self.distrusts += 1
                 case Halt(round_):
                     self.tell(ev.HaltRound(round_))
                 case Open(event, arithmetic, operation):
+                    if operation is not None and self.opened is not None:
+                        self.opened(self, operation, self.client.outcome(operation))
                     own, result = (None, None) if operation is None else self._arrays[operation]
                     self._payloads[event.round] = RoundPayload(event.layout, arithmetic, own, result)
                     self._most_rounds = max(self._most_rounds, len(self._payloads))
@@ -123,6 +148,7 @@ class SimulatedWorker:
                 case Forget(round_):
                     self.tell(ev.ForgetBelow(round_))
                 case Succeeded(operation, outcome):
+                    self.outcomes[operation] = outcome
                     own, result = self._arrays.pop(operation)
                     self._end(operation, own.copy() if outcome.alone else result)
                 case Failed(operation, error):
@@ -138,8 +164,33 @@ class SimulatedWorker:
         """The connections to a peer are made."""
         self.outgoing[peer] = connections
         self._idle[peer] = list(connections)
+        self._reading.setdefault(peer, {})
         for _ in connections:
             self.tell(ev.LinkIdle(peer))
+
+    def broke(self, peer: int) -> None:
+        """All connections with a peer are gone: payloads in the middle, frames on their way, idle ones."""
+        connections = self.outgoing.pop(peer, [])
+        if not connections:
+            return
+        self._idle[peer] = []
+        self.tell(ev.LinksBroke(peer))
+        for connection in connections:
+            connection.cut = True
+            action = self._leaving.pop(connection, None)
+            if action is not None:
+                self.tell(ev.Transmitted(action))
+        reading, self._reading[peer] = self._reading.get(peer, {}), {}
+        for receive in reading.values():
+            self._spoil(receive)
+            self.tell(ev.ReceiveFailed(receive))
+
+    def _spoil(self, action: Receive) -> None:
+        """A part of the payload was added or stored when the connection broke: nobody may ever see that."""
+        payload = self._payloads.get(action.header.round)
+        if payload is not None and action.how in (How.ADD, How.STORE):
+            chunk = payload.result_of(action)
+            chunk[: (len(chunk) + 1) // 2] = SPOILT
 
     def frame_came(self, peer: int, frame: Frame, wire: object = None) -> None:  # noqa: ARG002 - for who measures
         """A whole frame was read; header and payload are handled as a socket's reader would."""
@@ -148,12 +199,16 @@ class SimulatedWorker:
         if header.kind is FrameKind.ACK:
             return
         (receive,) = (action for action in actions if isinstance(action, Receive))
-        self.clock.at(
-            self.clock.now_s + self._work_s(len(frame.body)), Priority.ARRIVAL, self._read, (receive, frame.body)
-        )
+        self._reads += 1
+        self._reading.setdefault(peer, {})[self._reads] = receive
+        due_s = self.clock.now_s + self._work_s(len(frame.body))
+        self.clock.at(due_s, Priority.ARRIVAL, self._read, (peer, self._reads, frame.body))
 
-    def _read(self, what: tuple[Receive, bytes]) -> None:
-        action, body = what
+    def _read(self, what: tuple[int, int, bytes]) -> None:
+        peer, number, body = what
+        action = self._reading[peer].pop(number, None)
+        if action is None or self.dead:  # the connection broke in the middle of it
+            return
         if action.how is How.KEEP:
             assert action.buffer is not None
             self._buffers[action.buffer][:] = body
@@ -212,6 +267,8 @@ class SimulatedWorker:
                 raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
 
     def _combine(self, action: Combine) -> None:
+        if self.dead:
+            return
         if action.round in self._payloads:
             self._payloads[action.round].combine(action, self._buffers)
         self.tell(ev.Combined(action))
@@ -229,9 +286,12 @@ class SimulatedWorker:
         idle = self._idle[action.peer]
         connection = idle.pop(int(self._random.integers(len(idle))))
         frame = Frame(action.header, bytes(body), HEADER_BYTES + len(body))
+        self._leaving[connection] = action
         connection.send(frame, lambda: self._left(action, connection))
 
     def _left(self, action: Transmit, connection: Connection) -> None:
+        if self.dead or self._leaving.pop(connection, None) is None:
+            return
         self._idle[action.peer].append(connection)
         self.tell(ev.Transmitted(action))
         self.tell(ev.LinkIdle(action.peer))

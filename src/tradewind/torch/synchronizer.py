@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tradewind.engine.client import Outcome
+from tradewind.engine.effects import Outcome
 from tradewind.errors import BadOption
 from tradewind.runtime.group import Group, Handle
 from tradewind.torch.buckets import BUCKET_BYTES, Bucket, Tracked, pack, tracked_tensors

@@ -19,13 +19,30 @@ from tradewind.wire.frames import (
     FrameKind,
     encode_header,
 )
-
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-Text = Annotated[str, msgspec.Meta(max_length=4000)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
-SiteNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Digest = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+from tradewind.wire.greetings import (
+    Challenge as Challenge,
+)
+from tradewind.wire.greetings import (
+    Count,
+    Digest,
+    MessageBase,
+    Name,
+    Port,
+    SiteNumber,
+    Text,
+)
+from tradewind.wire.greetings import (
+    Hello as Hello,
+)
+from tradewind.wire.greetings import (
+    Proof as Proof,
+)
+from tradewind.wire.greetings import (
+    Refused as Refused,
+)
+from tradewind.wire.greetings import (
+    Welcome as Welcome,
+)
 
 POLICY_LANE = 8
 """Lanes below are for operations of everybody, this one for those that the policy groups, and the next ones for the
@@ -34,53 +51,10 @@ MAX_LANES = 64
 MAX_PARTS = MAX_LANES - POLICY_LANE
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """Base of all messages; the class name is the tag."""
-
-
-# --- the handshake: client, server, client, server ------------------------------------------------------
-
-
-class Hello(_Message, frozen=True):
-    """Who is calling, and a number that it has never used before."""
-
-    wire_version: int
-    run: Name
-    site: Name
-    purpose: Name
-    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
-
-
-class Challenge(_Message, frozen=True):
-    """A number that the server has never used before."""
-
-    wire_version: int
-    site: Name
-    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
-
-
-class Proof(_Message, frozen=True):
-    """That the client knows the secret."""
-
-    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
-
-
-class Welcome(_Message, frozen=True):
-    """That the server knows it too: the connection may be used."""
-
-    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
-
-
-class Refused(_Message, frozen=True):
-    """The other side will not talk to us, and why."""
-
-    reason: Text
-
-
 # --- worker to controller ---------------------------------------------------------------------------------
 
 
-class Operation(_Message, frozen=True):
+class Operation(MessageBase, frozen=True):
     """What a worker wants done with an array; all members of a round must want the same."""
 
     items: Count
@@ -93,15 +67,7 @@ class Operation(_Message, frozen=True):
     """How many operations make up the step that this is part of: they all run with the members of the first."""
 
 
-class Join(_Message, frozen=True):
-    """A worker is there, and where its data connections are accepted."""
-
-    host: Text
-    port: Port
-    rank: Count
-
-
-class Ready(_Message, frozen=True):
+class Ready(MessageBase, frozen=True):
     """A worker has an array to synchronise in this lane: its step number `iteration` there."""
 
     lane: Count
@@ -109,7 +75,55 @@ class Ready(_Message, frozen=True):
     operation: Operation
 
 
-class Finished(_Message, frozen=True):
+class Address(MessageBase, frozen=True):
+    """Where a worker accepts data connections, and its number in frames, which is nobody else's in this run."""
+
+    number: SiteNumber
+    site: Name
+    host: Text
+    port: Port
+
+
+class Holding(MessageBase, frozen=True):
+    """A round that a worker has a part in, as it stands there."""
+
+    round: Count
+    version: Count
+    members: tuple[Name, ...]
+    finished: bool = False
+    digest: Digest | None = None
+    ready: Ready | None = None
+    """What it asked for, at a member."""
+
+
+class Report(MessageBase, frozen=True):
+    """All that a controller has to know of a worker that was in the run before: it needs no memory of its own."""
+
+    term: Count
+    """The newest that it has acknowledged."""
+    sequence: Count
+    roster: tuple[Address, ...]
+    """The last that it was told, and its number within the term."""
+    numbers: Count
+    """How many numbers of sites were ever given away, by that roster."""
+    holdings: tuple[Holding, ...] = ()
+    ready: tuple[Ready, ...] = ()
+    """What it asked for and is in no round yet."""
+    committed: tuple[Count, ...] = ()
+    """The last rounds that were committed here."""
+
+
+class Join(MessageBase, frozen=True):
+    """A worker is there, and where its data connections are accepted."""
+
+    host: Text
+    port: Port
+    rank: Count
+    report: Report | None = None
+    """Of a worker that was in the run before."""
+
+
+class Finished(MessageBase, frozen=True):
     """A worker holds its part of the round's result and has sent all that others need of it."""
 
     round: Count
@@ -118,7 +132,7 @@ class Finished(_Message, frozen=True):
     """Of the whole result, where it has one: all members must have the same."""
 
 
-class Progress(_Message, frozen=True):
+class Progress(MessageBase, frozen=True):
     """Answers `Halt`: nothing of the round moves here any more, and these chunks of the result are final."""
 
     round: Count
@@ -129,7 +143,7 @@ class Progress(_Message, frozen=True):
     """For each shard a bit a chunk, lowest first."""
 
 
-class Trouble(_Message, frozen=True):
+class Trouble(MessageBase, frozen=True):
     """A worker's connection to a peer broke, and what was under way on it may be lost."""
 
     peer: Text
@@ -138,7 +152,7 @@ class Trouble(_Message, frozen=True):
     """There is a new one: the link works, but rounds that use it must make up for what was lost."""
 
 
-class Measured(_Message, frozen=True):
+class Measured(MessageBase, frozen=True):
     """What the link from a peer to the worker was seen to carry."""
 
     peer: Name
@@ -153,17 +167,17 @@ class Measured(_Message, frozen=True):
     """Of the probes that were measured; 0: what was sent anyway."""
 
 
-class Heartbeat(_Message, frozen=True):
+class Heartbeat(MessageBase, frozen=True):
     """Still there."""
 
     sent_s: float
 
 
-class NetworkWanted(_Message, frozen=True):
+class NetworkWanted(MessageBase, frozen=True):
     """What is known of the network?"""
 
 
-class Leave(_Message, frozen=True):
+class Leave(MessageBase, frozen=True):
     """A worker goes, on purpose."""
 
     reason: Text = ""
@@ -172,16 +186,7 @@ class Leave(_Message, frozen=True):
 # --- controller to worker ---------------------------------------------------------------------------------
 
 
-class Address(_Message, frozen=True):
-    """Where a worker accepts data connections, and its number in frames, which is nobody else's in this run."""
-
-    number: SiteNumber
-    site: Name
-    host: Text
-    port: Port
-
-
-class Roster(_Message, frozen=True):
+class Roster(MessageBase, frozen=True):
     """Everybody who is there: sent when all have joined, and whenever somebody joins a tolerant run later."""
 
     workers: tuple[Address, ...]
@@ -191,16 +196,29 @@ class Roster(_Message, frozen=True):
     """Whether the run goes on when a worker is lost."""
     floor: Count = 0
     """No round below this one concerns whoever has just joined."""
+    term: Count = 0
+    """Of the controller that sent it: nobody listens to an older one any more."""
+    sequence: Count = 0
+    """Of rosters within a term."""
+    numbers: Count = 0
+    """How many numbers of sites were ever given away."""
 
 
-class Lost(_Message, frozen=True):
+class RosterSeen(MessageBase, frozen=True):
+    """A worker acknowledges a roster, and with it its controller."""
+
+    term: Count
+    sequence: Count
+
+
+class Lost(MessageBase, frozen=True):
     """A worker is gone from a tolerant run: forget what was to be sent to it."""
 
     site: Name
     reason: Text
 
 
-class PlanChanged(_Message, frozen=True):
+class PlanChanged(MessageBase, frozen=True):
     """A plan that rounds will refer to by its version."""
 
     version: Count
@@ -210,7 +228,7 @@ class PlanChanged(_Message, frozen=True):
     """Versions that no round will start with any more."""
 
 
-class Start(_Message, frozen=True):
+class Start(MessageBase, frozen=True):
     """Carry out a round."""
 
     round: Count
@@ -230,27 +248,27 @@ class Start(_Message, frozen=True):
     """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final at every member."""
 
 
-class Halt(_Message, frozen=True):
+class Halt(MessageBase, frozen=True):
     """Something is wrong with a round: stop working on it and say how far it has come (`Progress`)."""
 
     round: Count
     version: Count
 
 
-class Abandon(_Message, frozen=True):
+class Abandon(MessageBase, frozen=True):
     """The round is given up without effect; its members wait, ready as before."""
 
     round: Count
     reason: Text
 
 
-class Commit(_Message, frozen=True):
+class Commit(MessageBase, frozen=True):
     """Every member holds the result: it may be used, and the input forgotten."""
 
     round: Count
 
 
-class Proceed(_Message, frozen=True):
+class Proceed(MessageBase, frozen=True):
     """Nobody to synchronise with this time: the worker goes on with what it has."""
 
     lane: Count
@@ -258,7 +276,7 @@ class Proceed(_Message, frozen=True):
     reason: Text
 
 
-class Mismatch(_Message, frozen=True):
+class Mismatch(MessageBase, frozen=True):
     """The members of a round do not want the same; it never starts."""
 
     lane: Count
@@ -266,7 +284,7 @@ class Mismatch(_Message, frozen=True):
     reason: Text
 
 
-class Broken(_Message, frozen=True):
+class Broken(MessageBase, frozen=True):
     """The operation cannot be carried out any more; the worker can go on with others."""
 
     lane: Count
@@ -274,7 +292,7 @@ class Broken(_Message, frozen=True):
     reason: Text
 
 
-class HeartbeatSeen(_Message, frozen=True):
+class HeartbeatSeen(MessageBase, frozen=True):
     """Answers a heartbeat with its own time, so that the worker can tell how long that took, and how clocks differ."""
 
     sent_s: float
@@ -282,13 +300,13 @@ class HeartbeatSeen(_Message, frozen=True):
     """When it came, on the controller's clock."""
 
 
-class Connect(_Message, frozen=True):
+class Connect(MessageBase, frozen=True):
     """Something may be sent between the worker and these peers that no plan says: have connections."""
 
     peers: tuple[Name, ...]
 
 
-class Explore(_Message, frozen=True):
+class Explore(MessageBase, frozen=True):
     """Send a train of probes to a peer, when there is nothing else to send: its link is to be measured."""
 
     peer: Name
@@ -297,7 +315,7 @@ class Explore(_Message, frozen=True):
     chunk_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)]
 
 
-class AuxiliaryPath(_Message, frozen=True):
+class AuxiliaryPath(MessageBase, frozen=True):
     """A path beside the worker's own link or route to its last site, for chunks that would else wait."""
 
     sites: Annotated[tuple[Name, ...], msgspec.Meta(min_length=3, max_length=MAX_PATH_SITES)]
@@ -305,7 +323,7 @@ class AuxiliaryPath(_Message, frozen=True):
     """How many chunks have to wait for the primary path before one is better off here."""
 
 
-class AuxiliaryChanged(_Message, frozen=True):
+class AuxiliaryChanged(MessageBase, frozen=True):
     """The worker's auxiliary paths from now on, the fastest first. Chunks carry their path: nobody else need know."""
 
     paths: tuple[AuxiliaryPath, ...]
@@ -313,7 +331,7 @@ class AuxiliaryChanged(_Message, frozen=True):
     """How many chunks may be under way on each."""
 
 
-class LinkSeen(_Message, frozen=True):
+class LinkSeen(MessageBase, frozen=True):
     """What is known of one link."""
 
     src: Name
@@ -327,14 +345,20 @@ class LinkSeen(_Message, frozen=True):
     spread: float
 
 
-class NetworkSeen(_Message, frozen=True):
+class NetworkSeen(MessageBase, frozen=True):
     """What is known of the network: its sites by number, with their zones, and every link."""
 
     sites: tuple[tuple[Name, Text], ...]
     links: tuple[LinkSeen, ...]
 
 
-class Closing(_Message, frozen=True):
+class StandingDown(MessageBase, frozen=True):
+    """This controller does not act any more: look for the one that does."""
+
+    reason: Text
+
+
+class Closing(MessageBase, frozen=True):
     """The run is over for everybody: what is under way is lost, and inputs are as they were."""
 
     reason: Text
@@ -357,6 +381,7 @@ Message = (
     | NetworkWanted
     | Leave
     | Roster
+    | RosterSeen
     | Lost
     | PlanChanged
     | Start
@@ -371,6 +396,7 @@ Message = (
     | Explore
     | AuxiliaryChanged
     | NetworkSeen
+    | StandingDown
     | Closing
 )
 

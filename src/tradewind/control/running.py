@@ -1,0 +1,213 @@
+"""A run that has begun: rounds, schedule and what is known of the network, kept in step with who is there."""
+
+from __future__ import annotations
+
+from tradewind.control.membership import Membership
+from tradewind.control.options import ControlOptions
+from tradewind.control.plans import PlanMade, Plans
+from tradewind.control.rounds import Round, Rounds
+from tradewind.control.schedule import RunOver, Schedule
+from tradewind.control.terms import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_roster, resolve
+from tradewind.control.updating import Updating
+from tradewind.control.view import NetworkView, unknown_network
+from tradewind.errors import ImpossibleProblem, TradewindError
+from tradewind.wire import messages as m
+
+
+class Running:
+    """One term of a run."""
+
+    def __init__(self, options: ControlOptions, members: Membership, now_s: float) -> None:
+        self.options, self.members = options, members
+        reports = members.reports
+        by_number = tuple(sorted(members.joined, key=lambda name: members.numbers[name]))
+        try:
+            known = unknown_network(by_number) if options.network is None else options.network
+            self.view = NetworkView(known, is_guess=options.network is None)
+            self.view.set_present(members.joined)
+            plans = Plans(
+                self.view,
+                options.planner,
+                dict(options.planner_options),
+                options.plan,
+                options.awareness.chunk_bytes,
+                first_version=members.term * VERSIONS_PER_TERM,
+            )
+        except TradewindError as error:
+            raise RunOver(str(error)) from error
+        self.rounds = Rounds(members, plans, members.term * ROUNDS_PER_TERM)
+        self.schedule = Schedule(options, members, self.rounds)
+        self.updating = Updating(plans, options.awareness, now_s)
+        self.rounds.detoured = self.updating.uses_detours
+        self.electorate = Electorate(frozenset(newest_roster(reports) if reports else members.joined))
+        self.acting = False
+        self._reports = reports
+        self._early: list[tuple[str, m.Message]] = []
+        """What workers said before most of them had acknowledged the term."""
+        self._held: list[tuple[str, m.Ready]] = []
+        """Who became ready, and links are still being measured."""
+
+    # --- the term ------------------------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Tell everybody who is there."""
+        sequence = self.electorate.propose(self.members.joined)
+        for name in sorted(self.members.joined):
+            self.members.send(name, self.members.roster(self.rounds.next_number, sequence))
+
+    def acknowledged(self, worker: str, message: m.RosterSeen, now_s: float) -> None:
+        """A worker has seen a roster; when most have, there is no other controller, and this one acts."""
+        if message.term == self.members.term:
+            self.electorate.acknowledged(worker, message.sequence)
+            if not self.acting and self.electorate.holds:
+                self.act(now_s)
+
+    def act(self, now_s: float) -> None:
+        """Take over what was under way, and go on."""
+        self.acting = True
+        self.members.tell(self.updating.begin(now_s))
+        found = resolve({name: report for name, report in self._reports.items() if name in self.members.joined})
+        for number, workers in found.committed.items():
+            for worker in workers:
+                self.members.send(worker, m.Commit(number))
+        for number, workers in found.abandoned.items():
+            for worker in workers:
+                self.members.send(worker, m.Abandon(number, "its controller was lost"))
+        self._reports = {}
+        early, self._early = self._early, []
+        # What a worker has said since it reported goes before: it may have ended alone what it asked for then.
+        newer = {(worker, message.lane) for worker, message in early if isinstance(message, m.Ready)}
+        self._held += [(worker, ready) for worker, ready in found.ready if (worker, ready.lane) not in newer]
+        for worker, message in early:
+            if worker in self.members.joined:
+                self.received(worker, message, now_s)
+
+    # --- who is there --------------------------------------------------------------------------------------------
+
+    def join(self, worker: str, message: m.Join, now_s: float) -> None:
+        """A worker came, or came back, while the run was going on."""
+        if worker not in self.view.whole.index:
+            self.view.grow(worker)
+            self.schedule.rebuild(now_s)
+        self.view.set_present(self.members.joined)
+        self.rounds.joined(worker)
+        self.announce()
+        if not self.acting:
+            if message.report is not None:
+                self._reports[worker] = message.report
+            return
+        if message.report is not None:
+            self._settle_holdings(worker, message.report)
+        self.schedule.joined(worker, now_s)
+        self._held += [(worker, ready) for ready in self._asked_again(message.report)]
+
+    def _settle_holdings(self, worker: str, report: m.Report) -> None:
+        for held in report.holdings:
+            if held.finished and self.rounds.committed.get(held.round) == held.version:
+                self.members.send(worker, m.Commit(held.round))
+            else:
+                self.members.send(worker, m.Abandon(held.round, f"{worker!r} was away"))
+
+    def _asked_again(self, report: m.Report | None) -> list[m.Ready]:
+        if report is None:
+            return []
+        over = [
+            held.ready
+            for held in report.holdings
+            if held.ready is not None and not (held.finished and self.rounds.committed.get(held.round) == held.version)
+        ]
+        return [*report.ready, *over]
+
+    def lose(self, worker: str, reason: str, now_s: float) -> None:
+        """A worker that had joined is gone."""
+        self._held = [(who, ready) for who, ready in self._held if who != worker]
+        self.view.set_present(self.members.joined)
+        self.members.send_all(m.Lost(worker, reason[:1000]))
+        self.electorate.left(worker)
+        if self.options.controllers > 1:
+            self.announce()
+        self.rounds.lose(worker, now_s)
+        self.schedule.lost(worker, reason, now_s)
+
+    # --- what workers say ----------------------------------------------------------------------------------------
+
+    def received(self, worker: str, message: m.Message, now_s: float) -> bool:
+        """A joined worker said something; whether it could be understood."""
+        if not self.acting:
+            self._early.append((worker, message))
+            return True
+        match message:
+            case m.Ready(lane=lane) if lane < m.MAX_LANES:
+                self._held.append((worker, message))
+            case m.Trouble():
+                self.trouble(worker, message, now_s)
+            case m.Progress():
+                self.rounds.progressed(worker, message)
+            case m.Measured():
+                if message.peer in self.members.joined:
+                    self.members.tell(self.updating.measured(worker, message, now_s))
+            case m.NetworkWanted():
+                self.members.send(worker, self.updating.seen(now_s))
+            case m.Finished():  # of a round of another term, which is decided already
+                pass
+            case _:
+                return False
+        return True
+
+    def finished(self, worker: str, message: m.Finished) -> Round | None:
+        """A site is done with its part: the round, if that was the last one."""
+        if not self.options.is_tolerant and message.round not in self.rounds.running:
+            raise RunOver(f"{worker!r} finished round {message.round}, which is not running", worker)
+        return self.rounds.finished(worker, message)
+
+    def commit(self, round_: Round, now_s: float) -> None:
+        """All members hold the same result."""
+        self.rounds.commit(round_)
+        self.updating.carried(round_.operation.items * round_.operation.item_bytes, len(round_.ready))
+        self.schedule.committed(round_, now_s)
+
+    def trouble(self, worker: str, message: m.Trouble, now_s: float) -> None:
+        """A connection broke, for good or for a moment."""
+        peer = message.peer
+        if not self.options.is_tolerant:
+            raise RunOver(f"{worker!r} cannot go on with {peer!r}: {message.reason}", peer)
+        if peer not in self.members.joined or peer == worker:
+            return
+        changed = self.view.set_cut(worker, peer, not message.back)
+        self.rounds.disturb(worker, peer, now_s)
+        if changed:
+            ways = ((worker, peer), (peer, worker))
+            rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
+            self.schedule.link_changed(worker, peer, (rates[0], rates[1]), now_s)
+
+    def settle(self, now_s: float) -> None:
+        """Let workers be ready, unless links are being measured; go on with halted rounds whose sites have reported."""
+        while self._held and not self.updating.is_probing:
+            self.schedule.ready(*self._held.pop(0), now_s)
+        self.members.tell(self.updating.detours())
+        while settled := self.rounds.settled():
+            try:
+                self.rounds.repair(settled[0])
+            except ImpossibleProblem as error:
+                self.schedule.failed(settled[0], str(error), now_s)
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    @property
+    def wake_at_s(self) -> float:
+        """When `tick` is to be called."""
+        halted_s = self.rounds.wake_at_s(self.options.deadlines.silence_s)
+        return min(self.schedule.wake_at_s, self.updating.wake_at_s, halted_s)
+
+    def tick(self, now_s: float) -> None:
+        """Time has passed."""
+        for round_ in self.rounds.overdue(self.options.deadlines.silence_s, now_s):
+            self.schedule.failed(round_, "somebody did not say how far it had come", now_s)
+        self.schedule.tick(now_s)
+        self.members.want(self.updating.tick(now_s))
+        self.schedule.network_measured(now_s)
+        self.members.tell(self.updating.explorations(now_s))
+
+    def planned(self, made: PlanMade, now_s: float) -> None:
+        """A plan that was wanted is there."""
+        self.updating.planned(made, now_s)

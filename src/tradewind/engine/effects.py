@@ -1,0 +1,136 @@
+"""What a client asks its driver to do, and what came of an operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tradewind.engine.arithmetic import Arithmetic
+from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
+from tradewind.errors import TradewindError
+from tradewind.wire import messages as m
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an operation."""
+
+    contributors: tuple[str, ...]
+    """Whose arrays were combined."""
+    weights: tuple[float, ...]
+    """What each of them counts in a mean, in the same order."""
+    staleness: tuple[int, ...]
+    """How many steps each one's model was behind the most advanced of them."""
+    nbytes: int
+    """Of the array."""
+    round: int | None = None
+    """Its number in the run; None: there was nobody to synchronise with."""
+    waited_s: float = 0.0
+    """From asking for it to its start."""
+    seconds: float = 0.0
+    """From its start to its end."""
+    repaired: bool = False
+    """Somebody or a connection was lost on the way; parts may hold what a lost member contributed before."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there was nobody to synchronise with."""
+        return self.round is None
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Send a message to the controller."""
+
+    message: m.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A round may start: give it to the engine, with the arrays of that operation (None: as a helper)."""
+
+    event: OpenRound
+    arithmetic: Arithmetic
+    operation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The operation's result is in place, for all who take part; if its outcome is `alone`, the result is the input."""
+
+    operation: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The operation is lost; its input is as it was."""
+
+    operation: int
+    error: TradewindError
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The engine may forget the round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The engine may forget all rounds below."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The engine is to stop working on the round, and to say when it is quiet (`Client.quiet`)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Everybody is there; in tolerant runs again whenever somebody comes later."""
+
+    roster: m.Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A peer is gone: its connections can be closed, and nothing is to be sent to it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Distrust:
+    """The controller does not act, or not any more: look for another one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Have a connection to a peer."""
+
+    peer: int
+
+
+Effect = (
+    AuxiliaryChanged
+    | Close
+    | Connect
+    | Departed
+    | Distrust
+    | Explore
+    | Failed
+    | Forget
+    | Halt
+    | Joined
+    | Open
+    | SendControl
+    | Succeeded
+    | m.NetworkSeen
+)

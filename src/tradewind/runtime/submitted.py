@@ -1,0 +1,31 @@
+"""Operations that somebody waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tradewind.engine.arithmetic import Array
+from tradewind.engine.effects import Outcome
+from tradewind.errors import TradewindError
+
+Ended = Callable[[TradewindError | Outcome], None]
+"""Called when an operation ends, with its error or what came of it."""
+
+
+@dataclass(slots=True)
+class Submitted:
+    """One of them: its arrays, whom to tell, and when it was asked for."""
+
+    own: Array
+    result: Array
+    ended: Ended
+    asked_s: float
+    started_s: float | None = None
+
+    def timed(self, outcome: Outcome) -> Outcome:
+        """The outcome with how long it took, by our clock."""
+        now_s = time.monotonic()
+        started_s = now_s if self.started_s is None else self.started_s
+        return replace(outcome, waited_s=started_s - self.asked_s, seconds=now_s - started_s)

@@ -1,0 +1,57 @@
+"""The messages of the handshake, and what all messages are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Text = Annotated[str, msgspec.Meta(max_length=4000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+SiteNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Digest = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
+
+class MessageBase(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """Base of all messages; the class name is the tag."""
+
+
+# --- the handshake: client, server, client, server ------------------------------------------------------
+
+
+class Hello(MessageBase, frozen=True):
+    """Who is calling, and a number that it has never used before."""
+
+    wire_version: int
+    run: Name
+    site: Name
+    purpose: Name
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+
+
+class Challenge(MessageBase, frozen=True):
+    """A number that the server has never used before."""
+
+    wire_version: int
+    site: Name
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+
+
+class Proof(MessageBase, frozen=True):
+    """That the client knows the secret."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Welcome(MessageBase, frozen=True):
+    """That the server knows it too: the connection may be used."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Refused(MessageBase, frozen=True):
+    """The other side will not talk to us, and why."""
+
+    reason: Text

@@ -1,0 +1,48 @@
+"""Storms on virtual time: workers, connections and controllers fail at random, swept over seeds; every check holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tradewind.errors import InternalError
+from tradewind.sim import chunk_worker
+from tradewind.sim.chunk_storm import run_storm, storm_of
+
+
+def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
+    faults: Counter[str] = Counter()
+    repaired = terms = 0
+    for seed in range(7):
+        result = run_storm(storm_of(seed))
+        faults.update(result.faults)
+        repaired += result.repaired
+        terms += result.terms
+    assert set(faults) == {"kill", "cut", "break", "line", "controller"}, "every fault must have fired"
+    assert repaired and terms > 7, "rounds must have been repaired, and controllers replaced"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(50))
+def test_ten_thousand_faults(block: int) -> None:
+    for seed in range(1000 + 10 * block, 1000 + 10 * block + 10):
+        assert sum(run_storm(storm_of(seed)).faults.values()) == 20
+
+
+def test_the_same_seed_gives_the_same_storm() -> None:
+    assert run_storm(storm_of(4, 5)) == run_storm(storm_of(4, 5))
+
+
+def test_a_violation_is_found_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What half a chunk of a broken connection leaves behind must never be taken for final."""
+    quiet = chunk_worker.Client.quiet
+
+    def all_final(self: chunk_worker.Client, message: chunk_worker.RoundQuiet) -> list[chunk_worker.Effect]:
+        lies = chunk_worker.RoundQuiet(message.round, message.chunk_items, tuple(b"\xff" * 99 for _ in message.final))
+        return quiet(self, lies)
+
+    monkeypatch.setattr(chunk_worker.Client, "quiet", all_final)
+    with pytest.raises(InternalError, match=r"replay: python -c .*run_storm\(storm_of"):
+        for seed in range(7):
+            run_storm(storm_of(seed))
