@@ -149,7 +149,7 @@ def test_the_policy_hears_of_rates_that_were_measured() -> None:
         controller.connected(worker, 0.0)
         controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
     ready(controller, "b", STEP, 1)
-    policy = controller._schedule.lanes[STEP].policy  # type: ignore[union-attr]
+    policy = controller._running.schedule.lanes[STEP].policy  # type: ignore[union-attr]
     assert policy.bandwidth.of("a") == 1e8  # type: ignore[union-attr]
     ready(controller, "c", STEP, 1)
     finish(controller, 0, "bc")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.errors import BadFrame, NotAdmitted
-from tradewind.wire.frames import FrameHeader, FrameKind, encode_header
+from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind, encode_header
 from tradewind.wire.handshake import ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
 from tradewind.wire.messages import Proof, Welcome, decode_message, encode_message
 
@@ -90,7 +90,7 @@ def test_a_proof_is_worth_nothing_on_another_connection() -> None:
 
 def test_a_proof_cannot_be_reflected_as_a_welcome() -> None:
     a, b = client(), server()
-    proof = decode_message(a.receive(b.receive(a.start()))[40:])
+    proof = decode_message(a.receive(b.receive(a.start()))[HEADER_BYTES:])
     assert isinstance(proof, Proof)
     with pytest.raises(NotAdmitted, match="secret"):
         a.receive(encode_message(Welcome(proof.digest), 1))

@@ -12,9 +12,7 @@ import msgspec
 
 from tradewind.errors import BadFrame
 from tradewind.wire.frames import (
-    MAX_CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
-    MAX_PATH_SITES,
     FrameHeader,
     FrameKind,
     encode_header,
@@ -42,6 +40,30 @@ from tradewind.wire.greetings import (
 )
 from tradewind.wire.greetings import (
     Welcome as Welcome,
+)
+from tradewind.wire.network_messages import (
+    AuxiliaryChanged as AuxiliaryChanged,
+)
+from tradewind.wire.network_messages import (
+    AuxiliaryPath as AuxiliaryPath,
+)
+from tradewind.wire.network_messages import (
+    Connect as Connect,
+)
+from tradewind.wire.network_messages import (
+    Explore as Explore,
+)
+from tradewind.wire.network_messages import (
+    LinkSeen as LinkSeen,
+)
+from tradewind.wire.network_messages import (
+    Measured as Measured,
+)
+from tradewind.wire.network_messages import (
+    NetworkSeen as NetworkSeen,
+)
+from tradewind.wire.network_messages import (
+    NetworkWanted as NetworkWanted,
 )
 
 POLICY_LANE = 8
@@ -152,29 +174,10 @@ class Trouble(MessageBase, frozen=True):
     """There is a new one: the link works, but rounds that use it must make up for what was lost."""
 
 
-class Measured(MessageBase, frozen=True):
-    """What the link from a peer to the worker was seen to carry."""
-
-    peer: Name
-    bandwidth_bps: Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
-    full: bool = True
-    """Whether more was waiting all the time; else the link can carry more than this, nobody knows how much."""
-    chunks: Count = 0
-    """How many it rests on."""
-    latency_s: Annotated[float, msgspec.Meta(ge=0, lt=1e6)] | None = None
-    """One way, without the time that the bytes take; None: not seen."""
-    train: Count = 0
-    """Of the probes that were measured; 0: what was sent anyway."""
-
-
 class Heartbeat(MessageBase, frozen=True):
     """Still there."""
 
     sent_s: float
-
-
-class NetworkWanted(MessageBase, frozen=True):
-    """What is known of the network?"""
 
 
 class Leave(MessageBase, frozen=True):
@@ -298,58 +301,6 @@ class HeartbeatSeen(MessageBase, frozen=True):
     sent_s: float
     seen_s: float
     """When it came, on the controller's clock."""
-
-
-class Connect(MessageBase, frozen=True):
-    """Something may be sent between the worker and these peers that no plan says: have connections."""
-
-    peers: tuple[Name, ...]
-
-
-class Explore(MessageBase, frozen=True):
-    """Send a train of probes to a peer, when there is nothing else to send: its link is to be measured."""
-
-    peer: Name
-    train: Count
-    chunks: Annotated[int, msgspec.Meta(ge=1, le=65536)]
-    chunk_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)]
-
-
-class AuxiliaryPath(MessageBase, frozen=True):
-    """A path beside the worker's own link or route to its last site, for chunks that would else wait."""
-
-    sites: Annotated[tuple[Name, ...], msgspec.Meta(min_length=3, max_length=MAX_PATH_SITES)]
-    busy_bound: Annotated[int, msgspec.Meta(ge=1, le=2**32)]
-    """How many chunks have to wait for the primary path before one is better off here."""
-
-
-class AuxiliaryChanged(MessageBase, frozen=True):
-    """The worker's auxiliary paths from now on, the fastest first. Chunks carry their path: nobody else need know."""
-
-    paths: tuple[AuxiliaryPath, ...]
-    queue_length: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    """How many chunks may be under way on each."""
-
-
-class LinkSeen(MessageBase, frozen=True):
-    """What is known of one link."""
-
-    src: Name
-    dst: Name
-    bandwidth_bps: float
-    latency_s: float
-    origin: Text
-    """given, at least, or measured."""
-    count: Count
-    age_s: float
-    spread: float
-
-
-class NetworkSeen(MessageBase, frozen=True):
-    """What is known of the network: its sites by number, with their zones, and every link."""
-
-    sites: tuple[tuple[Name, Text], ...]
-    links: tuple[LinkSeen, ...]
 
 
 class StandingDown(MessageBase, frozen=True):
