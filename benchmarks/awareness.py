@@ -31,11 +31,11 @@ from tradewind.sim.chunk_run import ChunkRun
 
 UPDATE_TIME_S = 1.0
 CHANGE_S = 5.0
-CHANGES = 3
+CHANGES = 2
 NBYTES = 4_000_000
-ROUNDS = 12
-SWITCHES = 30
-SIMULATED = 3
+ROUNDS = 8
+SWITCHES = 20
+SIMULATED = 2
 
 
 def drawn(seed: int, latency_s: float = 0.005) -> Network:
