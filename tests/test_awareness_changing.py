@@ -60,7 +60,7 @@ def test_switches_under_load_lose_and_double_no_chunk(control_s: float, least: i
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_five_hundred_switches_under_load_lose_and_double_no_chunk(seed: int) -> None:
-    result = run_changing(switching(660, seed, (0.01, 0.1)[seed % 2]))
+    result = run_changing(switching((660, 900)[seed % 2], seed, (0.01, 0.1)[seed % 2]))
     assert result.switches >= 500
 
 
