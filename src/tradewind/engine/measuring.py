@@ -32,6 +32,8 @@ Estimator = Literal["arrivals", "delays"]
 
 STALE_S = 10.0
 """Gaps that were seen so long ago are not mixed with new ones."""
+MIN_BUSY_S, ENOUGH_BYTES = 0.1, 4 * 2**20
+"""Less time and fewer bytes say more about bursts, and about who was late to look, than about a link."""
 SMALL_FRAME_BYTES = 2048
 """Takes no time worth speaking of: its delay is latency."""
 CLOCK_SAMPLES = 16
@@ -182,8 +184,10 @@ class LinkMeter:
         if self.options.estimator == "delays":
             rate_bps = _mean(seen.ratios_bps) if len(seen.ratios_bps) >= self.options.chunks else None
         else:
-            enough = seen.full_chunks >= self.options.chunks and seen.busy_s > 0
-            rate_bps = 8.0 * seen.full_bytes / max(seen.busy_s, seen.sending_s) if enough else None
+            busy_s = max(seen.busy_s, seen.sending_s)
+            long = ends_train or busy_s >= MIN_BUSY_S or seen.full_bytes >= ENOUGH_BYTES
+            enough = seen.full_chunks >= self.options.chunks and busy_s > 0 and long
+            rate_bps = 8.0 * seen.full_bytes / busy_s if enough else None
         if rate_bps is not None:
             self._rate_bps = rate_bps
             self._seen = _Seen(now_s)
