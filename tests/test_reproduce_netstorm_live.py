@@ -13,7 +13,18 @@ from cli import succeed, tradewind
 from tradewind.errors import BadOption, CannotEmulate
 from tradewind.reproduce import LIVE, Setting, every_name, experiment, experiment_names, resolve_experiments
 from tradewind.reproduce.netstorm import changing_rates
-from tradewind.reproduce.netstorm_live import LITE, PRO, RATE_SCALE, STD, TRADEWIND, Played, System, Turn, play_turns
+from tradewind.reproduce.netstorm_live import (
+    LITE,
+    PRO,
+    RATE_SCALE,
+    SHRINK,
+    STD,
+    TRADEWIND,
+    Played,
+    System,
+    Turn,
+    play_turns,
+)
 from tradewind.reproduce.netstorm_live_ablation import judge_fig17, named
 from tradewind.reproduce.netstorm_live_scale import CHUNK, PARAMETERS, PROBE_NUM, PROBE_SIZE, UPDATE, judge_fig20
 from tradewind.reproduce.netstorm_live_systems import (
@@ -101,10 +112,9 @@ def test_a_changing_network_begins_with_the_draw_after_the_known_one() -> None:
     assert replace(turn, kind="static").rates is None
 
 
-def test_a_chunk_size_makes_a_plan_with_such_chunks() -> None:
-    for system in PARAMETERS[CHUNK].systems.values():
-        plan = system.fixed_plan(Turn(system, "static", 0, 1.0).known, 3_000_000)
-        assert plan is not None and {shard.chunk_bytes for shard in plan.shards} == {system.chunk_bytes}
+def test_chunk_sizes_are_the_papers_in_miniature() -> None:
+    for value, system in PARAMETERS[CHUNK].systems.items():
+        assert system.awareness.chunk_bytes == system.chunk_bytes == round(4e6 * value / SHRINK)
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------

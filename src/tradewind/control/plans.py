@@ -26,6 +26,8 @@ MIN_CHUNK_BYTES = 4096
 """A frame and the work around it cost about as much as this many bytes on a fast link."""
 MIN_UPDATED_BYTES = 256 * 1024
 """Smaller arrays are a matter of latency: what a link carries makes no difference to them."""
+FOLLOWED_PLANS = 4
+"""So many follow the network: one for every size of array that a run uses over and over, such as DDP's buckets."""
 KEPT_VERSIONS = 64
 """Plans that no new round uses are kept so long for rounds under way."""
 
@@ -92,7 +94,7 @@ class Plans:
         self._broadcasts: dict[tuple[int, str], int] = {}
         """By the version that they were made from and the source."""
         self._used: dict[Key, None] = {}
-        """Plans that rounds used since the last update, the latest last."""
+        """Plans that rounds used last, the latest last."""
         if given is not None:
             ensure_valid(given, view.network)
 
@@ -143,10 +145,15 @@ class Plans:
         return tuple(sorted(versions - current - set(self._broadcasts.values())))
 
     def wanted(self) -> list[PlanWanted]:
-        """Plans to be made anew for the network as it is now: of those that were used since the last time."""
-        used, self._used = self._used, {}
+        """Plans to be made anew for the network as it is now: of the few that were used last.
+
+        Not of those since the last update: a round may take longer than several updates, and the next one is to begin
+        with a plan for what was measured during this one.
+        """
+        for key in list(self._used)[:-FOLLOWED_PLANS]:
+            del self._used[key]
         found = []
-        for key in used:
+        for key in self._used:
             _, size, hint, generation = key
             if generation == self.view.generation and size >= MIN_UPDATED_BYTES:
                 planner, options = self._planner_for(hint, size)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,6 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tradewind.catalog import BandwidthTrace
 from tradewind.control.awareness import Awareness
@@ -31,10 +33,9 @@ from tradewind.lab.replay import Replay
 from tradewind.lab.session import Lab
 from tradewind.lab.site import Place
 from tradewind.network import Network
-from tradewind.planning import make_plan
-from tradewind.planning.plan import Plan
 from tradewind.reproduce.netstorm import ALEXNET_BYTES, COMPUTE_S, UPDATE_S, changing_rates
 from tradewind.reproduce.netstorm_scale import cluster_network
+from tradewind.runtime.group import Group, Handle
 
 COMPRESSION = 20.0
 RATE_SCALE = 0.25
@@ -42,9 +43,14 @@ SHRINK = COMPRESSION / RATE_SCALE
 """By how much models and chunks are smaller."""
 MODEL_BYTES = round(ALEXNET_BYTES / SHRINK)
 EPOCH_S = 180.0 / COMPRESSION
-SMALL_BYTES = 4096
+PARTS, PARTS_UNDER_WAY = 4, 2
+"""A model travels in parts, as in DDP's buckets: the plan may change between two."""
+SMALL_ITEMS = 1024
 NEVER = 999.0
 """A change of a link by this share does not happen."""
+OURS = Awareness(significant_change=0.3, min_gain=0.3, explore_share=0.05)
+"""Plans at once when a link has changed by 30%, and changes to a plan that is 30% better or more: a busy machine makes
+measurements noisy, and a plan for noise is worse than the one before."""
 DEADLINE_S = 900.0
 PREPARE, START = "prepare turn", "start turn"
 
@@ -63,20 +69,19 @@ class System:
     update_time_s: float = UPDATE_S / COMPRESSION
     probe_chunk_bytes: int = 8 * 1024
     probe_chunks: int = 4
-    chunk_bytes: int | None = None
-    """Of a plan that stays as it is; by default as the planner likes."""
+    chunk_bytes: int = 16 * 1024
     ours: bool = False
-    """Explores links that carry nothing, plans at once when a link has changed by 30%, and changes to a plan that is
-    20% better or more: a busy machine makes measurements noisy, and a plan for noise is worse than the one before."""
+    """Explores links that carry nothing, and plans when something has changed rather than all the time (`OURS`)."""
 
     @property
     def awareness(self) -> Awareness:
         """The same in the runtime's words."""
         netstorm = Awareness(significant_change=NEVER, min_gain=0.0, explore_share=0.0)
-        own = Awareness(significant_change=0.3, min_gain=0.2) if self.ours else netstorm
+        own = OURS if self.ours else netstorm
         return replace(
             own,
             measure=self.follows,
+            chunk_bytes=self.chunk_bytes,
             update_time_s=self.update_time_s,
             min_chunk_bytes=self.probe_chunk_bytes,
             probe_chunks=self.probe_chunks,
@@ -90,21 +95,14 @@ class System:
         """Of its planner."""
         return {} if self.roots is None else {"roots": self.roots}
 
-    def fixed_plan(self, network: Network, nbytes: int) -> Plan | None:
-        """The plan with chunks as asked for, if they are: such a plan cannot follow the network."""
-        if self.chunk_bytes is None:
-            return None
-        plan = make_plan(self.planner, network, nbytes, **self.planner_options)
-        shards = tuple(replace(shard, chunk_bytes=self.chunk_bytes) for shard in plan.shards)
-        return replace(plan, shards=shards, predicted=None)
-
 
 LITE = System("fapt")
 STD = replace(LITE, follows=True)
 PRO = replace(STD, auxiliary=True)
-TRADEWIND = System("optimal", follows=True, ours=True, update_time_s=1.0)
+TRADEWIND = System("optimal", follows=True, ours=True, update_time_s=0.5)
 
 Kind = Literal["static", "dynamic"]
+Items = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,20 +238,18 @@ def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
 def _play(place: Place, number: int, turn: Turn) -> Played:
     system, known = turn.system, turn.known
     _say(place, f"{PREPARE} {number}")
-    plan = system.fixed_plan(known, turn.nbytes) if place.rank == 0 else None
     group = place.connect(
         number,
         network=known,
-        planner=None if plan else system.planner,
-        planner_options={} if plan else system.planner_options,
-        plan=plan,
+        planner=system.planner,
+        planner_options=system.planner_options,
         awareness=system.awareness,
     )
     with contextlib.closing(group):
         array, result = (np.full(turn.nbytes // 4, place.rank + 1, np.float32) for _ in range(2))
         # Connections, TCP's idea of the links, and the first plan, which may take a while: not a part of a long run.
         thinks = system.planner not in ("star", "balanced-tree", "spanning-tree")
-        group.all_reduce(array if thinks else array[: SMALL_BYTES // 4])
+        _synchronise(group, *((array, result) if thinks else (array[:SMALL_ITEMS], result[:SMALL_ITEMS])))
         _say(place, f"{START} {number}")
         with _Idle() as idle:
             ends_s: list[float] = []
@@ -262,7 +258,7 @@ def _play(place: Place, number: int, turn: Turn) -> Played:
                 elapsed_s = time.monotonic() - start_s
                 average_s = elapsed_s / len(ends_s) if ends_s else 0.0
                 array[-1] = float(place.rank == 0 and elapsed_s + average_s / 2 >= turn.seconds)
-                group.all_reduce(array, out=result)
+                _synchronise(group, array, result)
                 _check(place, result)
                 is_last = bool(result[-1])
                 time.sleep(COMPUTE_S / COMPRESSION)
@@ -271,7 +267,18 @@ def _play(place: Place, number: int, turn: Turn) -> Played:
         return Played(tuple(ends_s), idle.share)
 
 
-def _check(place: Place, result: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+def _synchronise(group: Group, array: Items, result: Items) -> None:
+    """All-reduce the parts, a few of them under way at a time."""
+    pending: deque[Handle] = deque()
+    for part, out in zip(np.array_split(array, PARTS), np.array_split(result, PARTS), strict=True):
+        if len(pending) == PARTS_UNDER_WAY:
+            pending.popleft().wait()
+        pending.append(group.all_reduce_async(part, out=out))
+    for handle in pending:
+        handle.wait()
+
+
+def _check(place: Place, result: Items) -> None:
     expected = np.float32(place.world * (place.world + 1) / 2)
     if not (result[:-1] == expected).all():
         raise InternalError(f"{place.site} has a wrong sum: {result[:3]} instead of {expected}.")

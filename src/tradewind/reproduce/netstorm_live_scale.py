@@ -9,7 +9,7 @@ from statistics import median
 from tradewind.figures.chart import Panel, Series
 from tradewind.reproduce import Experiment, Setting
 from tradewind.reproduce.netstorm import OPTIMAL, STAR
-from tradewind.reproduce.netstorm_live import COMPRESSION, LITE, PRO, SHRINK, TRADEWIND, Kind, System
+from tradewind.reproduce.netstorm_live import COMPRESSION, PRO, SHRINK, TRADEWIND, Kind, System
 from tradewind.reproduce.netstorm_live_trials import QUICK_STATIC_S, Measured, measure
 from tradewind.reproduce.netstorm_scale import (
     CLAIMS,
@@ -85,8 +85,8 @@ CHUNK, UPDATE, PROBE_SIZE, PROBE_NUM = "CHUNK_SIZE", "UPDATE_TIME", "PROBE_CHUNK
 PARAMETERS = {
     CHUNK: Parameter(
         "million parameters",
-        "static",
-        {value: replace(LITE, chunk_bytes=_bytes(value)) for value in (0.25, 0.5, 1.0, 4.0, 16.0)},
+        "dynamic",
+        {value: replace(PRO, chunk_bytes=_bytes(value)) for value in (0.1, 0.25, 0.5, 1.0, 4.0)},
     ),
     UPDATE: Parameter(
         "seconds",
@@ -121,7 +121,7 @@ def judge_fig20(curves: Mapping[str, Mapping[float, float]]) -> tuple[Claim, ...
             f"best at {best[CHUNK]:g} million, {chunk[large]:.0%} of that at {large:g} million; from best to worst "
             + ", ".join(f"{name} {spread:.2f} times" for name, spread in spreads.items()),
             verdict_of([max(spreads, key=lambda name: spreads[name]) == CHUNK, best[CHUNK] <= 1.0, chunk[large] < 0.9]),
-            "Chunks of a plan that stays, in a static network: a chunk size that is given fixes the plan.",
+            "The default here is 0.33 million parameters.",
         ),
         Claim(
             _FIG20_CLAIMS[1],

@@ -35,8 +35,8 @@ COMPRESSED = (
 )
 READINGS = (
     "In a dynamic network a system begins with the plan for the draw before the first. NetStorm's systems measure by "
-    "arrival times (kinder than Eq. (17)) and replan every 0.25 s; ours every second and when a link has "
-    "changed by 30%, takes plans that are better by 20%, and explores unused links with 2% of its traffic."
+    "arrival times (kinder than Eq. (17)) and replan every 0.25 s; ours every 0.5 s and when a link has "
+    "changed by 30%, takes plans that are better by 30%, and explores unused links with 5% of its traffic."
 )
 
 
