@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.control.awareness import Awareness
-from tradewind.control.plans import Plans
+from tradewind.control.plans import FOLLOWED_PLANS, Plans
 from tradewind.control.updating import Updating
 from tradewind.control.view import NetworkView, unknown_network
 from tradewind.errors import BadOption
@@ -138,19 +138,26 @@ def test_a_plan_that_is_hardly_better_is_not_worth_a_change() -> None:
     assert plans.plan_for(("a", "b", "c"), MEGABYTE) > version and updating.updates[-1].gain > 0.05
 
 
-def test_one_plan_is_made_at_a_time_and_none_that_nobody_uses() -> None:
-    plans, updating = changed()
+def test_one_plan_is_made_at_a_time_also_during_a_long_round() -> None:
+    _plans, updating = changed()
     updating.measured("b", m.Measured("a", 0.3e8), 1.0)
     (wanted,) = updating.tick(2.0)
     for k in range(4):
         updating.measured("b", m.Measured("a", 1.2e8), 3.0 + k)
     assert updating.tick(8.0) == []
     updating.planned(wanted.make(), 9.0)
-    assert updating.tick(15.0) == [], "no round has run since"
-    plans.plan_for(("a", "b", "c"), MEGABYTE)
-    for k in range(4):
-        updating.measured("b", m.Measured("a", 0.4e8), 16.0 + k)
-    assert len(updating.tick(30.0)) == 1
+    (again,) = updating.tick(15.0)  # no round has begun since: the next one is to begin with this plan
+    assert again.key == wanted.key
+    updating.planned(again.make(), 15.1)
+    assert updating.tick(25.0) == [], "nothing has changed since"
+
+
+def test_only_the_plans_that_were_used_last_follow_the_network() -> None:
+    plans, _ = changed()
+    sizes = [2**20 << k for k in range(FOLLOWED_PLANS + 2)]
+    for size in sizes:
+        plans.plan_for(("a", "b", "c"), size)
+    assert [wanted.key[1] for wanted in plans.wanted()] == sizes[-FOLLOWED_PLANS:]
 
 
 def test_versions_that_nobody_starts_with_are_forgotten() -> None:
