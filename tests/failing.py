@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -101,11 +102,14 @@ def processes() -> Iterator[Callable[..., Process]]:
     """A function that starts workers; all are ended at the end."""
     started: list[Process] = []
 
-    def start(rank: int, address: str, world: int, items: int = 1000, steps: int = 10, **more: Any) -> Process:
-        options = {"patience_s": 3.0, "policy": "partial", **more.pop("options", {})}
+    def start(
+        rank: int, address: str | list[str], world: int, items: int = 1000, steps: int = 10, **more: Any
+    ) -> Process:
+        options = {"patience_s": 6.0, "policy": "partial", **more.pop("options", {})}
         given = {"rank": rank, "address": address, "world": world, "items": items, "steps": steps, "options": options}
+        environment = {**os.environ, **more.pop("environment", {})}
         command = [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), json.dumps({**given, **more})]
-        popen = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        popen = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=environment)
         process = Process(options.get("name", f"rank{rank}"), popen)
         threading.Thread(target=process.listen, daemon=True).start()
         started.append(process)

@@ -23,6 +23,9 @@ def run(
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Who synchronises when.")] = "bsp",
     run_name: Annotated[str, typer.Option("--run", metavar="NAME", help="The run's name.")] = "tradewind",
     patience: Annotated[str, typer.Option("--patience", metavar="TIME", help="How long a silence may be.")] = "30s",
+    tolerant: Annotated[bool, typer.Option("--tolerant", help="Go on without lost workers, also under bsp.")] = False,
+    controllers: Annotated[int, typer.Option("--controllers", metavar="N", help="How many the run has.")] = 1,
+    standby: Annotated[int, typer.Option("--standby", metavar="I", help="Be the I-th that stands by.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Run the controller of a run until it is over, for workers that connect with `embed=False`.
@@ -45,6 +48,11 @@ def run(
 
     if workers < 1:
         raise BadOption(f"--workers {workers}: a run has at least one.")
+    if not 0 <= standby < controllers:
+        last = controllers - 1
+        raise BadOption(
+            f"--standby {standby} of --controllers {controllers}: the first, which acts, is 0, the last {last}."
+        )
     look_up_policy(policy)
     if planner is not None:
         look_up_planner(planner)
@@ -55,9 +63,17 @@ def run(
     except OSError as error:
         raise BadPlan(f"cannot read {plan}: {error.strerror}.") from None
     options = ControlOptions(
-        workers, found, given, planner, policy=policy, deadlines=Deadlines(parse_duration(patience))
+        workers,
+        found,
+        given,
+        planner,
+        policy=policy,
+        deadlines=Deadlines(parse_duration(patience)),
+        tolerant=True if tolerant or controllers > 1 else None,
+        controllers=controllers,
+        index=standby,
     )
-    server = ControlServer(where.host, where.port, Credentials(run_name, "controller", secret), options)
+    server = ControlServer(where.host, where.port, Credentials(run_name, f"controller {standby}", secret), options)
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()
