@@ -20,12 +20,14 @@ from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, Shard
 
 FAST_CHUNK_BYTES = 4 * 2**20
-RING_BYTES = 2**20
-"""From this size on bandwidth counts more than hops, between processes of one machine."""
 MIN_CHUNK_BYTES = 4096
 """A frame and the work around it cost about as much as this many bytes on a fast link."""
-MIN_UPDATED_BYTES = 256 * 1024
-"""Smaller arrays are a matter of latency: what a link carries makes no difference to them."""
+SMALL_BYTES = 256 * 1024
+"""Up to this size arrays are a matter of latency and hops: what a link carries makes no difference to them."""
+SHARED_BYTES = 32 * 2**20
+"""Larger arrays up to this size share one plan where latency does not count: all of PyTorch's buckets do."""
+LATENCY_COUNTS = 20
+"""Latency counts where a transfer takes less than so many times the longest one."""
 FOLLOWED_PLANS = 4
 """So many follow the network: one for every size of array that a run uses over and over, such as DDP's buckets."""
 KEPT_VERSIONS = 64
@@ -90,6 +92,8 @@ class Plans:
         """The version of the plan that the last large round has started with."""
         self._newest = first_version
         self.planner, self._options, self._given, self._chunk_bytes = planner, options, given, chunk_bytes
+        self._latency = (-1, 0)
+        """For a generation of the network, the size below which latency counts."""
         self._version: dict[Key, int] = {}
         self._broadcasts: dict[tuple[int, str], int] = {}
         """By the version that they were made from and the source."""
@@ -101,16 +105,15 @@ class Plans:
     def plan_for(self, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
         """The version of the plan that these members use for an array of that size.
 
-        Sizes are taken to the next power of two: plans are fractions, and fit any size; what suits a kilobyte, few
-        hops, does not suit a gigabyte.
+        Plans are fractions, and fit any size, but what suits a kilobyte, few hops, does not suit a gigabyte.
         """
-        size = 1 << max(10, nbytes - 1).bit_length()
+        size = self._planned_bytes(nbytes)
         key = (members, size, planner or "", self.view.generation)
         if key not in self._version:
             self._version[key] = self.add(self._make(members, size, planner))
         self._used.pop(key, None)
         self._used[key] = None
-        if size >= MIN_UPDATED_BYTES:
+        if size > SMALL_BYTES:
             self.last_used = self._version[key]
         return self._version[key]
 
@@ -155,7 +158,7 @@ class Plans:
         found = []
         for key in self._used:
             _, size, hint, generation = key
-            if generation == self.view.generation and size >= MIN_UPDATED_BYTES:
+            if generation == self.view.generation and size > SMALL_BYTES:
                 planner, options = self._planner_for(hint, size)
                 current = self.by_version[self._version[key]]
                 found.append(
@@ -172,13 +175,24 @@ class Plans:
         """Whether a plan that was wanted still is: members and links are what they were."""
         return key in self._version and key[3] == self.view.generation
 
+    def _planned_bytes(self, nbytes: int) -> int:
+        """The size that an array is planned as: few, so that a plan is made once and not for every array.
+
+        Where somebody asked for chunks of a certain size, or latency counts, sizes go by powers of two.
+        """
+        if self._latency[0] != self.view.generation:
+            self._latency = (self.view.generation, latency_counts_below(self.view.network))
+        if max(SMALL_BYTES + 1, self._latency[1]) <= nbytes <= SHARED_BYTES and self._chunk_bytes is None:
+            return SHARED_BYTES
+        return 1 << max(10, (nbytes - 1).bit_length())
+
     def _planner_for(self, hint: str, nbytes: int) -> tuple[str, dict[str, Any]]:
         """Without a network nothing can be optimised: equal shares on every member.
 
         Small arrays take few hops. Large ones take a ring, where a site has one sender and one receiver: no
         contribution has to wait in memory for its turn, and what is passed on is still in the cache.
         """
-        unknown = "multi-star" if nbytes < RING_BYTES else "ring"
+        unknown = "multi-star" if nbytes <= SMALL_BYTES else "ring"
         chosen = hint or self.planner or (unknown if self.view.is_guess else "optimal")
         return chosen, self._options if hint in ("", self.planner) else {}
 
@@ -194,6 +208,19 @@ class Plans:
         return finished_plan(
             planner, self.view.network, nbytes, members, options, self.view.is_guess, self._chunk_bytes
         )
+
+
+def latency_counts_below(network: Network) -> int:
+    """Arrays of fewer bytes spend so little time on the narrowest site's links that fewer hops may be worth more.
+
+    >>> from tradewind.network import Site
+    >>> latency_counts_below(Network("two", [Site("a"), Site("b")], [[0, 8e6], [8e6, 0]], [[0, 0.1], [0.1, 0]]))
+    2000000
+    """
+    bandwidth_bps = network.bandwidth_bps
+    narrowest_bps = min(bandwidth_bps.sum(axis=0).min(), bandwidth_bps.sum(axis=1).min())
+    longest_s = network.latency_s[bandwidth_bps > 0].max(initial=0.0)
+    return int(LATENCY_COUNTS * longest_s * narrowest_bps / 8.0)
 
 
 def finished_plan(

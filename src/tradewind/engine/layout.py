@@ -25,6 +25,8 @@ KEPT_BYTES = 40 * 2**20
 """What a site keeps of a round beside its arrays, at most: see the windows above."""
 MIN_CHUNK_BYTES = 4096
 """Chunks are not cut below this to fit the window: a plan with more flows than fit keeps more."""
+PIPELINED_CHUNKS = 16
+"""So many chunks of a shard are enough to keep every hop busy; a plan with fewer wants no more."""
 MIN_WINDOW = 2
 """One chunk on its way while another is used."""
 
@@ -152,10 +154,18 @@ def _routes(plan: Plan) -> list[tuple[int, Phase, Route]]:
     ]
 
 
+def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:
+    """The plan's chunk size, or less for an array much smaller than planned, so that chunks still follow each other."""
+    if 2 * nbytes >= planned_bytes:
+        return shard.chunk_bytes
+    chunks = min(PIPELINED_CHUNKS, max(1, round(shard.fraction * planned_bytes / shard.chunk_bytes)))
+    return min(shard.chunk_bytes, max(MIN_CHUNK_BYTES, int(shard.fraction * nbytes / chunks)))
+
+
 def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int]) -> tuple[list[int], int]:
     """The chunk size of each shard, and how many chunks of a flow may be under way, so that no site keeps too much."""
     members = set(plan.members)
-    size = [min(shard.chunk_bytes, MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
+    size = [min(_fitting_chunk(shard, plan.nbytes, nbytes), MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
     keeping: Counter[str] = Counter()
     for number, phase, route in _routes(plan):
         if len(route) > MAX_PATH_SITES:

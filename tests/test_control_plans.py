@@ -1,0 +1,53 @@
+"""Plans are made once: arrays of similar kind share one, and layouts cut its chunks to their size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tradewind.control.plans import SHARED_BYTES, SMALL_BYTES, Plans
+from tradewind.control.view import NetworkView, unknown_network
+from tradewind.engine.layout import lay_out
+from tradewind.network import Network, Site
+
+NAMES = ("a", "b", "c", "d")
+MIB = 2**20
+
+
+def mesh(latency_s: float) -> Network:
+    links = 1 - np.eye(4)
+    rates = np.array([[0, 20, 90, 40], [60, 0, 30, 155], [80, 25, 0, 70], [45, 100, 35, 0]]) * 1e6
+    return Network("mesh", [Site(name) for name in NAMES], rates, latency_s * links)
+
+
+@pytest.mark.parametrize("view", [NetworkView(mesh(0.0)), NetworkView(unknown_network(NAMES), is_guess=True)])
+def test_buckets_of_a_model_share_one_plan(view: NetworkView) -> None:
+    plans = Plans(view, None, {})
+    versions = {plans.plan_for(NAMES, size) for size in (MIB, 25 * MIB, 7_654_321, SHARED_BYTES)}
+    assert len(versions) == 1
+    assert plans.plan_for(NAMES, SMALL_BYTES) not in versions, "few hops are what small ones need"
+    assert plans.plan_for(NAMES, 2 * SHARED_BYTES) not in versions
+
+
+def test_sizes_for_which_latency_counts_have_plans_of_their_own() -> None:
+    plans = Plans(NetworkView(mesh(0.05)), None, {})
+    assert plans.plan_for(NAMES, MIB) != plans.plan_for(NAMES, 4 * MIB), "a transfer of less than a second"
+    assert plans.plan_for(NAMES, 20 * MIB) == plans.plan_for(NAMES, 30 * MIB)
+
+
+def test_asked_for_chunks_are_not_cut() -> None:
+    plans = Plans(NetworkView(mesh(0.0)), None, {}, chunk_bytes=MIB)
+    version = plans.plan_for(NAMES, 25 * MIB)
+    assert version != plans.plan_for(NAMES, 8 * MIB)
+    layout = lay_out(plans.by_version[version], {name: k for k, name in enumerate(NAMES)}, "a", 25 * MIB // 4, 4)
+    assert all(work.chunk_items * 4 == MIB or work.chunks <= 1 for work in layout.shards)
+
+
+@pytest.mark.parametrize("nbytes", [MIB, 5 * MIB, 25 * MIB])
+def test_a_shared_plan_is_still_pipelined(nbytes: int) -> None:
+    plans = Plans(NetworkView(mesh(0.0)), None, {})
+    plan = plans.by_version[plans.plan_for(NAMES, nbytes)]
+    layout = lay_out(plan, {name: k for k, name in enumerate(NAMES)}, "a", nbytes // 4, 4)
+    for work in layout.shards:
+        assert work.chunks >= min(12, work.items * 4 // 4096), "enough chunks to keep every hop busy"
+        assert work.chunk_items * 4 <= plan.shards[work.shard].chunk_bytes
