@@ -154,7 +154,7 @@ def test_one_plan_is_made_at_a_time_also_during_a_long_round() -> None:
 
 def test_only_the_plans_that_were_used_last_follow_the_network() -> None:
     plans, _ = changed()
-    sizes = [2**20 << k for k in range(FOLLOWED_PLANS + 2)]
+    sizes = [2**26 << k for k in range(FOLLOWED_PLANS + 2)]
     for size in sizes:
         plans.plan_for(("a", "b", "c"), size)
     assert [wanted.key[1] for wanted in plans.wanted()] == sizes[-FOLLOWED_PLANS:]
