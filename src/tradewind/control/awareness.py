@@ -36,8 +36,8 @@ class Awareness:
     """How many a measurement rests on at least (PROBE_CHUNK_NUM)."""
     chunk_bytes: int | None = None
     """Size of the chunks that arrays are cut into (CHUNK_SIZE); None: as the planner says."""
-    auxiliary: bool | None = None
-    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH); None: with NetStorm's planner, fapt."""
+    auxiliary: bool = False
+    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH); has cost more than it gained (docs)."""
     primary_busy_bound: int = 2
     """How many chunks must be waiting for a link before one takes another path (PRIMARY_BUSY_BOUND)."""
     auxiliary_queue_length: int = 1

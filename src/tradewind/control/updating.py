@@ -55,7 +55,7 @@ class Updating:
         self.options = options
         self.updates: list[Update] = []
         """The last hundred."""
-        self.uses_detours = plans.planner == "fapt" if options.auxiliary is None else options.auxiliary
+        self.uses_detours = options.auxiliary
         self._plans = plans
         self._updated_s = now_s
         self._check_s = float("inf")

@@ -89,8 +89,8 @@ class Options:
     """Bytes; smaller chunks say nothing about a link."""
     probe_chunks: int = 4
     """How many chunks a measurement rests on at least."""
-    auxiliary_paths: bool | None = None
-    """Whether chunks that would wait take other paths; by default with planner fapt only."""
+    auxiliary_paths: bool = False
+    """Whether chunks that would wait for a busy link take other paths."""
     roots: int | None = None
     """How many roots planner fapt uses; by default every member."""
     chunk_size: int | None = None
