@@ -28,6 +28,7 @@ from tradewind.engine.payload import same_memory
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.runtime import welcome
 from tradewind.runtime.addresses import HostPort, choose_addresses, listen_on
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.probe import SeenNetwork
@@ -196,6 +197,16 @@ class Group:
 
         self._worker.submit(operation, own, result, ended, part)
         return handle
+
+    def offer_state(self, offer: welcome.Offer | None) -> None:
+        """Have `offer` called, in another thread, for the current model whenever somebody who joins asks for it."""
+        self._worker.offer = offer
+
+    def fetch_state(self) -> tuple[str, bytearray] | None:
+        """The current model of some member that offers one, and its name; None if nobody does. For who joins later."""
+        worker = self._worker
+        limits_s = worker.deadlines.handshake_s, worker.deadlines.silence_s
+        return welcome.ask(worker.addresses, worker.credentials, *limits_s)
 
     @property
     def rounds_helped(self) -> int:

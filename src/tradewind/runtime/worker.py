@@ -16,18 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from tradewind.control.deadlines import Deadlines
+from tradewind.engine import actions as do
 from tradewind.engine import events as ev
-from tradewind.engine.actions import (
-    Action,
-    Combine,
-    PeerFaulty,
-    Receive,
-    Release,
-    RoundComplete,
-    RoundQuiet,
-    Source,
-    Transmit,
-)
 from tradewind.engine.arithmetic import Array
 from tradewind.engine.client import Client
 from tradewind.engine.effects import (
@@ -48,6 +38,7 @@ from tradewind.engine.engine import Engine
 from tradewind.engine.measuring import LinkMeters, MeasuringOptions
 from tradewind.engine.payload import RoundPayload, same_memory
 from tradewind.errors import PeerLost, TradewindError
+from tradewind.runtime import welcome
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
@@ -85,10 +76,12 @@ class Worker:
         self._lock = threading.Lock()
         self._client = Client(self.site)
         self._engine: Engine | None = None
-        self._roster: tuple[m.Address, ...] = ()
+        self.addresses: tuple[m.Address, ...] = ()
         self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape)
         self._control: Control | None = None
         self._place = ("", 0, 0)
+        self.offer: welcome.Offer | None = None
+        """Gives the current model to whoever joins."""
         self._listener: Listener | None = None
         self._buffers: dict[int, memoryview] = {}
         self._pool = Pool()
@@ -122,7 +115,7 @@ class Worker:
     @property
     def roster(self) -> tuple[str, ...]:
         """Everybody who is there, in the order of their numbers: by rank, and then as they joined."""
-        return tuple(address.site for address in self._roster)
+        return tuple(address.site for address in self.addresses)
 
     @property
     def rounds_helped(self) -> int:
@@ -188,10 +181,9 @@ class Worker:
                     self._join(roster)
                 case Distrust(reason):
                     log.info("%s looks for another controller: %s", self.site, reason)
-                    if self._control is not None:
-                        self._control.look_on()
+                    self._controlled().look_on()
                 case Departed(peer):
-                    self._roster = tuple(address for address in self._roster if address.number != peer)
+                    self.addresses = tuple(address for address in self.addresses if address.number != peer)
                     self._peers.forget(peer)
                     self.tell(ev.PeerGone(peer))
                 case Open():
@@ -219,9 +211,8 @@ class Worker:
     def _join(self, roster: m.Roster) -> None:
         """Everybody is there, or somebody more."""
         here = self._client.numbers[self.site]
-        if self._control is not None:
-            self._control.joined()
-        self._roster = roster.workers
+        self._controlled().joined()
+        self.addresses = roster.workers
         self._peers.update({address.number: address for address in roster.workers}, here, roster.tolerant)
         if self._engine is None:
             self._engine = Engine(self.credentials.number, here)
@@ -244,9 +235,12 @@ class Worker:
 
     # --- the control connection --------------------------------------------------------------------------------------
 
-    def _say(self, message: m.Message) -> None:
+    def _controlled(self) -> Control:
         assert self._control is not None
-        self._control.say(message)
+        return self._control
+
+    def _say(self, message: m.Message) -> None:
+        self._controlled().say(message)
 
     def told(self, message: m.Message) -> None:
         """The controller said something."""
@@ -269,8 +263,7 @@ class Worker:
         moved, moved_s = -1, time.monotonic()
         while not self._closed.wait(self.deadlines.heartbeat_s):
             now_s = time.monotonic()
-            if self._control is not None:
-                self._control.watch(now_s)
+            self._controlled().watch(now_s)
             with self._lock:
                 total = self._peers.moved
                 waiting = () if self._engine is None else self._engine.waiting_for()
@@ -293,13 +286,16 @@ class Worker:
     def _called(self, sock: socket.socket, peer: Peer) -> None:
         """Somebody who knows the secret connected to us."""
         self.joined.wait(self.deadlines.gather_s)
+        if peer.purpose == welcome.PURPOSE:
+            welcome.give(sock, self.offer, self.deadlines.silence_s)
+            return
         number = self._client.numbers.get(peer.site)
         if number is None or self._closed.is_set():
             hang_up(sock)
             return
         self._peers.called(sock, number, peer.purpose)
 
-    def drained(self, peer: int, outbox: queue.SimpleQueue[Transmit | None]) -> None:
+    def drained(self, peer: int, outbox: queue.SimpleQueue[do.Transmit | None]) -> None:
         """All connections to a peer are gone; what waited for them was never sent."""
         if self._engine is None:
             return
@@ -313,7 +309,7 @@ class Worker:
 
     # --- for links: the engine, and payloads -------------------------------------------------------------------
 
-    def tell(self, *events: ev.Event) -> list[Action]:
+    def tell(self, *events: ev.Event) -> list[do.Action]:
         """Let the engine handle events, and carry out what it asks for, but a `Receive`."""
         assert self._engine is not None
         with self._lock:
@@ -321,38 +317,38 @@ class Worker:
         self._act(actions)
         return actions
 
-    def _handle(self, event: ev.Event) -> list[Action]:
+    def _handle(self, event: ev.Event) -> list[do.Action]:
         """What the engine wants done; frames are queued here, under the lock that tells which connection is idle."""
         assert self._engine is not None
         actions = self._engine.handle(event)
         for action in actions:
-            if isinstance(action, Transmit):
+            if isinstance(action, do.Transmit):
                 self._peers.put(action)
         return actions
 
-    def _act(self, actions: list[Action]) -> None:
+    def _act(self, actions: list[do.Action]) -> None:
         for action in actions:
             match action:
-                case Transmit() | Receive():
+                case do.Transmit() | do.Receive():
                     pass
-                case Release(buffer):
+                case do.Release(buffer):
                     self._pool.give_back(self._buffers.pop(buffer, None))
-                case Combine():
+                case do.Combine():
                     self._combine(action)
-                case RoundComplete(number, version):
+                case do.RoundComplete(number, version):
                     payload = self._payloads.get(number)
                     digest = None if payload is None else payload.digest(number)
                     with self._lock:
                         effects = self._client.completed(number, version, digest)
                     self._carry_out(effects)
-                case RoundQuiet():
+                case do.RoundQuiet():
                     with self._lock:
                         effects = self._client.quiet(action)
                     self._carry_out(effects)
-                case PeerFaulty(peer, reason):
+                case do.PeerFaulty(peer, reason):
                     self._peers.stalled(peer, reason)
 
-    def _combine(self, action: Combine) -> None:
+    def _combine(self, action: do.Combine) -> None:
         payload = self._payloads.get(action.round)
         if payload is not None:
             if action.into is not None and action.into not in self._buffers:
@@ -384,14 +380,14 @@ class Worker:
         self._buffers[buffer] = self._pool.take(nbytes)
         return self._buffers[buffer]
 
-    def bytes_to_send(self, action: Transmit) -> memoryview | None:
+    def bytes_to_send(self, action: do.Transmit) -> memoryview | None:
         """A chunk's payload."""
-        if action.source is Source.NOTHING:
+        if action.source is do.Source.NOTHING:
             return memoryview(b"")
-        if action.source is Source.KEPT:
+        if action.source is do.Source.KEPT:
             assert action.buffer is not None
             return self._buffers.get(action.buffer)
-        if action.source is Source.PADDING:
+        if action.source is do.Source.PADDING:
             return memoryview(bytes(action.header.payload_bytes))
         payload = self._payloads.get(action.header.round)
         return None if payload is None else payload.outgoing(action)
