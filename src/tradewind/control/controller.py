@@ -52,6 +52,7 @@ class Controller:
         """Why the run is over, if it is."""
         self._members = Membership(options, now_s)
         self._running: Running | None = None
+        self._last_term = -1
         self._now_s = self._deserted_s = now_s
 
     @property
@@ -225,7 +226,9 @@ class Controller:
     def _begin_if_possible(self) -> None:
         if self._running is not None or not self._members.can_begin(self._now_s):
             return
-        self._members.begin(next_term(self._members.reports, self.options.index, self.options.controllers))
+        options = self.options
+        self._last_term = next_term(self._members.reports, options.index, options.controllers, self._last_term)
+        self._members.begin(self._last_term)
         self._running = Running(self.options, self._members, self._now_s)
         self._running.announce()
         if self.options.controllers == 1:

@@ -102,6 +102,7 @@ class Membership:
             return f"the run has seen {MOST_SITES} workers, and there are no numbers left."
         self.joined[worker] = message
         if self.begun:
+            self._take_numbers(message.report)
             self._number(worker)
         return None
 
@@ -128,12 +129,17 @@ class Membership:
     def begin(self, term: int) -> None:
         """Everybody gets a number, or keeps the one that it had."""
         self.begun, self.term = True, term
-        reports = self.reports
-        for report in reports.values():
-            self.numbers.update({address.site: address.number for address in report.roster})
-            self._given = max(self._given, report.numbers)
+        for report in self.reports.values():
+            self._take_numbers(report)
         for name in sorted(self.joined, key=lambda name: (self.joined[name].rank, name)):
             self._number(name)
+
+    def _take_numbers(self, report: m.Report | None) -> None:
+        """Whoever has a number keeps it: its frames bear it."""
+        if report is not None:
+            for address in report.roster:
+                self.numbers.setdefault(address.site, address.number)
+            self._given = max(self._given, report.numbers)
 
     def _number(self, worker: str) -> None:
         if worker not in self.numbers:

@@ -40,13 +40,13 @@ def majority(electorate: Collection[str]) -> int:
     return len(electorate) // 2 + 1
 
 
-def next_term(reports: Mapping[str, m.Report], index: int, controllers: int) -> int:
-    """The first term of a controller that is newer than all that was reported.
+def next_term(reports: Mapping[str, m.Report], index: int, controllers: int, own_last: int = -1) -> int:
+    """The first term of a controller that is newer than all that was reported, and than its own last one.
 
     >>> next_term({}, 1, 3), next_term({"a": m.Report(4, 0, (), 0)}, 1, 3)
     (1, 7)
     """
-    newest = max((report.term for report in reports.values()), default=-1)
+    newest = max((own_last, *(report.term for report in reports.values())))
     return next(term for term in range(newest + 1, newest + 1 + controllers) if term % controllers == index)
 
 
