@@ -175,10 +175,10 @@ class Engine:
             self._outgoing.came(header, self._actions)
         if header.kind is FrameKind.ACK:
             self._acknowledged(peer, header)
+        elif header.path and header.hop < len(header.path) - 1:
+            self._keep(peer, header, None)  # whether or not the round is over for us: it is not ours
         elif header.kind is FrameKind.PROBE or header.round < self._floor or header.round in self._closed:
             self._actions.append(Receive(How.DISCARD, peer, header))
-        elif header.path and header.hop < len(header.path) - 1:
-            self._keep(peer, header, None)
         else:
             self._chunk(peer, header)
 
