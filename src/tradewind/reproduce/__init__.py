@@ -67,6 +67,8 @@ _EXPERIMENTS = {
     "netstorm/fig19": "tradewind.reproduce.netstorm_scale:FIG19",
     "netstorm/fig19/live": "tradewind.reproduce.netstorm_live_scale:FIG19",
     "netstorm/fig20/live": "tradewind.reproduce.netstorm_live_scale:FIG20",
+    "tradewind/stragglers/live": "tradewind.reproduce.straggler_live_systems:STRAGGLERS",
+    "tradewind/combinations/live": "tradewind.reproduce.straggler_live_systems:TRIED",
 }
 
 

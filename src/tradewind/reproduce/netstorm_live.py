@@ -251,7 +251,7 @@ def _play(place: Place, number: int, turn: Turn) -> Played:
         thinks = system.planner not in ("star", "balanced-tree", "spanning-tree")
         _synchronise(group, *((array, result) if thinks else (array[:SMALL_ITEMS], result[:SMALL_ITEMS])))
         _say(place, f"{START} {number}")
-        with _Idle() as idle:
+        with Idle() as idle:
             ends_s: list[float] = []
             start_s, is_last = time.monotonic(), False
             while not is_last:
@@ -290,13 +290,13 @@ def _say(place: Place, line: str) -> None:
 
 
 @dataclass
-class _Idle:
+class Idle:
     """Which share of the machine's processor time nobody used inside the `with` block."""
 
     share: float = 0.0
     _before: tuple[float, float] = field(default=(0.0, 0.0))
 
-    def __enter__(self) -> _Idle:
+    def __enter__(self) -> Idle:
         self._before = _processor_time()
         return self
 

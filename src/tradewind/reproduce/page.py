@@ -16,6 +16,7 @@ PAPERS = {
     "selective": "Selective Reduce",
     "ds-sync": "DS-Sync",
     "netstorm": "NetStorm",
+    "tradewind": "All of them at once, and Tradewind",
 }
 _INTRODUCTION = """# What the papers claim, and what we see
 

@@ -1,0 +1,56 @@
+"""A small model that learns digits at one site, for experiments about who synchronises when, and how.
+
+What is averaged is the model, by whoever is asked to: a `Synchronizer` on `model`, or anything that averages the one
+array that `gather` fills and `scatter` puts back. SGD is plain, so averaging models after every step is averaging
+gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tradewind.torch.demo import perceptron
+
+Array = np.ndarray[Any, Any]
+
+
+class Learner:
+    """A perceptron, the same at every site that gives the same seed."""
+
+    def __init__(self, widths: tuple[int, ...], seed: int, learning_rate: float) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(seed)
+        self.model = perceptron(widths)
+        self._optimizer = torch.optim.SGD(self.model.parameters(), learning_rate)
+        self.flat = np.empty(sum(p.numel() for p in self.model.parameters()), np.float32)
+
+    def step(self, images: Array, labels: Array) -> None:
+        """One local step."""
+        self._optimizer.zero_grad()
+        nn.functional.cross_entropy(self.model(torch.from_numpy(images)), torch.from_numpy(labels)).backward()
+        self._optimizer.step()
+
+    @torch.no_grad()
+    def judge(self, images: Array, labels: Array) -> tuple[float, float]:
+        """The cross-entropy, and the share of images that are read right."""
+        scores, shown = self.model(torch.from_numpy(images)), torch.from_numpy(labels)
+        right = (scores.argmax(dim=1) == shown).float().mean()
+        return float(nn.functional.cross_entropy(scores, shown)), float(right)
+
+    @torch.no_grad()
+    def gather(self) -> Array:
+        """All parameters as one array."""
+        torch.cat([p.reshape(-1) for p in self.model.parameters()], out=torch.from_numpy(self.flat))
+        return self.flat
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        """Put the array back into the model."""
+        parameters = list(self.model.parameters())
+        pieces = torch.from_numpy(self.flat).split([p.numel() for p in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.copy_(piece.view_as(parameter))
