@@ -147,8 +147,8 @@ def test_fig18_judges_every_step_and_our_aims() -> None:
 def test_fig17_wants_a_gain_everywhere_and_the_papers_best() -> None:
     gains = {named(2, 1): 0.3, named(2, 5): 0.6}
     assert verdicts(judge_fig17(gains)) == [Verdict.HOLDS, Verdict.HOLDS]
-    assert verdicts(judge_fig17({**gains, named(2, 1): 0.7})) == [Verdict.HOLDS, Verdict.FAILS]
-    assert verdicts(judge_fig17({named(2, 1): -0.1, named(2, 5): 0.0})) == [Verdict.FAILS, Verdict.HOLDS]
+    assert verdicts(judge_fig17({**gains, named(2, 1): 0.7})) == [Verdict.HOLDS, Verdict.IN_PART]
+    assert verdicts(judge_fig17({named(2, 1): -0.1, named(2, 5): 0.0})) == [Verdict.FAILS, Verdict.IN_PART]
 
 
 def test_fig20_judges_each_parameter_by_its_curve() -> None:

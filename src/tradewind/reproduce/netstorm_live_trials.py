@@ -66,7 +66,7 @@ class Measured:
         return tuple(found)
 
 
-COLUMNS = ("network", "system", "rounds", "iteration s", "over the first", "least", "most", "idle processors")
+COLUMNS = ("network", "system", "rounds", "iteration s", "over the baseline", "least", "most", "idle processors")
 
 
 def measure(
