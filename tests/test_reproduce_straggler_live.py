@@ -100,6 +100,7 @@ def test_one_link_and_one_site_are_slow() -> None:
 def test_names_lead_to_the_live_forms() -> None:
     assert resolve_experiments(["tradewind"], live=True) == (
         "tradewind/stragglers/live",
+        "tradewind/stragglers-skewed/live",
         "tradewind/combinations/live",
     )
     assert hash(tuple(Turn(system, 0, 1.0) for system in (SYSTEMS | COMBINATIONS).values()))  # trials are remembered
@@ -194,6 +195,11 @@ def test_combinations_need_a_lone_site_that_stays_below() -> None:
     everybody = {name: [trained(3.0)] for name in COMBINATIONS} | {ALONE: [trained(math.inf)]}
     assert judge_combinations(Trials(everybody, ()))[0].verdict is Verdict.HOLDS
     assert judge_combinations(Trials(everybody | {ALONE: [trained(3.0)]}, ()))[0].verdict is Verdict.FAILS
+
+
+def test_all_live_forms_load() -> None:
+    for name in (*resolve_experiments(["tradewind"], live=True), "ds-sync/training/live"):
+        assert experiment(name).name == name and experiment(name).claims
 
 
 def test_the_figure_has_a_curve_for_every_system_and_the_target() -> None:

@@ -54,6 +54,7 @@ _EXPERIMENTS = {
     "ds-sync/table3": "tradewind.reproduce.ds_sync:TABLE3",
     "ds-sync/table4": "tradewind.reproduce.ds_sync:TABLE4",
     "ds-sync/table5": "tradewind.reproduce.ds_sync:TABLE5",
+    "ds-sync/training/live": "tradewind.reproduce.straggler_live_systems:DS_SYNC_TRAINING",
     "netstorm/fig1": "tradewind.reproduce.netstorm_example:FIG1",
     "netstorm/fig13/live": "tradewind.reproduce.netstorm_live_systems:FIG13",
     "netstorm/fig14": "tradewind.reproduce.netstorm:FIG14",
@@ -68,6 +69,7 @@ _EXPERIMENTS = {
     "netstorm/fig19/live": "tradewind.reproduce.netstorm_live_scale:FIG19",
     "netstorm/fig20/live": "tradewind.reproduce.netstorm_live_scale:FIG20",
     "tradewind/stragglers/live": "tradewind.reproduce.straggler_live_systems:STRAGGLERS",
+    "tradewind/stragglers-skewed/live": "tradewind.reproduce.straggler_live_systems:SKEWED",
     "tradewind/combinations/live": "tradewind.reproduce.straggler_live_systems:TRIED",
 }
 

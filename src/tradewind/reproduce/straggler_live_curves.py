@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -169,8 +170,11 @@ def spread(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
-def measure(setting: Setting, label: str, systems: Mapping[str, System], published: int, **of_turn: bool) -> Trials:
-    """Every system from every seed: a lab and eight processes for each seed, in which all systems take turns."""
+def measure(setting: Setting, label: str, systems: Mapping[str, System], published: int, **of_turn: Any) -> Trials:
+    """Every system from every seed: a lab and eight processes for each seed, in which all systems take turns.
+
+    `of_turn`: what else a `Turn` takes, the same for all.
+    """
     share = QUICK_SHARE if setting.quick else 1.0
     calls = [
         (tuple(Turn(one, trial, share * one.seconds, **of_turn) for one in systems.values()), setting.backend)
