@@ -51,17 +51,22 @@ class Engine:
     def handle(self, event: ev.Event) -> list[Action]:
         """What to do about an event. Raises BadFrame where a peer is at fault, before anything has changed."""
         self._actions = []
-        match event:
+        match event:  # the most frequent first
             case ev.HeaderReceived(peer, header):
                 self._header(peer, header)
             case ev.Received(action):
                 self._received(action)
-            case ev.ReceiveFailed(action):
-                self._receive_failed(action)
+                self._quiet(self._work.ended(action))
             case ev.Transmitted(action):
                 self._transmitted(action)
+            case ev.LinkIdle():
+                self._outgoing.handle(event, self._actions)
             case ev.Combined(action):
                 self._combined(action)
+                self._quiet(self._work.ended(action))
+            case ev.ReceiveFailed(action):
+                self._receive_failed(action)
+                self._quiet(self._work.ended(action))
             case ev.OpenRound():
                 self._open(event)
             case ev.CloseRound(number):
@@ -70,11 +75,8 @@ class Engine:
                 self._halt(number)
             case ev.ForgetBelow(number):
                 self._forget_below(number)
-            case ev.LinkIdle() | ev.LinksBroke() | ev.PeerGone() | ev.Explore() | ev.AuxiliaryChanged():
+            case ev.LinksBroke() | ev.PeerGone() | ev.Explore() | ev.AuxiliaryChanged():
                 self._outgoing.handle(event, self._actions)
-        quiet = self._work.follow(event, self._actions)
-        if quiet is not None:
-            self._quiet(quiet)
         return self._actions
 
     @property
@@ -132,19 +134,18 @@ class Engine:
         if number in self._rounds:
             self._drop(self._rounds.pop(number))
         self._drop_early(number, number)
-        if self._work.is_quiet(number):
-            self._quiet(number)
+        self._quiet(self._work.awaited(number))
 
     def _halt(self, number: int) -> None:
         state = self._rounds[number]
         state.halted = True
         self._drop(state)
-        if self._work.is_quiet(number):
-            self._quiet(number)
+        self._quiet(self._work.awaited(number))
 
-    def _quiet(self, number: int) -> None:
-        state = self._rounds.get(number)
-        self._actions.append(RoundQuiet(number) if state is None else state.quiet())
+    def _quiet(self, number: int | None) -> None:
+        if number is not None:
+            state = self._rounds.get(number)
+            self._actions.append(RoundQuiet(number) if state is None else state.quiet())
 
     def _forget_below(self, number: int) -> None:
         self._floor = max(self._floor, number)
@@ -198,14 +199,15 @@ class Engine:
             return
         work = shard.work
         if header.phase is Phase.BROADCAST and work.receives:
-            self._actions.append(Receive(How.STORE, peer, header))
+            self._actions.append(self._work.begun(Receive(How.STORE, peer, header)))
             return
         if header.phase is Phase.REDUCE and work.in_place and not (state.gathers and len(work.children) > 1):
             sum_ = shard.sums.setdefault(header.index, Sum())
             if not sum_.busy and shard.place[origin] == sum_.applied:
                 sum_.busy = True
                 finish = work.is_root and sum_.applied + 1 == len(work.children)
-                self._actions.append(Receive(How.ADD, peer, header, own=sum_.applied == 0, finish=finish))
+                action = Receive(How.ADD, peer, header, own=sum_.applied == 0, finish=finish)
+                self._actions.append(self._work.begun(action))
                 return
         self._keep(peer, header, state.number)
 
@@ -215,9 +217,7 @@ class Engine:
 
     def _received(self, action: Receive) -> None:
         header, buffer = action.header, action.buffer
-        if action.how is How.DISCARD:
-            return
-        if buffer is not None and not self._buffers.unpin(buffer, self._actions):
+        if action.how is How.DISCARD or (buffer is not None and not self._buffers.unpin(buffer, self._actions)):
             return
         if header.path and header.hop < len(header.path) - 1:
             assert buffer is not None
@@ -296,7 +296,7 @@ class Engine:
         action = Combine(state.number, state.version, work.shard, index, own, parts, sum_.into, finish)
         for buffer in action.buffers:
             self._buffers.pin(buffer)
-        self._actions.append(action)
+        self._actions.append(self._work.begun(action))
 
     def _combined(self, action: Combine) -> None:
         alive = [self._buffers.unpin(buffer, self._actions) for buffer in action.buffers]

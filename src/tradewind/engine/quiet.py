@@ -8,10 +8,11 @@ only read (inputs, and results that are being sent to sites that will discard th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from typing import TypeVar
 
-from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Combine, How, Receive
+from tradewind.engine.actions import Combine, How, Receive
+
+Work = TypeVar("Work", Receive, Combine)
 
 
 class ResultWork:
@@ -21,14 +22,17 @@ class ResultWork:
         self._under_way: Counter[int] = Counter()
         self._awaited: set[int] = set()
 
-    def follow(self, event: ev.Event, actions: Iterable[Action]) -> int | None:
-        """What an event ended and the actions begin: the round that is quiet now, if somebody waits for it."""
-        for action in actions:
-            if isinstance(action, Receive | Combine) and _writes_result(action):
-                self._under_way[_round(action)] += 1
-        if not isinstance(event, ev.Received | ev.ReceiveFailed | ev.Combined) or not _writes_result(event.action):
+    def begun(self, action: Work) -> Work:
+        """The action, which the driver is asked for."""
+        if _writes_result(action):
+            self._under_way[_round(action)] += 1
+        return action
+
+    def ended(self, action: Receive | Combine) -> int | None:
+        """It is done, and what follows from it has begun: the round that is quiet now, if somebody waits for it."""
+        if not _writes_result(action):
             return None
-        number = _round(event.action)
+        number = _round(action)
         self._under_way[number] -= 1
         if self._under_way[number]:
             return None
@@ -38,19 +42,19 @@ class ResultWork:
         self._awaited.discard(number)
         return number
 
-    def is_quiet(self, number: int) -> bool:
-        """Whether nobody works on it; if somebody does, `follow` will tell."""
+    def awaited(self, number: int) -> int | None:
+        """The round, if nobody works on it; if somebody does, `ended` will tell."""
         if self._under_way[number]:
             self._awaited.add(number)
-            return False
+            return None
         del self._under_way[number]
-        return True
+        return number
 
 
 def _writes_result(action: Receive | Combine) -> bool:
     if isinstance(action, Combine):
         return action.into is None
-    return action.how in (How.ADD, How.STORE)
+    return action.how is How.ADD or action.how is How.STORE
 
 
 def _round(action: Receive | Combine) -> int:

@@ -31,7 +31,7 @@ class Host(Protocol):
     """What a connection needs of its worker."""
 
     def tell(self, *events: ev.Event) -> list[Action]:
-        """Let the engine handle events; everything but a `Receive` is being taken care of."""
+        """Let the engine handle events; everything but a `Receive`, which comes first, is being taken care of."""
         ...
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
@@ -111,7 +111,9 @@ class Link:
             actions = host.tell(ev.HeaderReceived(self.peer, header))
             self.moved += 1
             if header.kind is not FrameKind.ACK:
-                self._receiving = action = next(action for action in actions if isinstance(action, Receive))
+                action = actions[0]
+                assert isinstance(action, Receive)
+                self._receiving = action
                 self._receive_payload(action)
                 host.tell(ev.Received(action))
                 self._receiving = None

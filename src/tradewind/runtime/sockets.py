@@ -10,7 +10,14 @@ import time
 
 from tradewind.errors import BadFrame, NotAdmitted, PeerLost
 from tradewind.runtime.addresses import HostPort
-from tradewind.wire.frames import HEADER_BYTES, FrameHeader, decode_header, path_bytes, payload_length
+from tradewind.wire.frames import (
+    HEADER_BYTES,
+    PATH_LENGTH_AT,
+    FrameHeader,
+    decode_header,
+    path_bytes,
+    payload_length,
+)
 from tradewind.wire.handshake import (
     MAX_HANDSHAKE_BYTES,
     NONCE_BYTES,
@@ -70,9 +77,10 @@ def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
     """The next frame's header; `buffer` is scratch for it."""
     fixed = buffer[:HEADER_BYTES]
     receive_into(sock, fixed)
+    if not fixed[PATH_LENGTH_AT]:  # almost always
+        return decode_header(fixed)
     path = path_bytes(fixed)
-    if path:
-        receive_into(sock, buffer[HEADER_BYTES : HEADER_BYTES + path])
+    receive_into(sock, buffer[HEADER_BYTES : HEADER_BYTES + path])
     return decode_header(buffer[: HEADER_BYTES + path])
 
 

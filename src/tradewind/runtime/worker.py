@@ -13,7 +13,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tradewind.control.deadlines import Deadlines
 from tradewind.engine import actions as do
@@ -300,36 +300,37 @@ class Worker:
         if self._engine is None:
             return
         with self._lock:
-            actions = self._engine.handle(ev.LinksBroke(peer))
-            while not outbox.empty():
-                action = outbox.get()
-                if action is not None:
-                    actions += self._handle(ev.Transmitted(action))
+            unsent = [outbox.get() for _ in range(outbox.qsize())]
+            never_sent = [ev.Transmitted(action) for action in unsent if action is not None]
+            actions = self._handle([ev.LinksBroke(peer), *never_sent])
         self._act(actions)
 
     # --- for links: the engine, and payloads -------------------------------------------------------------------
 
     def tell(self, *events: ev.Event) -> list[do.Action]:
-        """Let the engine handle events, and carry out what it asks for, but a `Receive`."""
-        assert self._engine is not None
+        """Let the engine handle events, and carry out what it asks for, but a `Receive`, which is returned first."""
         with self._lock:
-            actions = [action for event in events for action in self._handle(event)]
-        self._act(actions)
+            actions = self._handle(events)
+        if actions:
+            self._act(actions)
         return actions
 
-    def _handle(self, event: ev.Event) -> list[do.Action]:
+    def _handle(self, events: Iterable[ev.Event]) -> list[do.Action]:
         """What the engine wants done; frames are queued here, under the lock that tells which connection is idle."""
         assert self._engine is not None
-        actions = self._engine.handle(event)
-        for action in actions:
-            if isinstance(action, do.Transmit):
-                self._peers.put(action)
+        actions: list[do.Action] = []
+        for event in events:
+            for action in self._engine.handle(event):
+                if isinstance(action, do.Transmit):
+                    self._peers.put(action)
+                else:
+                    actions.append(action)
         return actions
 
     def _act(self, actions: list[do.Action]) -> None:
         for action in actions:
             match action:
-                case do.Transmit() | do.Receive():
+                case do.Receive():
                     pass
                 case do.Release(buffer):
                     self._pool.give_back(self._buffers.pop(buffer, None))
@@ -368,7 +369,9 @@ class Worker:
             self._say(m.Heartbeat(time.monotonic()))  # latencies are as good as clocks are compared
 
     def stamp_us(self) -> int:
-        """The time for frames that leave now."""
+        """The time for frames that leave now; 0 where nobody measures."""
+        if not self._measures:
+            return 0
         return self._meters.clock.stamp_us(time.monotonic())
 
     def payload_of(self, round_: int) -> RoundPayload | None:

@@ -31,6 +31,7 @@ WIRE_VERSION = 1
 MAGIC = b"TW"
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
 HEADER_BYTES = HEADER.size
+PATH_LENGTH_AT = 39
 MAX_CHUNK_BYTES = 8 * 2**20
 MAX_MESSAGE_BYTES = 16 * 2**20
 """A plan of 60 shards over 60 sites is below 1 MiB."""
@@ -125,7 +126,7 @@ def path_bytes(fixed: bytes | bytearray | memoryview) -> int:
         raise BadFrame(
             f"a frame has wire version {version}, this side speaks {WIRE_VERSION}. Run the same release everywhere."
         )
-    length = fixed[39]
+    length = fixed[PATH_LENGTH_AT]
     if length > MAX_PATH_SITES:
         raise BadFrame(f"a frame has a path of {length} sites; the most is {MAX_PATH_SITES}.")
     return 2 * length
@@ -138,11 +139,16 @@ def payload_length(fixed: bytes | bytearray | memoryview) -> int:
 
 def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
     """A header from exactly its bytes, path included."""
-    if len(data) < HEADER_BYTES or len(data) != HEADER_BYTES + path_bytes(data):
-        raise BadFrame(f"a frame header of {len(data)} bytes is cut short or too long.")
-    (_, _, kind, run, round_, version, shard, index, chunks, payload, phase, hop, flags, length, sent_us) = (
+    nbytes = len(data)
+    if nbytes < HEADER_BYTES:
+        raise BadFrame(f"a frame header of {nbytes} bytes is cut short.")
+    (magic, wire, kind, run, round_, version, shard, index, chunks, payload, phase, hop, flags, length, sent_us) = (
         HEADER.unpack_from(data)
     )
+    # Said twice, because asking first is quick and every frame does; `path_bytes` says what is wrong.
+    plain = magic == MAGIC and wire == WIRE_VERSION and nbytes == HEADER_BYTES and not length
+    if not plain and nbytes != HEADER_BYTES + path_bytes(data):
+        raise BadFrame(f"a frame header of {nbytes} bytes does not fit its path of {length} sites.")
     try:
         kind, phase = _KINDS[kind], _PHASES[phase]
     except KeyError as error:
