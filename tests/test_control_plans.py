@@ -5,10 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tradewind.control.plans import SHARED_BYTES, SMALL_BYTES, Plans
+from tradewind.control.plans import (
+    MIN_CHUNK_BYTES,
+    SHARED_BYTES,
+    SLOW_CHUNK_BYTES,
+    SMALL_BYTES,
+    Plans,
+    finished_plan,
+)
 from tradewind.control.view import NetworkView, unknown_network
 from tradewind.engine.layout import lay_out
 from tradewind.network import Network, Site
+from tradewind.planning import make_plan
+from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, MIN_CHUNKS_PER_SHARD
 
 NAMES = ("a", "b", "c", "d")
 MIB = 2**20
@@ -51,3 +60,19 @@ def test_a_shared_plan_is_still_pipelined(nbytes: int) -> None:
     for work in layout.shards:
         assert work.chunks >= min(12, work.items * 4 // 4096), "enough chunks to keep every hop busy"
         assert work.chunk_items * 4 <= plan.shards[work.shard].chunk_bytes
+
+
+def test_large_shards_are_cut_into_larger_chunks_than_planners_think_of() -> None:
+    roster = {name: k for k, name in enumerate(NAMES)}
+    plans = Plans(NetworkView(mesh(0.0)), None, {})
+    plan = plans.by_version[plans.plan_for(NAMES, 400 * MIB)]
+    assert {shard.chunk_bytes for shard in plan.shards} == {SLOW_CHUNK_BYTES}
+    assert all(work.chunks >= MIN_CHUNKS_PER_SHARD for work in lay_out(plan, roster, "a", 100 * MIB, 4).shards)
+
+
+def test_a_planner_that_chooses_its_chunks_gets_them() -> None:
+    network = mesh(0.01)
+    planned = make_plan("mtree", network, 64 * MIB, NAMES)
+    used = finished_plan("mtree", network, 64 * MIB, NAMES, {}, fast=False)
+    assert DEFAULT_CHUNK_BYTES not in {shard.chunk_bytes for shard in planned.shards}, "else this shows nothing"
+    assert [s.chunk_bytes for s in used.shards] == [max(MIN_CHUNK_BYTES, s.chunk_bytes) for s in planned.shards]

@@ -17,9 +17,9 @@ from tradewind.planning import make_plan
 from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.cost import cost
-from tradewind.planning.plan import Plan, Shard
+from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, MIN_CHUNKS_PER_SHARD, Plan, Shard
 
-FAST_CHUNK_BYTES = 4 * 2**20
+FAST_CHUNK_BYTES, SLOW_CHUNK_BYTES = 4 * 2**20, 2 * DEFAULT_CHUNK_BYTES
 MIN_CHUNK_BYTES = 4096
 """A frame and the work around it cost about as much as this many bytes on a fast link."""
 SMALL_BYTES = 256 * 1024
@@ -245,7 +245,13 @@ def _with_chunks(shard: Shard, nbytes: int, fast: bool) -> Shard:
     """Chunks large enough to be worth their overhead.
 
     Planners think of 100 Mbps, where a chunk of 64 KiB takes 5 ms. Nobody who runs on one machine or in one rack says
-    what the network is like, and there a chunk costs more than its bytes: four to a shard keep all of them busy.
+    what the network is like, and there a chunk costs more than its bytes: four to a shard keep all of them busy. A
+    shard of many default chunks flows as well in half as many, for half the processor time; whoever chose a size of
+    their own, as `mtree` does, gets it.
     """
-    least = min(FAST_CHUNK_BYTES, max(64 * 1024, int(shard.fraction * nbytes) // 4)) if fast else MIN_CHUNK_BYTES
+    shard_bytes, least = int(shard.fraction * nbytes), MIN_CHUNK_BYTES
+    if fast:
+        least = min(FAST_CHUNK_BYTES, max(DEFAULT_CHUNK_BYTES, shard_bytes // 4))
+    elif shard.chunk_bytes == DEFAULT_CHUNK_BYTES:
+        least = min(SLOW_CHUNK_BYTES, shard_bytes // MIN_CHUNKS_PER_SHARD)
     return replace(shard, chunk_bytes=max(shard.chunk_bytes, least))
