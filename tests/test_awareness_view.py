@@ -33,14 +33,30 @@ def test_an_estimate_follows_a_change_within_three_updates(rate: float, noise: l
     assert (seen.origin, seen.count) == ("measured", 12) and seen.age_s == pytest.approx(0.5)
 
 
-def test_one_measurement_far_off_is_noise_and_two_are_a_change() -> None:
-    view = NetworkView(MESH)
+def test_a_link_is_slower_when_all_measurements_of_a_while_say_so() -> None:
+    view = NetworkView(MESH, confirm_s=2.0)
     for k in range(5):
         view.measured("a", "b", 1e8, 0.5 * k)
-    view.measured("a", "b", 2e7, 2.5)
-    assert view.estimate("a", "b", 2.5).bandwidth_bps > 0.7e8
-    view.measured("a", "b", 2e7, 3.0)
-    assert view.estimate("a", "b", 3.0).bandwidth_bps == pytest.approx(2e7, rel=0.2)
+    for k in range(5, 9):
+        view.measured("a", "b", 2e7, 0.5 * k)
+    assert view.estimate("a", "b", 4.0).bandwidth_bps == 1e8, "1.5 s are not enough"
+    view.measured("a", "b", 1e8, 4.5)
+    for k in range(10, 14):
+        view.measured("a", "b", 2e7, 0.5 * k)
+    assert view.estimate("a", "b", 6.5).bandwidth_bps == 1e8, "one in between says otherwise"
+    view.measured("a", "b", 2e7, 7.0)
+    assert view.estimate("a", "b", 7.0).bandwidth_bps == 2e7
+
+
+def test_a_link_is_faster_when_two_measurements_say_so_or_nobody_looked_for_a_while() -> None:
+    view = NetworkView(MESH)
+    view.measured("a", "b", 1e8, 0.0)
+    view.measured("a", "b", 3e8, 0.5)
+    assert view.estimate("a", "b", 0.5).bandwidth_bps < 2e8
+    view.measured("a", "b", 3e8, 1.0)
+    assert view.estimate("a", "b", 1.0).bandwidth_bps == 3e8, "and no more than that"
+    view.measured("a", "b", 6e8, 5.0)
+    assert view.estimate("a", "b", 5.0).bandwidth_bps == 6e8
 
 
 def test_what_a_link_carried_while_it_was_idle_raises_and_never_lowers() -> None:
@@ -114,14 +130,35 @@ def changed(**options: float) -> tuple[Plans, Updating]:
     return plans, Updating(plans, Awareness(**options), 0.0)  # type: ignore[arg-type]
 
 
-def test_a_significant_change_is_planned_for_at_once_and_a_small_one_when_it_is_time() -> None:
+def say(updating: Updating, bandwidth_bps: float, start_s: float, count: int = 6) -> float:
+    """The link from a to b is measured every half second; when that was last."""
+    for k in range(count):
+        updating.measured("b", m.Measured("a", bandwidth_bps), start_s + 0.5 * k)
+    return start_s + 0.5 * (count - 1)
+
+
+def test_a_significant_change_is_planned_for_when_it_is_sure_and_a_small_one_when_it_is_time() -> None:
     _, updating = changed(update_time_s=5.0, significant_change=0.2)
-    updating.measured("b", m.Measured("a", 0.9e8), 1.0)
-    assert updating.tick(1.6) == []
-    assert len(updating.tick(5.1)) == 1, "10%, after the update time"
+    last_s = say(updating, 0.92e8, 1.0)
+    assert updating.tick(last_s + 0.1) == []
+    assert len(updating.tick(5.1)) == 1, "8%, after the update time"
     _, updating = changed(update_time_s=5.0, significant_change=0.2)
-    updating.measured("b", m.Measured("a", 0.5e8), 1.0)
-    assert len(updating.tick(1.6)) == 1, "50%, soon"
+    last_s = say(updating, 0.5e8, 1.0, count=1)
+    assert updating.tick(last_s + 0.6) == [], "whoever gets no processor for a moment looks slow"
+    last_s = say(updating, 0.5e8, last_s + 0.7)
+    assert len(updating.tick(last_s + 0.6)) == 1, "50%, soon"
+    assert last_s < 3 * updating.options.update_time_s
+
+
+@given(st.floats(0.05, 20.0))
+def test_what_changes_for_all_links_alike_is_no_reason_to_plan(factor: float) -> None:
+    _, updating = changed(update_time_s=5.0)
+    view = updating._plans.view
+    for k in range(12):
+        for src, dst in links(MESH):
+            updating.measured(dst, m.Measured(src, factor * 1e8), 0.5 * k)
+    assert view.estimate("a", "b", 6.0).bandwidth_bps == pytest.approx(factor * 1e8, rel=0.05)
+    assert updating.tick(100.0) == []
 
 
 def test_a_plan_that_is_hardly_better_is_not_worth_a_change() -> None:
@@ -140,10 +177,9 @@ def test_a_plan_that_is_hardly_better_is_not_worth_a_change() -> None:
 
 def test_one_plan_is_made_at_a_time_also_during_a_long_round() -> None:
     _plans, updating = changed()
-    updating.measured("b", m.Measured("a", 0.3e8), 1.0)
-    (wanted,) = updating.tick(2.0)
-    for k in range(4):
-        updating.measured("b", m.Measured("a", 1.2e8), 3.0 + k)
+    say(updating, 0.3e8, 0.0)
+    (wanted,) = updating.tick(2.9)
+    say(updating, 1.2e8, 3.0)
     assert updating.tick(8.0) == []
     updating.planned(wanted.make(), 9.0)
     (again,) = updating.tick(15.0)  # no round has begun since: the next one is to begin with this plan
@@ -173,7 +209,7 @@ def test_versions_that_nobody_starts_with_are_forgotten() -> None:
 def test_links_that_carry_nothing_are_explored_within_the_budget() -> None:
     _, updating = changed(explore_share=0.02, update_time_s=5.0)
     assert updating.explorations(100.0) == [], "no rounds, no budget"
-    updating.carried(50 * MEGABYTE, 3)
+    updating.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
     told = updating.explorations(100.0)
     explored = [(src, message) for src, message in told if isinstance(message, m.Explore)]
     called = {frozenset((who, peer)) for who, x in told if isinstance(x, m.Connect) for peer in x.peers}
@@ -187,7 +223,7 @@ def test_links_that_carry_nothing_are_explored_within_the_budget() -> None:
 def test_switched_off_nothing_is_learned() -> None:
     plans, updating = changed(measure=False)
     updating.measured("b", m.Measured("a", 1e6), 1.0)
-    updating.carried(50 * MEGABYTE, 3)
+    updating.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
     assert updating.tick(1e3) == [] and updating.explorations(1e3) == []
     assert plans.view.estimate("a", "b", 1.0).count == 0
 

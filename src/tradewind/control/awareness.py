@@ -48,6 +48,11 @@ class Awareness:
         """How often workers report a link at most: several times in an update, and not more than they need to."""
         return min(0.5, self.update_time_s / 4)
 
+    @property
+    def confirm_s(self) -> float:
+        """How long a link must seem slower before it is believed: so that plans follow within three updates."""
+        return 0.4 * self.update_time_s
+
     def __post_init__(self) -> None:
         for name, value, fits, rule in (
             ("update_time_s", self.update_time_s, 0 < self.update_time_s < 1e6, "a number of seconds above zero"),

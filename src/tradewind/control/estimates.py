@@ -1,10 +1,14 @@
 """What each link is thought to carry: what was given, corrected by what was measured, with age and confidence.
 
 A measurement of a link that was kept busy is what the link can do, give or take noise: it is averaged into the
-estimate, and counts the more the older the estimate is. Two in a row that both are far off on the same side are no
-noise: the link has changed, and the estimate jumps. What a link carried without being busy is a bound: it can raise an
-estimate, never lower it. The same holds where a NIC or trunk that the link shares with others was full, because then
-the link was not what was slow.
+estimate, and counts the more the older the estimate is. Noise has a side: whoever gets no processor for a while is
+late, and its links look slow. So a link that seems faster is believed when it does so twice, or was not looked at of
+late; one that seems slower must do so over and over, for `confirm_s` at least and without a single measurement in
+between that says otherwise. Then the best of these counts, but the first, which may have begun before the change. What
+somebody has said of a network is believed until then, too.
+
+What a link carried without being busy is a bound: it can raise an estimate, never lower it. The same holds where a NIC
+or trunk that the link shares with others was full, because then the link was not what was slow.
 """
 
 from __future__ import annotations
@@ -19,8 +23,12 @@ from tradewind.network import Matrix, Network
 
 MEMORY_S = 2.0
 """An estimate so old counts for a third of what it did."""
-JUMP = 0.25
-"""Two measurements in a row that are off by more, on the same side, replace the estimate."""
+RAISED = 0.25
+"""Two measurements in a row that are above by more replace the estimate."""
+LOWERED = 0.1
+"""Measurements that are below by more are not averaged in: they wait for others that say the same."""
+CONFIRM_S = 0.5
+"""For so long a link must seem slower, unless the run says something else."""
 FRESH_S = 1.0
 """A link that was measured so long ago is measured all the time."""
 RECENT_S = 2.0
@@ -46,9 +54,9 @@ class LinkEstimate:
 class LinkEstimates:
     """Of every link of a network."""
 
-    def __init__(self, given: Network) -> None:
+    def __init__(self, given: Network, is_guess: bool = False, confirm_s: float = CONFIRM_S) -> None:
         shape = given.bandwidth_bps.shape
-        self.given = given
+        self.given, self._is_guess, self._confirm_s = given, is_guess, confirm_s
         self.bandwidth_bps: Matrix = given.bandwidth_bps.copy()
         self.latency_s: Matrix = given.latency_s.copy()
         self.count = np.zeros(shape, dtype=np.int64)
@@ -56,9 +64,13 @@ class LinkEstimates:
         self.raised = np.zeros(shape, dtype=bool)
         """Links that carried more than was thought, without being busy."""
         self._latency_seen = np.zeros(shape, dtype=bool)
-        self._spread = np.zeros(shape)
-        self._off = np.zeros(shape)
-        """How far the last measurement was off, with its sign, where that was too far."""
+        self.spread = np.zeros(shape)
+        self._above_bps = np.zeros(shape)
+        """The last measurement, where it was far above the estimate."""
+        self._below_s = np.full(shape, np.inf)
+        """Since when all measurements are below the estimate."""
+        self._below_bps = np.zeros(shape)
+        """The best of them but the first."""
         self._last_bps = np.zeros(shape)
         self._last_s = np.full(shape, -np.inf)
 
@@ -73,26 +85,42 @@ class LinkEstimates:
                 self.bandwidth_bps[i, j], self.raised[i, j] = bandwidth_bps, True
             return
         off = bandwidth_bps / old - 1.0
-        again = bool(abs(off) > JUMP and off * self._off[i, j] > 0)
-        if self.count[i, j] == 0:
-            weight = 1.0
-        elif again:
-            weight = 1.0
-            bandwidth_bps = 0.5 * (bandwidth_bps + old * (1.0 + float(self._off[i, j])))
+        if off < -LOWERED and (self.count[i, j] or not self._is_guess):
+            self._seems_slower(i, j, bandwidth_bps, now_s)
         else:
-            weight = 1.0 - math.exp(-max(0.1, now_s - float(self.measured_s[i, j])) / MEMORY_S)
-        self._off[i, j] = off if abs(off) > JUMP and not again else 0.0
-        if self._off[i, j] and self.count[i, j] and now_s - float(self.measured_s[i, j]) < FRESH_S:
-            weight = min(weight, 0.3)  # one far off may be noise, where the next one is not far
-        self.bandwidth_bps[i, j] = old + weight * (bandwidth_bps - old)
-        self._spread[i, j] += 0.3 * (abs(off) - self._spread[i, j]) if self.count[i, j] else 0.0
+            self._below_s[i, j] = np.inf
+            weight = self._weight(i, j, off, now_s)
+            self._above_bps[i, j] = bandwidth_bps if off > RAISED and weight < 1.0 else 0.0
+            self.bandwidth_bps[i, j] = old + weight * (bandwidth_bps - old)
+            if self.count[i, j] and weight < 1.0:
+                self.spread[i, j] += 0.3 * (abs(off) - self.spread[i, j])
         self.count[i, j] += 1
         self.measured_s[i, j] = now_s
+
+    def _weight(self, i: int, j: int, off: float, now_s: float) -> float:
+        """How much a measurement counts against the estimate, that is not far below it."""
+        since_s = now_s - float(self.measured_s[i, j])
+        if self._is_guess and self.count[i, j] == 0:
+            return 1.0
+        if off > RAISED:
+            return 1.0 if self._above_bps[i, j] or since_s > FRESH_S else 0.3
+        return 1.0 - math.exp(-min(max(0.1, since_s), 10 * MEMORY_S) / MEMORY_S)
+
+    def _seems_slower(self, i: int, j: int, bandwidth_bps: float, now_s: float) -> None:
+        """A measurement below the estimate, which counts when enough others have said the same."""
+        self._above_bps[i, j] = 0.0
+        if self._below_s[i, j] == np.inf:
+            self._below_s[i, j], self._below_bps[i, j] = now_s, 0.0
+            return
+        self._below_bps[i, j] = max(self._below_bps[i, j], bandwidth_bps)
+        if now_s - self._below_s[i, j] >= self._confirm_s:
+            self.bandwidth_bps[i, j], self._below_s[i, j] = self._below_bps[i, j], np.inf
 
     def probed(self, i: int, j: int, bandwidth_bps: float, now_s: float) -> None:
         """The link was measured on purpose, with nothing else under way: forget what was thought before."""
         self.bandwidth_bps[i, j], self.count[i, j] = bandwidth_bps, 1
-        self.measured_s[i, j], self._off[i, j], self._spread[i, j] = now_s, 0.0, 0.0
+        self.measured_s[i, j], self.spread[i, j] = now_s, 0.0
+        self._above_bps[i, j], self._below_s[i, j] = 0.0, np.inf
 
     def measured_latency(self, i: int, j: int, latency_s: float) -> None:
         """A frame took that long beside the time for its bytes: the least of many is the latency, which may grow."""
@@ -114,7 +142,7 @@ class LinkEstimates:
             origin,
             int(self.count[i, j]),
             now_s - float(self.measured_s[i, j]),
-            float(self._spread[i, j]),
+            float(self.spread[i, j]),
         )
 
     def _was_shared(self, i: int, j: int, now_s: float) -> bool:

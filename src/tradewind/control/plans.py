@@ -160,7 +160,7 @@ class Plans:
             _, size, hint, generation = key
             if generation == self.view.generation and size > SMALL_BYTES:
                 planner, options = self._planner_for(hint, size)
-                current = self.by_version[self._version[key]]
+                current, _ = self.current_of(key)
                 found.append(
                     PlanWanted(key, self.view.network, planner, options, current, self.view.is_guess, self._chunk_bytes)
                 )
@@ -170,6 +170,14 @@ class Plans:
         """Use a plan for all rounds of its kind that start from now on."""
         self._version[key] = self.add(plan)
         return self._version[key]
+
+    def key_of(self, version: int) -> Key | None:
+        """The kind of round that starts with this version now, if one does."""
+        return next((key for key in self.keys if self._version[key] == version), None)
+
+    def current_of(self, key: Key) -> tuple[Plan, int]:
+        """What rounds of this kind start with now, and its version."""
+        return self.by_version[self._version[key]], self._version[key]
 
     def is_current(self, key: Key) -> bool:
         """Whether a plan that was wanted still is: members and links are what they were."""

@@ -58,6 +58,7 @@ class Round:
     """Those of the plan that are there."""
     involved: set[str]
     """And those who had a part before it was patched: they are told of its end, too."""
+    started_s: float
     newcomers: set[str] = field(default_factory=set)
     """Who joined since it started: they may have had a part in it before, and cannot have another."""
     finished: dict[str, int | None] = field(default_factory=dict)
@@ -107,7 +108,7 @@ class Rounds:
         """A step's parts that run."""
         return [round_ for round_ in self.running.values() if round_.step is step]
 
-    def start(self, step: Step, lane: int, ready: dict[str, m.Ready]) -> None:
+    def start(self, step: Step, lane: int, ready: dict[str, m.Ready], now_s: float) -> None:
         """Start a part of a step; raises what the planner says if there is no plan."""
         assert step.decided is not None
         operation = next(iter(ready.values())).operation
@@ -120,7 +121,7 @@ class Rounds:
         plan = self.plans.by_version[version]
         number = self.next_number
         self.next_number += 1
-        round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites))
+        round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
         self.running[number] = round_
         self._send_start(round_, (), ())
 

@@ -23,7 +23,7 @@ class Running:
         by_number = tuple(sorted(members.joined, key=lambda name: members.numbers[name]))
         try:
             known = unknown_network(by_number) if options.network is None else options.network
-            self.view = NetworkView(known, is_guess=options.network is None)
+            self.view = NetworkView(known, options.network is None, options.awareness.confirm_s)
             self.view.set_present(members.joined)
             plans = Plans(
                 self.view,
@@ -163,7 +163,8 @@ class Running:
     def commit(self, round_: Round, now_s: float) -> None:
         """All members hold the same result."""
         self.rounds.commit(round_)
-        self.updating.carried(round_.operation.items * round_.operation.item_bytes, len(round_.ready))
+        nbytes = round_.operation.items * round_.operation.item_bytes
+        self.updating.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
         self.schedule.committed(round_, now_s)
 
     def trouble(self, worker: str, message: m.Trouble, now_s: float) -> None:

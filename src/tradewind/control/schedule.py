@@ -314,7 +314,7 @@ class Schedule:
 
     def _start(self, step: Step, number: int, ready: dict[str, m.Ready]) -> None:
         try:
-            self.rounds.start(step, number, ready)
+            self.rounds.start(step, number, ready, self._now_s)
         except ImpossibleProblem as error:
             if not self.options.is_tolerant:
                 raise RunOver(str(error)) from error

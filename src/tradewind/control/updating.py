@@ -7,6 +7,10 @@ the plan they have. What comes back is used if it is better by `min_gain` on the
 round on: a round runs by one version from its start to its end, so no two sites ever mix two plans, and nothing
 has to stop (NetStorm VII-A; what arrives early is kept by the engine).
 
+Every switch is on trial (`trials`): one after which rounds take longer is undone, and each time that happens the next
+update waits twice as long, until a switch has proven a gain. So whatever estimates are worth, a run loses a few
+rounds by them and no more.
+
 A link that carries nothing is never measured. So a small share of what rounds move is spent on trains of probes on
 the links that were not measured for the longest time, no site sending or receiving two trains in one update. Where
 nobody said what the network is like and what was seen of it is slow, the rest is explored at once, each link once.
@@ -25,8 +29,9 @@ from itertools import pairwise
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.detours import detours
-from tradewind.control.plans import PlanMade, Plans, PlanWanted
+from tradewind.control.plans import SMALL_BYTES, Key, PlanMade, Plans, PlanWanted
 from tradewind.control.probing import Probing
+from tradewind.control.trials import Trials
 from tradewind.wire import messages as m
 
 Told = tuple[str, m.Message]
@@ -35,6 +40,8 @@ CHECKS_PER_UPDATE = 10
 """How often estimates are compared with the snapshot, for a significant change."""
 NOISE = 0.02
 """Changes below are nothing to plan for, even when it is time."""
+LONGEST_WAIT = 32
+"""Updates are put off by this many update times at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,8 @@ class Update:
     version: int | None
     """The new plan's; None: the old one stays."""
     problem: str = ""
+    is_return: bool = False
+    """To the plan before, because rounds took longer."""
 
 
 class Updating:
@@ -60,9 +69,14 @@ class Updating:
         self._updated_s = now_s
         self._check_s = float("inf")
         self._under_way = 0
+        self._wait = 1
+        """How many update times to wait after the last update."""
+        self._trials: dict[Key, Trials] = {}
         self._budget_bytes = 0.0
         self._train = 0
         self._explored_s = now_s
+        self._ended_s = now_s
+        """When the last round did."""
         self._discovered: set[tuple[str, str]] = set()
         """Links that were explored once."""
         self._probing: Probing | None = None
@@ -104,23 +118,44 @@ class Updating:
             self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
         return []
 
-    def carried(self, nbytes: int, members: int) -> None:
-        """A round has moved an array; at the least, that is what its links carried."""
+    def ended(self, nbytes: int, members: int, version: int, started_s: float, now_s: float) -> None:
+        """A round has moved an array by some version of its plan; at the least, that is what its links carried."""
         self._budget_bytes += self.options.explore_share * 2 * nbytes * (members - 1)
+        if not self.options.measure or nbytes <= SMALL_BYTES:
+            return
+        seconds, self._ended_s = now_s - max(started_s, self._ended_s), now_s
+        key = self._plans.key_of(version)
+        if key is None:
+            for trials in self._trials.values():
+                trials.ended_late(nbytes, seconds, version)
+            return
+        ended = self._trials_of(key).ended(nbytes, seconds, *self._plans.current_of(key), now_s)
+        if ended is None:
+            return
+        if ended.proven:
+            self._wait = 1
+        elif ended.back_to is not None:
+            self._wait = min(LONGEST_WAIT, 2 * self._wait)
+            self._updated_s = now_s
+            self._note(Update(now_s, 0.0, self._plans.adopt(key, ended.back_to), is_return=True))
 
     def tick(self, now_s: float) -> list[PlanWanted]:
         """Look at the estimates, if it is time."""
         if now_s < self._check_s:
             return []
         self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
-        is_time = now_s >= self._updated_s + self.options.update_time_s
+        is_time = now_s >= self._updated_s + self._wait * self.options.update_time_s
         view = self._plans.view
         if self._plans.is_fixed or self._under_way or not view.is_useful:
+            return []
+        on_trial = any(trials.trial is not None for key, trials in self._trials.items() if key in self._plans.keys)
+        if not is_time and (on_trial or self._wait > 1):
             return []
         if view.change <= (NOISE if is_time else self.options.significant_change):
             return []
         view.take()
         self._updated_s = now_s
+        self._trials = {key: trials for key, trials in self._trials.items() if self._plans.is_current(key)}
         wanted = self._plans.wanted()
         self._under_way = len(wanted)
         return wanted
@@ -129,9 +164,17 @@ class Updating:
         """A plan that was wanted is there."""
         self._under_way = max(0, self._under_way - 1)
         version = None
-        if made.plan is not None and made.gain > self.options.min_gain and self._plans.is_current(made.key):
+        needed = max(self.options.min_gain, self._plans.view.noise)
+        if made.plan is not None and made.gain > needed and self._plans.is_current(made.key):
+            self._trials_of(made.key).switched(*self._plans.current_of(made.key), now_s)
             version = self._plans.adopt(made.key, made.plan)
-        self.updates = [*self.updates[-99:], Update(now_s, made.gain, version, made.problem)]
+        self._note(Update(now_s, made.gain, version, made.problem))
+
+    def _trials_of(self, key: Key) -> Trials:
+        return self._trials.setdefault(key, Trials(self.options.confirm_s))
+
+    def _note(self, update: Update) -> None:
+        self.updates = [*self.updates[-99:], update]
 
     def explorations(self, now_s: float) -> list[Told]:
         """Trains of probes to send now, and by whom, as far as the budget goes."""

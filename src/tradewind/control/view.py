@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tradewind.control.estimates import LinkEstimate, LinkEstimates
+from tradewind.control.estimates import CONFIRM_S, LinkEstimate, LinkEstimates
 from tradewind.control.probing import LinkProbed
 from tradewind.network import Matrix, Network, Site
 from tradewind.planning.zones import with_zones
@@ -31,11 +31,11 @@ def unknown_network(workers: tuple[str, ...]) -> Network:
 class NetworkView:
     """An estimate of every directed link, and the network that plans are made with."""
 
-    def __init__(self, network: Network, is_guess: bool = False) -> None:
-        self._given = network
+    def __init__(self, network: Network, is_guess: bool = False, confirm_s: float = CONFIRM_S) -> None:
+        self._given, self._confirm_s = network, confirm_s
         self.is_guess = is_guess
         """Whether nobody has said or seen what the network is like."""
-        self.estimates = LinkEstimates(network)
+        self.estimates = LinkEstimates(network, is_guess, confirm_s)
         self._planned_bps: Matrix = network.bandwidth_bps.copy()
         self._planned_latency_s: Matrix = network.latency_s.copy()
         self._present = frozenset(network.names)
@@ -66,7 +66,7 @@ class NetworkView:
         """Somebody new, in a run where nobody said what the network is like; what was measured is measured again."""
         names = (*self._given.names, worker)
         cut, generation = self._cut, self.generation
-        self.__init__(unknown_network(names), is_guess=True)  # type: ignore[misc]
+        self.__init__(unknown_network(names), True, self._confirm_s)  # type: ignore[misc]
         self._cut, self.generation = cut, generation + 1
 
     def set_present(self, sites: Iterable[str]) -> None:
@@ -148,12 +148,21 @@ class NetworkView:
 
     @property
     def change(self) -> float:
-        """The largest change of any link since the snapshot, as a share of what it was."""
+        """The largest change of any link since the snapshot against the others, as a share of what it was.
+
+        When everything is slower by the same factor the best plan stays the best: that is no change.
+        """
         links = self._given.bandwidth_bps > 0
         if not links.any():
             return 0.0
-        now_bps, then_bps = self.seen.bandwidth_bps[links], self._planned_bps[links]
-        return float(np.max(np.abs(now_bps - then_bps) / then_bps))
+        ratio = self.seen.bandwidth_bps[links] / self._planned_bps[links]
+        return float(np.max(np.abs(ratio / np.median(ratio) - 1.0)))
+
+    @property
+    def noise(self) -> float:
+        """How far measurements of a link usually are from each other: a gain below that may be imagined."""
+        measured = self.estimates.count > 1
+        return float(np.median(self.estimates.spread[measured])) if measured.any() else 0.0
 
     def take(self) -> None:
         """Plan with what is known now."""

@@ -25,6 +25,8 @@ KEPT_BYTES = 40 * 2**20
 """What a site keeps of a round beside its arrays, at most: see the windows above."""
 MIN_CHUNK_BYTES = 4096
 """Chunks are not cut below this to fit the window: a plan with more flows than fit keeps more."""
+FITTED_CHUNK_BYTES = 16 * 1024
+"""Nor to fit a smaller array: a frame costs about 0.1 ms whatever is in it, and small ones say nothing of a link."""
 PIPELINED_CHUNKS = 16
 """So many chunks of a shard are enough to keep every hop busy; a plan with fewer wants no more."""
 MIN_WINDOW = 2
@@ -159,7 +161,7 @@ def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:
     if 2 * nbytes >= planned_bytes:
         return shard.chunk_bytes
     chunks = min(PIPELINED_CHUNKS, max(1, round(shard.fraction * planned_bytes / shard.chunk_bytes)))
-    return min(shard.chunk_bytes, max(MIN_CHUNK_BYTES, int(shard.fraction * nbytes / chunks)))
+    return min(shard.chunk_bytes, max(FITTED_CHUNK_BYTES, int(shard.fraction * nbytes / chunks)))
 
 
 def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int]) -> tuple[list[int], int]:

@@ -79,7 +79,8 @@ class ClockOffset:
     """How far the controller's clock is ahead of ours, from the heartbeat that was answered most quickly of late.
 
     The answer was written somewhere between sending and hearing it, so the middle is wrong by half the round trip at
-    most.
+    most. What is known is kept until something much better is, or something that contradicts it: the time between two
+    stamps says how long sending took, and a clock that is set in between would make links slow that are not.
 
     >>> clock = ClockOffset()
     >>> clock.answered(sent_s=10.0, seen_s=110.3, heard_s=10.4)
@@ -99,8 +100,10 @@ class ClockOffset:
         if heard_s < sent_s:
             return
         self._samples.append((heard_s - sent_s, seen_s - (sent_s + heard_s) / 2))
-        round_trip_s, self.offset_s = min(self._samples)
-        self.error_s = round_trip_s / 2
+        round_trip_s, offset_s = min(self._samples)
+        error_s = round_trip_s / 2
+        if error_s < self.error_s / 2 or abs(offset_s - self.offset_s) > error_s + self.error_s:
+            self.offset_s, self.error_s = offset_s, error_s
 
     def stamp_us(self, now_s: float) -> int:
         """The controller's time, as frames carry it; 0 if clocks have not been compared."""
