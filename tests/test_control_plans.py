@@ -14,7 +14,7 @@ from tradewind.control.plans import (
     finished_plan,
 )
 from tradewind.control.view import NetworkView, unknown_network
-from tradewind.engine.layout import lay_out
+from tradewind.engine.layout import FITTED_CHUNK_BYTES, lay_out
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, MIN_CHUNKS_PER_SHARD
@@ -58,7 +58,7 @@ def test_a_shared_plan_is_still_pipelined(nbytes: int) -> None:
     plan = plans.by_version[plans.plan_for(NAMES, nbytes)]
     layout = lay_out(plan, {name: k for k, name in enumerate(NAMES)}, "a", nbytes // 4, 4)
     for work in layout.shards:
-        assert work.chunks >= min(12, work.items * 4 // 4096), "enough chunks to keep every hop busy"
+        assert work.chunks >= min(12, work.items * 4 // FITTED_CHUNK_BYTES), "enough chunks to keep every hop busy"
         assert work.chunk_items * 4 <= plan.shards[work.shard].chunk_bytes
 
 
