@@ -3,7 +3,7 @@
 Eight sites in a lab train one model on handwritten digits, each on its own eighth of them: alone nobody gets beyond
 93%. A step is a real gradient step, stretched to a time drawn from a measured distribution (the catalog's LSTM, which
 varies most); at one site it takes five times as long, and one link has a tenth of its rate. Time is compressed by
-`COMPRESSION` and rates are a quarter: steps of 1.2 s take 49 ms, and a model of 105 kB stands for one of 10 MB.
+`COMPRESSION` and rates are a quarter: steps of 1.2 s take 49 ms, and a model of 104 kB stands for one of 10 MB.
 
 Systems take turns in the same processes, on the same links, with the same data, batches, first models and step times.
 """

@@ -49,6 +49,10 @@ class Trained:
         """At times since the beginning."""
         return self._mean(times_s, [site.accuracies for site in self.sites])
 
+    def error(self, times_s: Vector) -> Vector:
+        """What is missing of an accuracy of 1."""
+        return 1.0 - self.accuracy(times_s)
+
     def loss(self, times_s: Vector) -> Vector:
         """The cross-entropy at times since the beginning."""
         return self._mean(times_s, [site.losses for site in self.sites])
@@ -126,7 +130,7 @@ class Trials:
         return fmean(float(getattr(one, what)) for one in self.trained[name])
 
     def curve(self, name: str, what: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """`accuracy` or `loss` over time, the mean over the seeds."""
+        """`accuracy`, `error` or `loss` over time, the mean over the seeds."""
         times_s = np.linspace(0.0, min(one.seconds for one in self.trained[name]), POINTS)
         values = np.mean([getattr(one, what)(times_s) for one in self.trained[name]], axis=0)
         return tuple(times_s.tolist()), tuple(values.tolist())

@@ -59,6 +59,8 @@ SEEDS = 5
 AIM = 3.0
 SOONER_DS_SYNC = 1.94
 SKEW = 0.5
+WITHIN = 0.9
+"""A number of a paper counts as met from here on."""
 NEAR = 0.01
 """Accuracies that differ by less are the same: one standard error of an accuracy of 0.97 that 359 digits tell."""
 
@@ -122,7 +124,7 @@ def _selective(found: Trials) -> tuple[Claim, Claim]:
         Claim(
             CLAIMS[3],
             f"1/{shorter:.2f} of the time, {larger:.2f} times the sites, both on rings",
-            verdict_of([shorter > 1, larger > 1]),
+            verdict_of([shorter > 1, larger > 1, shorter >= WITHIN * 2.55, larger >= WITHIN * 1.25]),
             "The paper's workers differ in their NICs, so grouping by bandwidth keeps slow ones out of fast rings. "
             "Here links differ, and a site's bandwidth is only their mean: grouping says little about the slowest hop.",
         ),
@@ -179,14 +181,14 @@ def seconds(found: Trials, name: str) -> str:
 
 
 def panels(found: Trials) -> tuple[Panel, ...]:
-    """Accuracy and loss over time, and the time to the target."""
+    """Errors and loss over time, and the time to the target."""
     longest_s = max(fmean(one.seconds for one in seeds) for seeds in found.trained.values())
-    limit = Series(f"{TARGET_ACCURACY:.0%}", (0.0, longest_s), (TARGET_ACCURACY,) * 2, reference=True)
-    accuracy = [Series(name, *found.curve(name, "accuracy")) for name in found.trained]
+    limit = Series(f"{1 - TARGET_ACCURACY:.0%}", (0.0, longest_s), (1 - TARGET_ACCURACY,) * 2, reference=True)
+    errors = [Series(name, *found.curve(name, "error")) for name in found.trained]
     loss = [Series(name, *found.curve(name, "loss")) for name in found.trained]
     bars = [Series(name, (0.0,), (fmean(found.target_s(name)),)) for name in found.trained]
     return (
-        Panel("accuracy of a site's model", "s", "of digits never trained on", (*accuracy, limit)),
+        Panel("a site's model reads wrong", "s", "share of digits never trained on", (*errors, limit), log_y=True),
         Panel("loss of a site's model", "s", "cross-entropy", tuple(loss), log_y=True),
         Panel(f"to an accuracy of {TARGET_ACCURACY:.0%}", "", "s", tuple(bars), categories=("",)),
     )
