@@ -136,6 +136,7 @@ def test_who_never_gets_there_counts_with_its_whole_turn() -> None:
     found = Trials({"slow": [trained(4.0), trained(math.inf)], "fast": [trained(1.0), trained(3.0)]}, ())
     assert found.target_s("slow") == [4.0, 10.0] and not found.reached("slow") and found.reached("fast")
     assert found.sooner("fast", "slow") == pytest.approx(7.0 / 2.0)
+    assert math.isnan(Trials({"never": [trained(math.inf)], "slow": [trained(4.0)]}, ()).sooner("never", "slow"))
     rows = list(found.rows("slow"))
     assert [row[1] for row in rows] == ["1 of 2", "2 of 2"] and all(len(row) == len(COLUMNS) for row in rows)
 

@@ -118,7 +118,9 @@ class Trials:
         return all(math.isfinite(one.target_s) for one in self.trained[name])
 
     def sooner(self, name: str, base: str) -> float:
-        """How many times as long the base takes to the target, on average over the seeds."""
+        """How many times as long the base takes to the target, on average over the seeds; NaN if `name` never did."""
+        if not any(math.isfinite(one.target_s) for one in self.trained[name]):
+            return math.nan  # else the lengths of turns would be compared
         return fmean(self.target_s(base)) / fmean(self.target_s(name))
 
     def finals(self, name: str) -> list[float]:
