@@ -85,6 +85,26 @@ class Process:
             if fits(what):
                 return what
 
+    def take_down(self) -> None:
+        """What it has said by now, without waiting."""
+        while not self.said.empty():
+            what = self.said.get()
+            if what is None:
+                self.said.put(None)  # for whoever waits for its end
+                return
+            self.heard.append(what)
+
+    def tell(self, order: str) -> None:
+        """Write a line to its standard input."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(order + "\n")
+        self.popen.stdin.flush()
+
+    def last_words(self) -> str:
+        """How it is, and what it said last."""
+        self.take_down()
+        return f"exit code {self.popen.poll()}, {self.heard[-3:]}"
+
     def end(self) -> list[dict[str, Any]]:
         """All that it says until it ends."""
         while (what := self.said.get(timeout=LONGEST_S)) is not None:
@@ -107,8 +127,9 @@ def processes() -> Iterator[Callable[..., Process]]:
     ) -> Process:
         options = {"patience_s": 6.0, "policy": "partial", **more.pop("options", {})}
         given = {"rank": rank, "address": address, "world": world, "items": items, "steps": steps, "options": options}
+        program = more.pop("program", textwrap.dedent(PROGRAM))
         environment = {**os.environ, **more.pop("environment", {})}
-        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), json.dumps({**given, **more})]
+        command = [sys.executable, "-W", "error", "-c", program, json.dumps({**given, **more})]
         popen = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=environment)
         process = Process(options.get("name", f"rank{rank}"), popen)
         threading.Thread(target=process.listen, daemon=True).start()

@@ -171,6 +171,8 @@ class Controller:
                 self._join(worker, message)
             case m.Leave(reason):
                 self._leave(worker, reason)
+            case _ if self._running is None and worker in self._members.reports:
+                self._members.early.append((worker, message))
             case _ if self._running is None or worker not in self._members.joined:
                 self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
             case m.RosterSeen():

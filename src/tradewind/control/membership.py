@@ -35,6 +35,8 @@ class Membership:
         """How many numbers."""
         self._quorum_s: float | None = None
         """Since when most of those who were in the run are there again."""
+        self.early: list[tuple[str, m.Message]] = []
+        """What workers said after their reports, before this controller acts."""
         self._heard_s: dict[str, float] = {}
         self._actions: list[Action] = actions or []
 
@@ -86,6 +88,7 @@ class Membership:
     def drop(self, worker: str, hang_up: bool = False) -> bool:
         """It is gone; whether it was one of the joined."""
         self._heard_s.pop(worker, None)
+        self.early = [(who, message) for who, message in self.early if who != worker]
         if hang_up:
             self._actions.append(Disconnect(worker))
         return self.joined.pop(worker, None) is not None

@@ -42,15 +42,15 @@ class Running:
         self.electorate = Electorate(frozenset(newest_roster(reports) if reports else members.joined))
         self.acting = False
         self._reports = reports
-        self._early: list[tuple[str, m.Message]] = []
-        """What workers said before most of them had acknowledged the term."""
         self._held: list[tuple[str, m.Ready]] = []
         """Who became ready, and links are still being measured."""
 
     # --- the term ------------------------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Tell everybody who is there."""
+        """Tell everybody who is there. Nobody is no electorate: it could never agree on anything again."""
+        if not self.members.joined:
+            return
         sequence = self.electorate.propose(self.members.joined)
         for name in sorted(self.members.joined):
             self.members.send(name, self.members.roster(self.rounds.next_number, sequence))
@@ -74,21 +74,20 @@ class Running:
             for worker in workers:
                 self.members.send(worker, m.Abandon(number, "its controller was lost"))
         self._reports = {}
-        early, self._early = self._early, []
+        early, self.members.early = self.members.early, []
         # What a worker has said since it reported goes before: it may have ended alone what it asked for then.
         newer = {(worker, message.lane) for worker, message in early if isinstance(message, m.Ready)}
         self._held += [(worker, ready) for worker, ready in found.ready if (worker, ready.lane) not in newer]
         for worker, message in early:
-            if worker in self.members.joined:
-                self.received(worker, message, now_s)
+            self.received(worker, message, now_s)
 
     # --- who is there --------------------------------------------------------------------------------------------
 
     def join(self, worker: str, message: m.Join, now_s: float) -> None:
         """A worker came, or came back, while the run was going on."""
-        if worker not in self.view.whole.index:
+        is_unknown = worker not in self.view.whole.index
+        if is_unknown:
             self.view.grow(worker)
-            self.schedule.rebuild(now_s)
         self.view.set_present(self.members.joined)
         self.rounds.joined(worker)
         self.announce()
@@ -98,7 +97,10 @@ class Running:
             return
         if message.report is not None:
             self._settle_holdings(worker, message.report)
-        self.schedule.joined(worker, now_s)
+        if is_unknown:
+            self.schedule.rebuild(now_s)  # with the newcomer
+        else:
+            self.schedule.joined(worker, now_s)
         self._held += [(worker, ready) for ready in self._asked_again(message.report)]
 
     def _settle_holdings(self, worker: str, report: m.Report) -> None:
@@ -134,7 +136,7 @@ class Running:
     def received(self, worker: str, message: m.Message, now_s: float) -> bool:
         """A joined worker said something; whether it could be understood."""
         if not self.acting:
-            self._early.append((worker, message))
+            self.members.early.append((worker, message))
             return True
         match message:
             case m.Ready(lane=lane) if lane < m.MAX_LANES:

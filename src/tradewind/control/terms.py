@@ -12,9 +12,10 @@ if a controller simply struck off whoever is silent, a small part of a split net
 that they acknowledged, the rounds they have a part in, what they ask for, what was committed last. When a majority of
 the newest electorate has come, and those who are a little slower, the new controller decides about every round:
 
-- somebody committed it: then all had finished, and those who have not heard of it are told;
-- every member that is there has finished it, with the same result: it is committed, as the old one may have done;
-- else nobody can have committed it: it is given up, and its members are ready as before.
+- somebody committed a version of it: members who have finished that version, too, are told;
+- all its members are there and have finished it, with the same result: it is committed, as the old one may have done;
+- else it is given up, and its members are ready as before. Members who are not there may have repaired and committed
+  it among themselves; whoever holds another version, or a part, must not take that for the same result.
 
 Round numbers start afresh from the term, above all that any controller before it used.
 """
@@ -106,21 +107,21 @@ def resolve(reports: Mapping[str, m.Report]) -> Resolution:
     for worker in sorted(reports):
         for holding in reports[worker].holdings:
             known.setdefault(holding.round, {})[worker] = holding
+    versions = dict(sorted(entry for report in reports.values() for entry in report.committed))
     committed, abandoned = {}, {}
     for number in sorted(known):
         holdings = known[number]
-        is_known = any(number in report.committed for report in reports.values())
-        if is_known or _is_finished(holdings, reports):
-            committed[number] = tuple(holdings)
-        else:
-            abandoned[number] = tuple(holdings)
-            ready += [(worker, h.ready) for worker, h in holdings.items() if h.ready is not None]
+        is_over = _is_finished(holdings)
+        whole = [w for w, h in holdings.items() if is_over or (h.finished and h.version == versions.get(number))]
+        partial = [worker for worker in holdings if worker not in whole]
+        committed[number], abandoned[number] = tuple(whole), tuple(partial)
+        ready += [(worker, asked) for worker in partial if (asked := holdings[worker].ready) is not None]
     return Resolution(committed, abandoned, tuple(ready))
 
 
-def _is_finished(holdings: Mapping[str, m.Holding], reports: Mapping[str, m.Report]) -> bool:
-    """Whether every member that is there holds the same, whole result."""
-    members = {name for holding in holdings.values() for name in holding.members if name in reports}
+def _is_finished(holdings: Mapping[str, m.Holding]) -> bool:
+    """Whether all members are there and hold the same, whole result."""
+    members = {name for holding in holdings.values() for name in holding.members}
     held = [holdings.get(name) for name in members]
     return (
         bool(members)

@@ -90,7 +90,7 @@ class Client:
         self._roster: m.Roster | None = None
         self.alone = False
         """Whether there has been no controller for too long."""
-        self._committed: deque[int] = deque(maxlen=COMMITTED)
+        self._committed: deque[tuple[int, int]] = deque(maxlen=COMMITTED)
         self._halted: dict[int, int] = {}
         """Rounds to report on when they are quiet, with their version."""
         self._closing: set[int] = set()
@@ -354,7 +354,7 @@ class Client:
         effects: list[Effect] = [Close(round_)]
         if held is None:
             return effects
-        self._committed.append(round_)
+        self._committed.append((round_, held.start.version))
         operation = held.operation
         if operation is None:
             self.rounds_helped += 1

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from tradewind.control.deadlines import Deadlines
-from tradewind.errors import BadFrame, InternalError, PeerLost, RemoteFault, TradewindError
+from tradewind.errors import BadFrame, InternalError, NotAdmitted, PeerLost, RemoteFault, TradewindError
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.sockets import call, hang_up
 from tradewind.wire import messages as m
@@ -68,7 +70,16 @@ class ControlLink:
 
     def say(self, message: m.Message) -> None:
         """Send a message; whoever reads finds out if that does not work."""
-        with self._lock, contextlib.suppress(OSError):
+        with self._lock:
+            self._send(message)
+
+    def begin(self, publish: Callable[[], m.Join]) -> None:
+        """Send the first message. Others may say something as soon as it is published, and that goes after it."""
+        with self._lock:
+            self._send(publish())
+
+    def _send(self, message: m.Message) -> None:
+        with contextlib.suppress(OSError):
             self._sock.sendall(encode_message(message, self._credentials.number))
 
     def read(self, handle: Callable[[m.Message], None]) -> TradewindError | str:
@@ -114,8 +125,8 @@ class Control:
 
     def start(self) -> None:
         """Join, and listen."""
+        self._link.begin(self._host.join_message)
         threading.Thread(target=self._listen, name="tradewind-control", daemon=True).start()
-        self.say(self._host.join_message())
 
     def say(self, message: m.Message) -> None:
         """Send a message, if anybody is there."""
@@ -158,6 +169,7 @@ class Control:
                 self._host.fail(PeerLost(f"the controller {self._link.controller} was lost ({how})."))
             if self._closed.is_set():
                 return
+            self._called_s = math.inf  # until somebody answers there is nobody to look on from
             if self._acts:
                 self._acts, self._orphaned_s = False, time.monotonic()
             self._find()
@@ -168,28 +180,36 @@ class Control:
         while not self._closed.wait(delay_s):
             for _ in self._controllers:
                 try:
-                    self._link = self._call(self._deadlines.handshake_s / 4)
+                    link = self._call(self._deadlines.handshake_s / 4)
                 except RemoteFault:
                     self._which += 1
                     continue
                 self._called_s = time.monotonic()
-                self._link.say(self._host.join_message())
+                link.begin(partial(self._publish, link))
                 if self._closed.is_set():
                     self._link.close()
                 return
             delay_s = min(LONGEST_RETRY_S, self._deadlines.heartbeat_s, 2 * delay_s)
+
+    def _publish(self, link: ControlLink) -> m.Join:
+        """From now on it is the link. What is said later is news; all before is in the report, which follows."""
+        self._link = link
+        return self._host.join_message()
 
     def _call(self, limit_s: float) -> ControlLink:
         address = self._controllers[self._which % len(self._controllers)]
         return ControlLink(address, self._credentials, time.monotonic() + limit_s)
 
     def _first_link(self) -> ControlLink:
-        """The first controller; where it cannot be reached, one that stands by."""
+        """The first controller; where it cannot be reached, one that stands by, as long as a run may take to begin."""
         if len(self._controllers) == 1:
             return self._call(self._deadlines.gather_s)
-        for _ in self._controllers[1:]:
+        until_s, refused = time.monotonic() + self._deadlines.gather_s, 0
+        while True:
             try:
                 return self._call(self._deadlines.handshake_s)
-            except RemoteFault:
+            except RemoteFault as error:
+                refused = refused + 1 if isinstance(error, NotAdmitted) else 0
+                if refused >= len(self._controllers) or time.monotonic() > until_s:
+                    raise
                 self._which += 1
-        return self._call(self._deadlines.handshake_s)

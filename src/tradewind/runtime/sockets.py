@@ -89,7 +89,11 @@ def dial(address: HostPort, deadline_s: float) -> socket.socket:
     problem: OSError = OSError("no time left to try")
     while (left := deadline_s - time.monotonic()) > 0:
         try:
-            return socket.create_connection((address.host, address.port), timeout=max(0.01, left))
+            sock = socket.create_connection((address.host, address.port), timeout=max(0.01, left))
+            if sock.getsockname() != sock.getpeername():
+                return sock
+            sock.close()  # nobody listens, and the system gave us that very port to call from: we called ourselves
+            raise ConnectionRefusedError("nobody listens there")
         except socket.gaierror as error:
             raise PeerLost(f"no address is called {address.host!r} ({error.strerror}). Check the host name.") from None
         except OSError as error:

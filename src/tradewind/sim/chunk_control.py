@@ -103,10 +103,15 @@ class SimulatedController:
             self._do(self.state.disconnected(line.worker, "its connection was closed", self.clock.now_s))
 
     def _close(self, line: Line) -> None:
+        """What was said before still arrives."""
+        due_s = max(line.last_down_s, self.clock.now_s) + NOTICE_S * self.random.random()
+        self.clock.at(due_s, Priority.ARRIVAL, self._closed, line)
+
+    @staticmethod
+    def _closed(line: Line) -> None:
         if line.is_open:
             line.is_open = False
-            due_s = max(line.last_down_s, self.clock.now_s) + NOTICE_S * self.random.random()
-            self.clock.at(due_s, Priority.ARRIVAL, line.lost, line)
+            line.lost(line)
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -129,7 +134,7 @@ class SimulatedController:
 
     def _told(self, what: tuple[Line, m.Message]) -> None:
         line, message = what
-        if line.is_open or isinstance(message, m.StandingDown):
+        if line.is_open:
             line.told(line, message)
 
     def _made(self, what: tuple[int, PlanMade]) -> None:

@@ -49,6 +49,8 @@ class Storm:
     items: int = 2000
     train_s: float = 0.2
     controllers: int = 1
+    is_known: bool = True
+    """Whether controllers are given the network; else they know those who have come, and learn of others."""
     patience_s: float = 3.0
     kinds: tuple[str, ...] = ("kill", "cut", "break", "line", "controller")
 
@@ -102,7 +104,7 @@ class StormRun:
         storm = self.storm
         options = ControlOptions(
             len(self.names),
-            storm.network,
+            storm.network if storm.is_known else None,
             planner=storm.planner,
             policy=storm.policy,
             policy_options=storm.policy_options,
@@ -375,4 +377,5 @@ def storm_of(seed: int, events: int = 20) -> Storm:
         items=int(random.choice([10, 1000, 20_000])),
         train_s=float(random.choice([0.02, 0.3])),
         controllers=int(random.choice([1, 2, 3])),
+        is_known=bool(random.random() < 0.7),
     )

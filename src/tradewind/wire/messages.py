@@ -131,8 +131,8 @@ class Report(MessageBase, frozen=True):
     holdings: tuple[Holding, ...] = ()
     ready: tuple[Ready, ...] = ()
     """What it asked for and is in no round yet."""
-    committed: tuple[Count, ...] = ()
-    """The last rounds that were committed here."""
+    committed: tuple[tuple[Count, Count], ...] = ()
+    """The last rounds that were committed here, each with the version that was."""
 
 
 class Join(MessageBase, frozen=True):

@@ -1,0 +1,281 @@
+"""A storm over real processes: workers and controllers are killed and started again, links cut and healed, at random.
+
+Eight workers train, each by itself and in rounds with whoever the policy chooses; whoever is started again takes the
+model of a member. Two controllers, in processes of their own, stand by for each other. What happens, and in which
+order, follows from the seed; what it meets on the way does not.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from failing import LONGEST_S, SECRET, Process, processes
+from ranks import free_port
+from tradewind.formats.json_network import network_to_json
+from tradewind.network import Network, Site
+
+PATIENCE_S = 4.0
+MOST_DEAD, MOST_CUT = 3, 6
+CALM_STEPS = 3
+"""So many rounds with others everybody must have after the storm."""
+
+PROGRAM = textwrap.dedent("""
+    import json, sys, threading, zlib
+    import numpy as np
+    import tradewind
+    from tradewind.formats import read_network
+    from tradewind.runtime.shaping import ShapedNetwork
+
+    given = json.loads(sys.argv[1])
+    rank, stop, speaking = given["rank"], threading.Event(), threading.Lock()
+    shape = ShapedNetwork(read_network(given["shape"]))
+    here = shape.names[rank]
+    for peer in given["cut"]:
+        shape.cut(here, peer)
+
+    def say(**what):
+        with speaking:
+            print(json.dumps(what), flush=True)
+
+    def obey():
+        for line in sys.stdin:
+            order, _, peer = line.strip().partition(" ")
+            if order == "stop":
+                stop.set()
+            else:
+                getattr(shape, order)(here, peer)
+                say(obeyed=order, peer=peer)
+
+    threading.Thread(target=obey, daemon=True).start()
+    model = np.full(given["items"], float(rank))
+    options = dict(secret="correct horse battery", shape=shape, embed=False, patience_s=given["patience_s"])
+    with tradewind.connect(given["address"], rank, given["world"], **options) as group:
+        fetched = group.fetch_state()
+        if fetched is not None:
+            model = np.frombuffer(fetched[1]).copy()
+        group.offer_state(lambda: model.tobytes())
+        say(joined=here, model_of=None if fetched is None else fetched[0])
+        trained = np.random.default_rng()
+        while not stop.wait(given["pause_s"]):
+            model = model + trained.standard_normal()
+            before = zlib.crc32(model)
+            handle = group.average_async(model)
+            result = handle.wait(90.0)
+            outcome = handle.outcome
+            say(round=outcome.round, alone=outcome.alone, members=outcome.contributors, repaired=outcome.repaired,
+                hash=zlib.crc32(result), intact=zlib.crc32(model) == before)
+            model = result
+    say(done=True)
+""")
+
+
+@dataclass
+class StormReport:
+    """What came of it."""
+
+    events: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    alone: int = 0
+    rounds: int = 0
+    repaired: int = 0
+    terms: int = 0
+    fetched: int = 0
+    """Workers that were started again and got a member's model."""
+    seconds: float = 0.0
+
+
+class LiveStorm:
+    """One storm; `processes()` ends whatever is left."""
+
+    def __init__(self, start: Callable[..., Process], folder: Path, world: int, seed: int, gap_s: float) -> None:
+        self._start, self._random, self._gap_s = start, random.Random(seed), gap_s
+        names = [f"rank{n}" for n in range(world)]
+        self._shape = folder / "mesh.json"
+        apart = 1 - np.eye(world)
+        network = Network("mesh", [Site(name) for name in names], 50e6 * apart, 2e-3 * apart)
+        self._shape.write_bytes(network_to_json(network))
+        self.names, self.report = names, StormReport()
+        self._addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self._controllers: list[subprocess.Popen[bytes] | None] = [None, None]
+        self._workers: dict[str, Process] = {}
+        self._past: list[Process] = []
+        self._cut: set[tuple[str, str]] = set()
+
+    # --- starting and ending -----------------------------------------------------------------------------------
+
+    def start_controller(self, index: int) -> None:
+        command = [sys.executable, "-c", "from tradewind.cli import main; main()", "controller"]
+        command += ["--listen", self._addresses[index], "--workers", str(len(self.names)), "--policy", "partial"]
+        command += ["--planner", "scatter", "--patience", f"{PATIENCE_S}s"]
+        command += ["--controllers", "2", "--standby", str(index)]
+        self._controllers[index] = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TRADEWIND_SECRET": SECRET},
+        )
+
+    def start_worker(self, name: str) -> None:
+        cut = sorted({a if b == name else b for a, b in self._cut if name in (a, b)})
+        self._workers[name] = self._start(
+            self.names.index(name),
+            self._addresses,
+            len(self.names),
+            items=20_000,
+            program=PROGRAM,
+            shape=str(self._shape),
+            cut=cut,
+            pause_s=0.05,
+            patience_s=PATIENCE_S,
+        )
+
+    def end(self) -> None:
+        """Leave no controller behind."""
+        for controller in self._controllers:
+            if controller is not None:
+                controller.kill()
+                controller.wait(10)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def _event(self) -> None:
+        """One of those that are possible now."""
+        alive, dead = sorted(self._workers), sorted(set(self.names) - set(self._workers))
+        possible: list[tuple[str, Callable[[], None]]] = []
+        if len(dead) < MOST_DEAD:
+            possible.append(("kill", lambda: self._kill(self._random.choice(alive))))
+        if dead:
+            possible.append(("restart", lambda: self.start_worker(self._random.choice(dead))))
+        joined = [name for name in alive if any("joined" in said for said in self._workers[name].heard)]
+        whole = [pair for pair in combinations(joined, 2) if pair not in self._cut]
+        if whole and len(self._cut) < MOST_CUT:
+            possible.append(("cut", lambda: self._order("cut", self._random.choice(whole))))
+        if self._cut:
+            possible.append(("heal", lambda: self._order("heal", self._random.choice(sorted(self._cut)))))
+        gone = [index for index, controller in enumerate(self._controllers) if controller is None]
+        if gone:
+            possible.append(("controller restart", lambda: self.start_controller(gone[0])))
+        elif self._random.random() < 0.3:
+            possible.append(("controller kill", lambda: self._kill_controller(self._random.randrange(2))))
+        kind, happen = self._random.choice(possible)
+        happen()
+        self.report.events[kind] += 1
+
+    def _kill(self, name: str) -> None:
+        process = self._workers.pop(name)
+        assert process.popen.poll() is None, f"{name} had ended by itself: {process.last_words()}"
+        process.kill()
+        self._past.append(process)
+
+    def _kill_controller(self, index: int) -> None:
+        controller = self._controllers[index]
+        assert controller is not None and controller.poll() is None, f"controller {index} had ended by itself"
+        controller.kill()
+        assert controller.wait(10) == -signal.SIGKILL, "the fault did not fire"
+        self._controllers[index] = None
+
+    def _order(self, order: str, pair: tuple[str, str]) -> None:
+        """Both ends do it, if they are there; a worker that is started later is told when it starts."""
+        (self._cut.add if order == "cut" else self._cut.discard)(pair)
+        for name, peer in (pair, pair[::-1]):
+            if name in self._workers:
+                self._workers[name].tell(f"{order} {peer}")
+        for name in pair:
+            if name in self._workers:
+                self._workers[name].wait_for(lambda said: said.get("obeyed") == order)
+
+    # --- the whole ---------------------------------------------------------------------------------------------
+
+    def run(self, events: int) -> StormReport:
+        began_s = time.monotonic()
+        for index in range(2):
+            self.start_controller(index)
+        for name in self.names:
+            self.start_worker(name)
+        self._everybody_together()
+        for _ in range(events):
+            self._pass(self._random.expovariate(1 / self._gap_s))
+            self._event()
+        for pair in sorted(self._cut):
+            self._order("heal", pair)
+        for index, controller in enumerate(self._controllers):
+            if controller is None:
+                self.start_controller(index)
+        for name in sorted(set(self.names) - set(self._workers)):
+            self.start_worker(name)
+        self._everybody_together()
+        for process in self._workers.values():
+            process.tell("stop")
+        for name, process in self._workers.items():
+            assert "done" in process.end()[-1], f"{name}: {process.last_words()}"
+            assert process.popen.wait(LONGEST_S) == 0, f"{name} did not end well"
+        self.report.seconds = time.monotonic() - began_s
+        self._look_back()
+        return self.report
+
+    def _pass(self, seconds: float) -> None:
+        """Time goes by; who said what is taken down, and that nobody has ended."""
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, 0.2))
+            for name, process in self._workers.items():
+                process.take_down()
+                assert process.popen.poll() is None, f"{name} ended by itself: {process.last_words()}"
+            for index, controller in enumerate(self._controllers):
+                assert controller is None or controller.poll() is None, f"controller {index} ended by itself"
+
+    def _everybody_together(self) -> None:
+        """Everybody who could come back has: nobody hangs."""
+        for name, process in self._workers.items():
+            process.take_down()
+            try:
+                for _ in range(CALM_STEPS):
+                    process.wait_for(lambda said: said.get("alone") is False)
+            except queue.Empty:
+                raise AssertionError(f"{name} does not synchronise: {process.last_words()}") from None
+
+    def _look_back(self) -> None:
+        """All members of a round have the same bytes; inputs are as they were."""
+        report, results = self.report, dict[int, dict[int, set[str]]]()
+        for process in (*self._past, *self._workers.values()):
+            if process in self._past:
+                process.end()
+            for said in process.heard:
+                report.fetched += said.get("model_of") is not None
+                if "round" in said:
+                    assert said["intact"], f"{process.name}: the input of round {said['round']} has changed"
+                    report.steps += 1
+                    report.alone += said["alone"]
+                    report.repaired += said["repaired"]
+                    if not said["alone"]:
+                        results.setdefault(said["round"], {}).setdefault(said["hash"], set()).add(process.name)
+        diverged = {number: found for number, found in results.items() if len(found) > 1}
+        assert not diverged, f"members of these rounds differ: {diverged}"
+        report.rounds = len(results)
+        report.terms = len({number >> 32 for number in results})
+
+
+@contextmanager
+def live_storm(folder: Path, world: int, seed: int, gap_s: float) -> Iterator[LiveStorm]:
+    """A storm that leaves no process behind."""
+    with processes() as start:
+        storm = LiveStorm(start, folder, world, seed, gap_s)
+        try:
+            yield storm
+        finally:
+            storm.end()

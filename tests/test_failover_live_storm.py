@@ -1,0 +1,28 @@
+"""Random kills, cuts, heals and restarts of real processes: nobody hangs, diverges, or stays out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from live_storm import live_storm
+
+EVERYTHING = {"kill", "restart", "cut", "heal", "controller kill", "controller restart"}
+
+
+@pytest.mark.slow
+def test_two_hundred_random_events_among_eight_workers(tmp_path: Path) -> None:
+    with live_storm(tmp_path, world=8, seed=8, gap_s=0.3) as storm:
+        report = storm.run(200)
+    print(report)
+    assert report.events.total() == 200 and set(report.events) == EVERYTHING, "every fault must have fired"
+    assert report.repaired and report.terms > 1, "rounds must have been repaired, and controllers replaced"
+    assert report.fetched, "whoever was started again must have got the model"
+
+
+def test_a_few_random_events_among_four_workers(tmp_path: Path) -> None:
+    with live_storm(tmp_path, world=4, seed=3, gap_s=0.15) as storm:
+        report = storm.run(15)
+    assert report.events.total() == 15 and {"kill", "restart", "cut", "heal"} <= set(report.events)
+    print(report)
