@@ -1,41 +1,39 @@
 """What a run knows of its network, and what that is worth.
 
-The truth is known twice: in the chunk simulator, on virtual time, where the production engine, meters and controller
-run; and live, all ranks in one process on links that our own transport shapes, where threads that get no processor are
-slow links, too: live numbers mean something on a machine that is otherwise idle. *Accuracy*: a mesh of 4 sites
-whose links are all drawn anew, 20 to 155 Mbps, every few seconds; estimates of links measured since the change
-against the truth, one, two and three update periods after it. *Unknown networks*: rounds on a network that was
-described, that nobody described, and that was probed first. *Switches*: rounds that start with a new version of their
-plan against rounds that do not, in turn. *Auxiliary paths*: the same plans with and without them.
+The truth is known in the chunk simulator, on virtual time, where the production engine, meters and controller run,
+and in the lab, where every site is a process on links of the kernel's `htb`. *Accuracy*: a mesh of 4 sites whose links
+are all drawn anew, 20 to 155 Mbps; estimates of links measured since the change against the truth, more than three
+update periods after it. *On or off*: rounds in turn, in one lab, by a group that was told the network and does not
+look, by one that was told and looks (the default), and by one that was not told. *Changing*: the links change in the
+middle. *In one process*: the same on links that our own transport shapes. *Switches*: rounds that start with a new
+version of their plan against rounds that do not, in turn. *Auxiliary paths*: the same plans with and without them. The
+load of the machine is given: processes that get no processor are slow links, too.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
-import threading
 import time
-from dataclasses import replace
 from typing import TextIO
 
 import numpy as np
 
+from benchmarks._awareness_lab import CHANGED_ROUNDS, QUICK_UPDATE_S, STEADY_ROUNDS, WAYS, Turns, run_in_lab
 from tradewind.catalog import load_network
 from tradewind.control.awareness import Awareness
 from tradewind.control.plans import PlanMade
 from tradewind.lab.inproc import run_inproc
 from tradewind.network import Network
 from tradewind.runtime.group import Group
-from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.sim.chunk_changing import ChangingRun, run_changing
 from tradewind.sim.chunk_run import ChunkRun
 
 UPDATE_TIME_S = 1.0
-CHANGE_S = 5.0
-CHANGES = 2
 NBYTES = 4_000_000
 ROUNDS = 8
 SWITCHES = 20
-SIMULATED = 2
+SIMULATED = 3
 
 
 def drawn(seed: int, latency_s: float = 0.005) -> Network:
@@ -74,71 +72,20 @@ def simulate_accuracy() -> list[float]:
     return errors
 
 
-def measure_accuracy() -> dict[int, list[float]]:
-    """How far estimates are off, by update periods since the change."""
-    networks = [drawn(seed) for seed in range(CHANGES + 1)]
-    shape = ShapedNetwork(networks[0])
-    truth: list[tuple[float, Network]] = [(time.monotonic(), networks[0])]
-    over = threading.Event()
-    errors: dict[int, list[float]] = {1: [], 2: [], 3: []}
-
-    def change() -> None:
-        for network in networks[1:]:
-            if over.wait(CHANGE_S):
-                return
-            shape.change(network)
-            truth.append((time.monotonic(), network))
-        over.wait(CHANGE_S)
-        over.set()
-
-    def compare(group: Group) -> None:
-        since_s, network = truth[-1]
-        periods = int((time.monotonic() - since_s) / UPDATE_TIME_S)
-        if len(truth) == 1 or periods < 1:
-            return
-        seen = group.network()
-        age_s = time.monotonic() - since_s
-        if truth[-1][1] is network:
-            wrong = [
-                abs(link.bandwidth_bps / network.link(link.src, link.dst).bandwidth_bps - 1)
-                for link in seen.links
-                if link.age_s < age_s
-            ]
-            errors[min(3, periods)] += wrong
-
-    def body(group: Group) -> None:
-        if group.rank == 0:
-            threading.Thread(target=change, daemon=True).start()
-        going = np.ones(1)
-        while going[0]:
-            rounds_of(group, 1)
-            if group.rank == 0:
-                compare(group)
-            going = group.broadcast(np.full(1, 0.0 if over.is_set() else 1.0), root=0)
-
-    try:
-        run_inproc(networks[0], body, shape, awareness=Awareness(update_time_s=UPDATE_TIME_S))
-    finally:
-        over.set()
-    return errors
-
-
 def measure_knowledge() -> dict[str, float]:
-    """Seconds of a round once the run has settled, by what it was told."""
+    """Seconds of a round once the run has settled, by what it was told; every way twice, in turn."""
     truth = drawn(1)
-    quick = Awareness(update_time_s=UPDATE_TIME_S)
     ways: dict[str, dict[str, object]] = {
-        "described": {"awareness": replace(quick, measure=False)},
-        "described, and measured all the time": {"awareness": quick},
-        "unknown, measured by its own rounds": {"network": None, "awareness": quick},
-        "unknown, probed before the first round": {"network": None, "awareness": replace(quick, probe=True)},
-        "unknown, and nobody looks": {"network": None, "awareness": replace(quick, measure=False)},
+        "described, awareness off": {"awareness": Awareness(measure=False)},
+        "described, awareness on (default)": {},
+        "nobody described it, awareness on": {"network": None},
     }
-    settled = ROUNDS // 2
-    return {
-        name: slowest(run_inproc(truth, lambda group: rounds_of(group, 2 * ROUNDS), None, **options), settled)
-        for name, options in ways.items()
-    }
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(2):
+        for name, options in ways.items():
+            per_rank = run_inproc(truth, lambda group: rounds_of(group, 2 * ROUNDS), None, **options)
+            took[name].append(slowest(per_rank, ROUNDS))
+    return {name: statistics.mean(seconds) for name, seconds in took.items()}
 
 
 def measure_switches() -> tuple[float, float, float]:
@@ -182,7 +129,7 @@ def measure_detours() -> list[tuple[str, str, float, float]]:
     """Network and planner, and seconds of a round without and with auxiliary paths."""
     netstorm = load_network("netstorm9").scaled(0.5)
     found = []
-    for network, planner in ((netstorm, "fapt"), (netstorm, "optimal"), (drawn(3), "star"), (drawn(3), "optimal")):
+    for network, planner in ((netstorm, "fapt"), (drawn(3), "star"), (drawn(3), "optimal")):
         took = [
             slowest(
                 run_inproc(
@@ -202,7 +149,8 @@ def measure_detours() -> list[tuple[str, str, float, float]]:
 
 def run(out: TextIO) -> None:
     """All of it."""
-    _accuracy(out)
+    print(f"Load at the start {os.getloadavg()[0]:.1f}.\n", file=out)
+    _lab(out)
     _knowledge(out)
     with_switch_s, without_s, planning_s = measure_switches()
     print(
@@ -214,19 +162,30 @@ def run(out: TextIO) -> None:
     print("| network | planner | without | with auxiliary paths | faster |\n|---|---|---|---|---|", file=out)
     for network, planner, without, with_them in measure_detours():
         print(f"| {network} | {planner} | {without:.2f} s | {with_them:.2f} s | {without / with_them:.2f} |", file=out)
+    print(f"\nLoad at the end {os.getloadavg()[0]:.1f}.", file=out)
 
 
-def _accuracy(out: TextIO) -> None:
-    errors = measure_accuracy()
-    print("| where | update periods since all links changed | estimates | median error | p95 |", file=out)
-    print("|---|---|---|---|---|", file=out)
-    simulated = simulate_accuracy()
-    print(f"| simulated | 3 or more | {_quantiles(simulated)} |", file=out)
-    for periods, wrong in sorted(errors.items()):
-        name = f"{periods} or more" if periods == 3 else str(periods)
-        if wrong:
-            print(f"| live | {name} | {_quantiles(wrong)} |", file=out)
+def _lab(out: TextIO) -> None:
+    steady = run_in_lab(load_network("mesh", n=4, seed=1), NBYTES)
+    changing = run_in_lab(load_network("mesh", n=4, seed=1), NBYTES, load_network("mesh", n=4, seed=7))
+    late = [error for age_s, error in changing.errors if age_s > 3 * QUICK_UPDATE_S]
+    print("| estimates | number | median error | p95 |\n|---|---|---|---|", file=out)
+    print(f"| simulated, 3 update periods after a change and later | {_quantiles(simulate_accuracy())} |", file=out)
+    print(f"| `htb`, constant network, during rounds | {_quantiles([error for _, error in steady.errors])} |", file=out)
+    if late:
+        print(f"| `htb`, 3 update periods after a change and later | {_quantiles(late)} |", file=out)
+    print("\n| on `htb` | a round | speed, medians | speed, neighbours |\n|---|---|---|---|", file=out)
+    for way, name in enumerate(WAYS):
+        _row(out, name, steady, way, STEADY_ROUNDS // 2 if way == 2 else STEADY_ROUNDS)
+    for way, name in enumerate(WAYS[:2]):
+        _row(out, f"links have changed; {name.replace('(default)', '')}", changing, way, CHANGED_ROUNDS // 2)
     print(file=out)
+
+
+def _row(out: TextIO, name: str, turns: Turns, way: int, last: int) -> None:
+    neighbours, medians = turns.speed(way, last)
+    seconds = statistics.median(turns.times[way][-last:])
+    print(f"| {name}, last {last} rounds | {seconds:.3f} s | {medians:.0%} | {neighbours:.0%} |", file=out)
 
 
 def _quantiles(wrong: list[float]) -> str:
@@ -235,8 +194,8 @@ def _quantiles(wrong: list[float]) -> str:
 
 def _knowledge(out: TextIO) -> None:
     took = measure_knowledge()
-    base = took["described"]
-    print("| the network is | a round | speed |\n|---|---|---|", file=out)
+    base = took["described, awareness off"]
+    print("| in one process | a round | speed |\n|---|---|---|", file=out)
     for name, seconds in took.items():
         print(f"| {name} | {seconds:.3f} s | {base / seconds:.0%} |", file=out)
     print(file=out)

@@ -67,6 +67,19 @@ def test_a_plan_that_keeps_its_promise_stays() -> None:
     assert run.planner == "star"
 
 
+def test_a_gain_is_judged_by_what_rounds_take_and_not_by_estimates_alone() -> None:
+    """A link that is thought to be slow, and is not, promises a lot."""
+    run = Run()
+    (key,) = run.plans.keys
+    rounds_s = MEGABYTE / key[1]
+    run.rounds(4, ring=rounds_s)
+    run.updating.planned(PlanMade(key, NEW, 5.0, "", seconds=0.98), run.now_s)
+    assert run.planner == "ring" and run.updating.updates[-1].gain < 0.05
+    run.rounds(4, ring=2 * rounds_s)
+    run.updating.planned(PlanMade(key, NEW, 5.0, "", seconds=0.98), run.now_s)
+    assert run.planner == "star", "now rounds are slow"
+
+
 def test_updates_wait_twice_as_long_after_each_mistake_and_no_longer_after_a_gain() -> None:
     run = Run(update_time_s=5.0)
     for mistakes in range(1, 4):

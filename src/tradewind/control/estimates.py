@@ -1,11 +1,12 @@
 """What each link is thought to carry: what was given, corrected by what was measured, with age and confidence.
 
 A measurement of a link that was kept busy is what the link can do, give or take noise: it is averaged into the
-estimate, and counts the more the older the estimate is. Noise has a side: whoever gets no processor for a while is
-late, and its links look slow. So a link that seems faster is believed when it does so twice, or was not looked at of
-late; one that seems slower must do so over and over, for `confirm_s` at least and without a single measurement in
-between that says otherwise. Then the best of these counts, but the first, which may have begun before the change. What
-somebody has said of a network is believed until then, too.
+estimate, and counts the more the older the estimate is. One that is further off waits for others that say the same. A
+link that seems faster is believed when it does so twice in a row, and the lower of the two counts: bursts and readers
+that are late by turns make links look fast. Once is enough where nobody has looked for a while. One that seems slower
+must do so over and over, for `confirm_s` at least and without a single measurement in between that says otherwise,
+since whoever gets no processor for a while is late, and its links look slow. Then the best of these counts, but the
+first, which may have begun before the change. What somebody has said of a network is believed until then, too.
 
 What a link carried without being busy is a bound: it can raise an estimate, never lower it. The same holds where a NIC
 or trunk that the link shares with others was full, because then the link was not what was slow.
@@ -23,14 +24,10 @@ from tradewind.network import Matrix, Network
 
 MEMORY_S = 2.0
 """An estimate so old counts for a third of what it did."""
-RAISED = 0.25
-"""Two measurements in a row that are above by more replace the estimate."""
-LOWERED = 0.1
-"""Measurements that are below by more are not averaged in: they wait for others that say the same."""
+FAR_OFF = 0.1
+"""Measurements that are off by more are not averaged in: they wait for others that say the same."""
 CONFIRM_S = 0.5
 """For so long a link must seem slower, unless the run says something else."""
-FRESH_S = 1.0
-"""A link that was measured so long ago is measured all the time."""
 RECENT_S = 2.0
 SHARED_FULL = 0.9
 """A shared capacity that carries this much of what it can is what slows its links."""
@@ -65,12 +62,13 @@ class LinkEstimates:
         """Links that carried more than was thought, without being busy."""
         self._latency_seen = np.zeros(shape, dtype=bool)
         self.spread = np.zeros(shape)
-        self._above_bps = np.zeros(shape)
-        """The last measurement, where it was far above the estimate."""
-        self._below_s = np.full(shape, np.inf)
-        """Since when all measurements are below the estimate."""
-        self._below_bps = np.zeros(shape)
-        """The best of them but the first."""
+        self._waiting = np.zeros(shape)
+        """How far the last measurement was off, with its sign, where it waits for others that say the same."""
+        self._waiting_s = np.full(shape, np.inf)
+        """Since when."""
+        self._waiting_count = np.zeros(shape, dtype=np.int64)
+        self._waiting_bps = np.zeros(shape)
+        """What they say so far: of those that are above the lowest, of those that are below the highest but one."""
         self._last_bps = np.zeros(shape)
         self._last_s = np.full(shape, -np.inf)
 
@@ -85,42 +83,50 @@ class LinkEstimates:
                 self.bandwidth_bps[i, j], self.raised[i, j] = bandwidth_bps, True
             return
         off = bandwidth_bps / old - 1.0
-        if off < -LOWERED and (self.count[i, j] or not self._is_guess):
-            self._seems_slower(i, j, bandwidth_bps, now_s)
+        if self._is_guess and self.count[i, j] == 0:
+            self.bandwidth_bps[i, j] = bandwidth_bps
+        elif abs(off) > FAR_OFF:
+            self._waits(i, j, off, bandwidth_bps, now_s)
         else:
-            self._below_s[i, j] = np.inf
-            weight = self._weight(i, j, off, now_s)
-            self._above_bps[i, j] = bandwidth_bps if off > RAISED and weight < 1.0 else 0.0
-            self.bandwidth_bps[i, j] = old + weight * (bandwidth_bps - old)
-            if self.count[i, j] and weight < 1.0:
-                self.spread[i, j] += 0.3 * (abs(off) - self.spread[i, j])
+            self._was_noise(i, j)
+            since_s = min(max(0.1, now_s - float(self.measured_s[i, j])), 10 * MEMORY_S)
+            self.bandwidth_bps[i, j] += (1.0 - math.exp(-since_s / MEMORY_S)) * (bandwidth_bps - old)
+            self.spread[i, j] += 0.3 * (abs(off) - self.spread[i, j])
         self.count[i, j] += 1
         self.measured_s[i, j] = now_s
 
-    def _weight(self, i: int, j: int, off: float, now_s: float) -> float:
-        """How much a measurement counts against the estimate, that is not far below it."""
-        since_s = now_s - float(self.measured_s[i, j])
-        if self._is_guess and self.count[i, j] == 0:
-            return 1.0
-        if off > RAISED:
-            return 1.0 if self._above_bps[i, j] or since_s > FRESH_S else 0.3
-        return 1.0 - math.exp(-min(max(0.1, since_s), 10 * MEMORY_S) / MEMORY_S)
+    def _waits(self, i: int, j: int, off: float, bandwidth_bps: float, now_s: float) -> None:
+        """A measurement that is far off, which counts when enough others have said the same."""
+        if off * self._waiting[i, j] <= 0:
+            self._was_noise(i, j)
+            self._waiting_s[i, j], self._waiting_count[i, j] = now_s, 0
+            self._waiting_bps[i, j] = np.inf if off > 0 else 0.0
+        self._waiting[i, j] = off
+        self._waiting_count[i, j] += 1
+        if off > 0 or self._waiting_count[i, j] > 1:
+            extreme = min if off > 0 else max
+            self._waiting_bps[i, j] = extreme(float(self._waiting_bps[i, j]), bandwidth_bps)
+        if self._is_sure(i, j, now_s):
+            self.bandwidth_bps[i, j], self._waiting[i, j] = self._waiting_bps[i, j], 0.0
 
-    def _seems_slower(self, i: int, j: int, bandwidth_bps: float, now_s: float) -> None:
-        """A measurement below the estimate, which counts when enough others have said the same."""
-        self._above_bps[i, j] = 0.0
-        if self._below_s[i, j] == np.inf:
-            self._below_s[i, j], self._below_bps[i, j] = now_s, 0.0
-            return
-        self._below_bps[i, j] = max(self._below_bps[i, j], bandwidth_bps)
-        if now_s - self._below_s[i, j] >= self._confirm_s:
-            self.bandwidth_bps[i, j], self._below_s[i, j] = self._below_bps[i, j], np.inf
+    def _is_sure(self, i: int, j: int, now_s: float) -> bool:
+        """Whether enough measurements in a row say the same."""
+        count, span_s = self._waiting_count[i, j], now_s - float(self._waiting_s[i, j])
+        if self._waiting[i, j] > 0:
+            return bool(count > 1 or now_s - float(self.measured_s[i, j]) > 2 * self._confirm_s)
+        return bool((count > 2 and span_s >= self._confirm_s) or (count > 1 and span_s >= 2 * self._confirm_s))
+
+    def _was_noise(self, i: int, j: int) -> None:
+        """What waited was contradicted: that is how noisy the link is."""
+        if self._waiting[i, j]:
+            self.spread[i, j] += 0.3 * (abs(float(self._waiting[i, j])) - self.spread[i, j])
+            self._waiting[i, j] = 0.0
 
     def probed(self, i: int, j: int, bandwidth_bps: float, now_s: float) -> None:
         """The link was measured on purpose, with nothing else under way: forget what was thought before."""
         self.bandwidth_bps[i, j], self.count[i, j] = bandwidth_bps, 1
         self.measured_s[i, j], self.spread[i, j] = now_s, 0.0
-        self._above_bps[i, j], self._below_s[i, j] = 0.0, np.inf
+        self._waiting[i, j] = 0.0
 
     def measured_latency(self, i: int, j: int, latency_s: float) -> None:
         """A frame took that long beside the time for its bytes: the least of many is the latency, which may grow."""

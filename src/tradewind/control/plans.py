@@ -57,7 +57,7 @@ class PlanWanted:
         except TradewindError as error:
             return PlanMade(self.key, None, 0.0, str(error))
         before_s, after_s = cost(self.current, self.network).seconds, cost(plan, self.network).seconds
-        return PlanMade(self.key, plan, before_s / after_s - 1.0, "")
+        return PlanMade(self.key, plan, before_s / after_s - 1.0, "", after_s)
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class PlanMade:
     gain: float
     """How much sooner a round would end than by the current plan, as a share."""
     problem: str
+    seconds: float = 0.0
+    """What a round of the key's size would take by it, on the network as it is thought to be; 0: nobody knows."""
 
 
 class Plans:

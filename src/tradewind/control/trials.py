@@ -97,6 +97,12 @@ class Trials:
         self._last: deque[tuple[float, int, float]] = deque(maxlen=MOST_ROUNDS)
         """Rounds by the plan that is used now: when they ended, their size and their seconds."""
 
+    @property
+    def seconds_per_byte(self) -> float:
+        """Of the longer of the last two rounds; infinite: there was none."""
+        last = list(self._last)[-2:]
+        return max((seconds / nbytes for _, nbytes, seconds in last), default=math.inf)
+
     def switched(self, before: Plan, version: int, now_s: float) -> None:
         """Another plan is used from now on."""
         trial = self.trial

@@ -7,9 +7,10 @@ the plan they have. What comes back is used if it is better by `min_gain` on the
 round on: a round runs by one version from its start to its end, so no two sites ever mix two plans, and nothing
 has to stop (NetStorm VII-A; what arrives early is kept by the engine).
 
-Every switch is on trial (`trials`): one after which rounds take longer is undone, and each time that happens the next
-update waits twice as long, until a switch has proven a gain. So whatever estimates are worth, a run loses a few
-rounds by them and no more.
+What rounds take is known, too. A link that is thought to be slow and is not promises a great gain, so a new plan must
+promise less than rounds really take. And every switch is on trial (`trials`): one after which rounds take longer is
+undone, and each time that happens the next update waits twice as long, until a switch has proven a gain. So whatever
+estimates are worth, a run loses a few rounds by them and no more.
 
 A link that carries nothing is never measured. So a small share of what rounds move is spent on trains of probes on
 the links that were not measured for the longest time, no site sending or receiving two trains in one update. Where
@@ -72,6 +73,8 @@ class Updating:
         self._wait = 1
         """How many update times to wait after the last update."""
         self._trials: dict[Key, Trials] = {}
+        self._refuted = False
+        """A plan was not used because rounds do not take as long as estimates say: look again when it is time."""
         self._budget_bytes = 0.0
         self._train = 0
         self._explored_s = now_s
@@ -151,8 +154,9 @@ class Updating:
         on_trial = any(trials.trial is not None for key, trials in self._trials.items() if key in self._plans.keys)
         if not is_time and (on_trial or self._wait > 1):
             return []
-        if view.change <= (NOISE if is_time else self.options.significant_change):
+        if view.change <= (NOISE if is_time else self.options.significant_change) and not (is_time and self._refuted):
             return []
+        self._refuted = False
         view.take()
         self._updated_s = now_s
         self._trials = {key: trials for key, trials in self._trials.items() if self._plans.is_current(key)}
@@ -165,10 +169,18 @@ class Updating:
         self._under_way = max(0, self._under_way - 1)
         version = None
         needed = max(self.options.min_gain, self._plans.view.noise)
-        if made.plan is not None and made.gain > needed and self._plans.is_current(made.key):
+        gain = min(made.gain, self._gain_over_rounds(made))
+        self._refuted = self._refuted or gain <= needed < made.gain
+        if made.plan is not None and gain > needed and self._plans.is_current(made.key):
             self._trials_of(made.key).switched(*self._plans.current_of(made.key), now_s)
             version = self._plans.adopt(made.key, made.plan)
-        self._note(Update(now_s, made.gain, version, made.problem))
+        self._note(Update(now_s, gain, version, made.problem))
+
+    def _gain_over_rounds(self, made: PlanMade) -> float:
+        """How much sooner rounds would end than they do: a link that is not slow, but thought to be, promises a lot."""
+        if not made.seconds:
+            return made.gain
+        return self._trials_of(made.key).seconds_per_byte * made.key[1] / made.seconds - 1.0
 
     def _trials_of(self, key: Key) -> Trials:
         return self._trials.setdefault(key, Trials(self.options.confirm_s))

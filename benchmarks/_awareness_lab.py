@@ -1,0 +1,102 @@
+"""What awareness does on emulated links, between processes: the part of `benchmarks.awareness` that needs the lab."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tradewind.control.awareness import Awareness
+from tradewind.lab.processes import call_sites
+from tradewind.lab.session import Lab
+from tradewind.lab.site import Place
+from tradewind.network import Network
+from tradewind.runtime.group import Group
+
+WAYS = ("described, awareness off", "described, awareness on (default)", "nobody described it, awareness on")
+TCP_SHARE = 0.956
+"""Of a rate of the lab's `htb`: the rest is headers (docs/lab.md)."""
+CHANGE = "the network changes now"
+STEADY_ROUNDS, CHANGED_ROUNDS = 24, 16
+QUICK_UPDATE_S = 2.0
+
+
+def take_turns(place: Place, nbytes: int, change: bool) -> dict[str, Any]:
+    """Runs in a site: rounds of all ways in turn; their times, and on rank 0 the estimates of those that are aware."""
+    quick = Awareness(update_time_s=QUICK_UPDATE_S) if change else Awareness()
+    off = Awareness(measure=False)
+    groups = [place.connect(1, awareness=off), place.connect(2, awareness=quick)]
+    if not change:
+        groups.append(place.connect(3, network=None, name=place.site, awareness=quick))
+    waiting = place.connect(0, planner="star", awareness=off)
+    array = np.ones(nbytes // 4, np.float32)
+    out = np.empty_like(array)
+    times: list[list[float]] = [[] for _ in groups]
+    seen: list[tuple[float, list[tuple[str, str, float]]]] = []
+
+    def turn(way: int) -> None:
+        waiting.barrier()
+        began_s = time.monotonic()
+        groups[way].all_reduce(array, out=out)
+        times[way].append(time.monotonic() - began_s)
+
+    warm = 4 if change else 1
+    for number in range(warm + (CHANGED_ROUNDS if change else STEADY_ROUNDS)):
+        if number == warm:
+            since_s = time.monotonic()
+            if change and place.rank == 0:
+                print(CHANGE, flush=True)
+        for k in range(len(groups)):
+            turn((number + k) % len(groups))
+        if number >= warm and place.rank == 0:
+            seen.append((time.monotonic() - since_s, _measured(groups[1], time.monotonic() - since_s)))
+    waiting.barrier()
+    for group in (*groups, waiting):
+        group.close()
+    return {"times": [way[warm:] for way in times], "seen": seen}
+
+
+def _measured(group: Group, within_s: float) -> list[tuple[str, str, float]]:
+    """The links that were measured in the last seconds, and what they carry."""
+    return [(link.src, link.dst, link.bandwidth_bps) for link in group.network().links if link.age_s < within_s]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Seconds of the rounds of every way, each as long as its slowest site says, and errors with their time."""
+
+    times: list[list[float]]
+    errors: list[tuple[float, float]]
+
+    def speed(self, way: int, last: int) -> tuple[float, float]:
+        """Against the first way: the middle of the ratios of neighbours, and the ratio of the middles."""
+        base, other = self.times[0][-last:], self.times[way][-last:]
+        return statistics.median(b / o for b, o in zip(base, other, strict=True)), (
+            statistics.median(base) / statistics.median(other)
+        )
+
+
+def run_in_lab(network: Network, nbytes: int, after: Network | None = None) -> Turns:
+    """All ways in turn in one lab; with `after`, links get its rates in the middle."""
+    with Lab(network, "htb", calibrate=False) as lab:
+
+        def on_line(_site: str, line: str) -> None:
+            if CHANGE in line and after is not None:
+                lab.set_rates(after.bandwidth_bps)
+
+        arguments = {"nbytes": nbytes, "change": after is not None}
+        answers = call_sites(lab.network, take_turns, arguments, groups=4, deadline_s=85, on_line=on_line, inside=lab)
+    truth = after or network
+    times = [
+        [max(rounds) for rounds in zip(*(answer["times"][way] for answer in answers), strict=True)]
+        for way in range(len(answers[0]["times"]))
+    ]
+    errors = [
+        (age_s, abs(bandwidth_bps / (TCP_SHARE * truth.link(src, dst).bandwidth_bps) - 1))
+        for age_s, links in answers[0]["seen"]
+        for src, dst, bandwidth_bps in links
+    ]
+    return Turns(times, errors)
