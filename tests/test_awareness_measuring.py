@@ -26,9 +26,22 @@ def feed(measured: LinkMeter, frames: list[tuple[float, FrameHeader]], connectio
     return [sample for sample in samples if sample is not None]
 
 
-@given(st.floats(1e6, 1e10), st.integers(0, 30), st.floats(0, 5))
+@given(st.floats(1e6, 1e8))
+def test_what_a_shaper_lets_pass_at_once_after_a_pause_is_not_the_links_rate(rate: float) -> None:
+    """A bucket that filled up while the link was idle makes the first 128 KiB of every burst arrive together."""
+    frames, now_s = [], 0.0
+    for _ in range(20):
+        now_s += 0.5
+        for place in range(8):
+            now_s += 0.0 if place < 2 else 8 * 64 * 1024 / rate
+            frames.append((now_s, chunk(follows=place > 0)))
+    full = [sample.bandwidth_bps for sample in feed(meter(), frames) if sample.full]
+    assert full and max(full) < 1.02 * rate
+
+
+@given(st.floats(1e6, 1e10), st.integers(2, 30), st.floats(0, 5))
 def test_a_busy_link_shows_its_rate_whatever_the_gaps_between_bursts(rate: float, burst: int, gap_s: float) -> None:
-    """Idle time is no slowness: the first chunk of a burst does not count, the ones that follow it do."""
+    """Idle time is no slowness: the first chunks of a burst do not count, the ones that follow them do."""
     frames, now_s = [], 0.0
     while len(frames) < 400 or now_s < 3.0:
         now_s += gap_s

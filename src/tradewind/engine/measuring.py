@@ -6,7 +6,8 @@ Bytes of such frames over the time of such gaps is the link's rate: idle gaps, s
 Sums are divided, not ratios averaged, so that a reader that wakes up late does little harm: what one gap gains the
 next one loses. Where it was late for a whole burst, the time that the sender needed for the same frames is longer, and
 the longer one counts: nothing arrives faster than it was sent. Small frames say more about processors than about links
-and are left out.
+and are left out. So are the first LEAD_BYTES after an idle moment: shapers and buffers let them pass at once, and they
+say that a link was idle, not what it carries.
 
 A link that is never kept busy shows no rate. What it did carry in a while is then reported as such: it can do at
 least that.
@@ -34,6 +35,8 @@ STALE_S = 10.0
 """Gaps that were seen so long ago are not mixed with new ones."""
 MIN_BUSY_S, ENOUGH_BYTES = 0.1, 4 * 2**20
 """Less time and fewer bytes say more about bursts, and about who was late to look, than about a link."""
+LEAD_BYTES = 128 * 1024
+"""What the buckets and buffers on a path let pass at once after it was idle."""
 SMALL_FRAME_BYTES = 2048
 """Takes no time worth speaking of: its delay is latency."""
 CLOCK_SAMPLES = 16
@@ -141,6 +144,8 @@ class LinkMeter:
         self.options, self._clock = options, clock
         self._last: dict[Hashable, tuple[float, int]] = {}
         """When the last frame came on each connection, and when it was sent."""
+        self._lead: dict[Hashable, int] = {}
+        """Bytes that came on each connection since it was idle."""
         self._covered_s = float("-inf")
         self._rate_bps: float | None = None
         self._seen: _Seen | None = None
@@ -154,7 +159,10 @@ class LinkMeter:
         last = self._last.get(connection)
         self._last[connection] = now_s, header.sent_us
         seen.nbytes += nbytes
-        if header.payload_bytes >= self.options.min_chunk_bytes and header.follows and last is not None:
+        lead = self._lead.get(connection, 0) if header.follows else 0
+        self._lead[connection] = lead + nbytes
+        counts = lead >= LEAD_BYTES or header.kind is FrameKind.PROBE
+        if counts and header.payload_bytes >= self.options.min_chunk_bytes and header.follows and last is not None:
             last_s, last_us = last
             # Connections are busy at the same time: the time that any of them was counts once.
             seen.busy_s += max(0.0, now_s - max(last_s, self._covered_s))
