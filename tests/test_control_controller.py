@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.deadlines import Deadlines
+from tradewind.control.terms import resolve
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
@@ -147,6 +148,50 @@ def test_a_message_at_the_wrong_time_ends_the_run_and_not_the_process() -> None:
     controller = gathered()
     told = said(controller.received("a", m.Finished(7, 1), 0.0))
     assert told["b"] == [m.Closing("'a' finished round 7, which is not running", "a")]
+
+
+def report(*roster: str, sequence: int = 1, **more: object) -> m.Report:
+    addresses = tuple(m.Address("abc".index(name), name, "host", 1) for name in roster)
+    return m.Report(0, sequence, addresses, 3, **more)  # type: ignore[arg-type]
+
+
+def test_what_workers_say_after_their_reports_is_kept_until_a_controller_acts() -> None:
+    controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2, index=1), 0.0)
+    for worker in "ab":
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1, "abc".index(worker), report("a", "b", "c")), 0.0)
+        assert controller.received(worker, m.Ready(0, 1, SUM), 0.0) == []
+    rosters = said(controller.tick(10.0))
+    assert all(isinstance(rosters[worker][0], m.Roster) for worker in "ab")
+    acts = [a for w in "ab" for a in controller.received(w, m.RosterSeen(1, 1), 10.0)]
+    assert any(isinstance(message, m.Start) for message in said(acts)["a"])
+
+
+def test_a_roster_that_only_one_worker_saw_does_not_make_it_the_majority() -> None:
+    """`a` was told that it is alone, and perhaps nobody else was: it may be the small part of a split network."""
+    controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2, index=1), 0.0)
+    controller.connected("a", 0.0)
+    split = report("a", sequence=5, electorates=(("a", "b", "c"), ("a",)))
+    controller.received("a", m.Join("host", 1, 0, split), 0.0)
+    assert controller.tick(2.0) == [] and controller.acting_term is None
+    controller.connected("b", 2.0)
+    actions = controller.received("b", m.Join("host", 1, 1, report("a", "b", "c")), 2.0)
+    actions += controller.tick(20.0)
+    assert any(isinstance(message, m.Roster) for message in said(actions).get("b", [])), "most have come"
+
+
+def test_whoever_holds_less_than_what_was_committed_does_it_again() -> None:
+    asked = m.Ready(0, 1, SUM)
+    whole = m.Holding(7, 2, ("a", "b"), True, 5, asked)
+    behind = m.Holding(7, 1, ("a", "b", "c"), True, 4, asked)
+    found = resolve(
+        {
+            "a": report("a", "b", "c", committed=((7, 2),)),
+            "b": report("a", "b", "c", holdings=(whole,)),
+            "c": report("a", "b", "c", holdings=(behind,)),
+        }
+    )
+    assert found.committed == {7: ("b",)} and found.abandoned == {7: ("c",)} and found.ready == (("c", asked),)
 
 
 def test_deadlines_follow_from_one_setting() -> None:

@@ -14,13 +14,19 @@ from tradewind.sim.chunk_storm import run_storm, storm_of
 def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
     faults: Counter[str] = Counter()
     repaired = terms = 0
-    for seed in range(7):
+    for seed in range(4):
         result = run_storm(storm_of(seed))
         faults.update(result.faults)
         repaired += result.repaired
         terms += result.terms
     assert set(faults) == {"kill", "cut", "break", "line", "controller"}, "every fault must have fired"
-    assert repaired and terms > 7, "rounds must have been repaired, and controllers replaced"
+    assert repaired and terms > 4, "rounds must have been repaired, and controllers replaced"
+
+
+@pytest.mark.parametrize("seed", [1063, 1179, 1181])
+def test_storms_that_were_too_much_once(seed: int) -> None:
+    """Nobody left to agree; a member told that others had committed what it had not; one who took itself for most."""
+    run_storm(storm_of(seed))
 
 
 @pytest.mark.slow

@@ -250,7 +250,7 @@ class Controller:
             return
         self._deserted_s = self._now_s
         self._running.lose(worker, reason, self._now_s)
-        if self.options.controllers > 1 and self._running.acting and not self._running.electorate.holds:
+        if self.options.controllers > 1 and not self._running.has_majority:
             self._stand_down(f"most workers are gone; the last was {worker!r}: {reason}")
 
     def _stand_down(self, reason: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from tradewind.control.options import Action, ControlOptions, Disconnect, Send
 from tradewind.control.plans import PlanWanted
-from tradewind.control.terms import majority, newest_roster
+from tradewind.control.terms import has_most, newest_electorates
 from tradewind.wire import messages as m
 
 MOST_SITES = 65536
@@ -120,14 +120,16 @@ class Membership:
         if not reports:
             self._quorum_s = None
             return len(self.joined) == self.options.world
-        voters = newest_roster(reports)
-        there = sum(name in self.joined for name in voters)
-        if there < majority(voters):
+        electorates = newest_electorates(reports)
+        if not all(has_most(voters, self.joined) for voters in electorates):
             self._quorum_s = None
             return False
         if self._quorum_s is None:
             self._quorum_s = now_s
-        return there == len(voters) or self._quorum_s + self.options.deadlines.heartbeat_s <= now_s
+        return (
+            all(voters <= self.joined.keys() for voters in electorates)
+            or self._quorum_s + self.options.deadlines.heartbeat_s <= now_s
+        )
 
     def begin(self, term: int) -> None:
         """Everybody gets a number, or keeps the one that it had."""
@@ -149,7 +151,7 @@ class Membership:
             self.numbers[worker] = self._given
             self._given += 1
 
-    def roster(self, floor: int, sequence: int) -> m.Roster:
+    def roster(self, floor: int, sequence: int, electorates: Iterable[Iterable[str]]) -> m.Roster:
         """Everybody, for a worker that is to work on no round below `floor`."""
         workers = sorted(self.joined, key=lambda name: self.numbers[name])
         return m.Roster(
@@ -162,6 +164,7 @@ class Membership:
             term=self.term,
             sequence=sequence,
             numbers=self._given,
+            electorates=tuple(tuple(sorted(voters)) for voters in electorates),
         )
 
     # --- time --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from tradewind.control.options import ControlOptions
 from tradewind.control.plans import PlanMade, Plans
 from tradewind.control.rounds import Round, Rounds
 from tradewind.control.schedule import RunOver, Schedule
-from tradewind.control.terms import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_roster, resolve
+from tradewind.control.terms import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
 from tradewind.control.updating import Updating
 from tradewind.control.view import NetworkView, unknown_network
 from tradewind.errors import ImpossibleProblem, TradewindError
@@ -39,7 +39,7 @@ class Running:
         self.schedule = Schedule(options, members, self.rounds)
         self.updating = Updating(plans, options.awareness, now_s)
         self.rounds.detoured = self.updating.uses_detours
-        self.electorate = Electorate(frozenset(newest_roster(reports) if reports else members.joined))
+        self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
         self.acting = False
         self._reports = reports
         self._held: list[tuple[str, m.Ready]] = []
@@ -52,8 +52,8 @@ class Running:
         if not self.members.joined:
             return
         sequence = self.electorate.propose(self.members.joined)
-        for name in sorted(self.members.joined):
-            self.members.send(name, self.members.roster(self.rounds.next_number, sequence))
+        roster = self.members.roster(self.rounds.next_number, sequence, self.electorate.possible)
+        self.members.tell((name, roster) for name in sorted(self.members.joined))
 
     def acknowledged(self, worker: str, message: m.RosterSeen, now_s: float) -> None:
         """A worker has seen a roster; when most have, there is no other controller, and this one acts."""
@@ -61,6 +61,11 @@ class Running:
             self.electorate.acknowledged(worker, message.sequence)
             if not self.acting and self.electorate.holds:
                 self.act(now_s)
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether this controller may act, or can expect to: without that its workers are better off elsewhere."""
+        return self.electorate.holds if self.acting else self.electorate.could_hold(self.members.joined)
 
     def act(self, now_s: float) -> None:
         """Take over what was under way, and go on."""

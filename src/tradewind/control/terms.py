@@ -7,10 +7,12 @@ has lost its majority it stands down: it sends everybody away and waits.
 
 **The electorate** is the last roster that a majority of the electorate before it has acknowledged. That order matters:
 if a controller simply struck off whoever is silent, a small part of a split network could declare itself the whole.
+A roster therefore says which electorates there may be when it is seen: the last one that is certain, and all that were
+proposed since. Whoever takes over cannot know which of them counts, and needs a majority of each.
 
 **Taking over.** A controller keeps nothing. Workers that lost theirs call the next one and report: the newest roster
 that they acknowledged, the rounds they have a part in, what they ask for, what was committed last. When a majority of
-the newest electorate has come, and those who are a little slower, the new controller decides about every round:
+every electorate has come, and those who are a little slower, the new controller decides about every round:
 
 - somebody committed a version of it: members who have finished that version, too, are told;
 - all its members are there and have finished it, with the same result: it is committed, as the old one may have done;
@@ -51,17 +53,23 @@ def next_term(reports: Mapping[str, m.Report], index: int, controllers: int, own
     return next(term for term in range(newest + 1, newest + 1 + controllers) if term % controllers == index)
 
 
-def newest_roster(reports: Mapping[str, m.Report]) -> tuple[str, ...]:
-    """Who was in the last roster that any of them acknowledged."""
+def has_most(electorate: Collection[str], there: Collection[str]) -> bool:
+    """Whether most of an electorate are there."""
+    return sum(voter in there for voter in electorate) >= majority(electorate)
+
+
+def newest_electorates(reports: Mapping[str, m.Report]) -> tuple[frozenset[str], ...]:
+    """Those that the last roster which any of them acknowledged told of."""
     newest = max(reports.values(), key=lambda report: (report.term, report.sequence))
-    return tuple(address.site for address in newest.roster)
+    return tuple(map(frozenset, newest.electorates)) or (frozenset(address.site for address in newest.roster),)
 
 
 @dataclass(slots=True)
 class Electorate:
     """Whose acknowledgement counts, and who has given it."""
 
-    voters: frozenset[str]
+    certain: tuple[frozenset[str], ...]
+    """Whoever took over from reports may need most of several."""
     sequence: int = 0
     _proposed: dict[int, frozenset[str]] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
@@ -76,8 +84,14 @@ class Electorate:
         """A worker has seen a roster; when most have, it is the electorate."""
         self._seen[worker] = max(sequence, self._seen.get(worker, 0))
         for number in sorted(self._proposed):
-            if sum(self._seen.get(voter, 0) >= number for voter in self.voters) >= majority(self.voters):
-                self.voters = self._proposed.pop(number)
+            seen = {voter for voter, newest in self._seen.items() if newest >= number}
+            if all(has_most(voters, seen) for voters in self.certain):
+                self.certain = (self._proposed.pop(number),)
+
+    @property
+    def possible(self) -> tuple[frozenset[str], ...]:
+        """All that may count by the time that this is heard, each once."""
+        return tuple(dict.fromkeys((*self.certain, *(self._proposed[number] for number in sorted(self._proposed)))))
 
     def left(self, worker: str) -> None:
         """A worker's connection is gone, and its word with it."""
@@ -86,7 +100,11 @@ class Electorate:
     @property
     def holds(self) -> bool:
         """Whether most acknowledge this term."""
-        return sum(voter in self._seen for voter in self.voters) >= majority(self.voters)
+        return self.could_hold(self._seen)
+
+    def could_hold(self, there: Collection[str]) -> bool:
+        """Whether these are enough."""
+        return all(has_most(voters, there) for voters in self.certain)
 
 
 @dataclass(frozen=True, slots=True)

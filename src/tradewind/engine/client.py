@@ -222,6 +222,7 @@ class Client:
             sequence=self._roster.sequence,
             roster=self._roster.workers,
             numbers=self._roster.numbers,
+            electorates=self._roster.electorates,
             holdings=tuple(self._holding(number, held) for number, held in sorted(self._rounds.items())),
             ready=tuple(self._ready(n) for _, n in sorted(self._asked.items()) if n not in in_rounds),
             committed=tuple(self._committed),

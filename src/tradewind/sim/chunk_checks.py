@@ -21,7 +21,7 @@ from tradewind.errors import InternalError, TradewindError
 from tradewind.sim.chunk_worker import SimulatedWorker
 
 if TYPE_CHECKING:
-    from tradewind.sim.chunk_control import SimulatedController
+    from tradewind.sim.chunk_control import Line, SimulatedController
 
 
 class StormChecks:
@@ -33,24 +33,24 @@ class StormChecks:
         self.rounds: dict[tuple[int, tuple[int, int]], bytes] = {}
         """The result of every committed round."""
         self.terms: set[int] = set()
-        self._followed: dict[tuple[int, int], tuple[int, int]] = {}
+        self._followed: dict[tuple[SimulatedWorker, int], tuple[int, int]] = {}
         """Whom each worker followed in each term: a controller and its incarnation."""
         self._brought: dict[object, dict[str, float]] = {}
         """What each member brought to each round that ever started."""
         self._weights: dict[object, dict[str, float]] = {}
-        self._values: dict[tuple[int, int], float] = {}
+        self._values: dict[tuple[SimulatedWorker, int], float] = {}
 
     def submitted(self, worker: SimulatedWorker, operation: int, value: float) -> None:
         """A worker asks for a step."""
-        self._values[id(worker), operation] = value
+        self._values[worker, operation] = value
         worker.opened = self._opened
 
     def _opened(self, worker: SimulatedWorker, operation: int, outcome: Outcome) -> None:
         """A worker enters a round, or a new version of it."""
         assert outcome.round is not None
-        key = outcome.round, self._followed[id(worker), outcome.round // ROUNDS_PER_TERM]
+        key = outcome.round, self._followed[worker, outcome.round // ROUNDS_PER_TERM]
         brought = self._brought.setdefault(key, {})
-        brought[worker.name] = self._values[id(worker), operation]
+        brought[worker.name] = self._values[worker, operation]
         weights = self._weights.setdefault(key, {})
         for name, weight in zip(outcome.contributors, outcome.weights, strict=True):
             weights.setdefault(name, weight)
@@ -70,7 +70,7 @@ class StormChecks:
                 raise InternalError(f"{worker.name}: step {operation} ended alone with a result that is not its own.")
             return outcome
         self.repaired += outcome.repaired
-        era = self._followed[id(worker), outcome.round // ROUNDS_PER_TERM]  # all may have been restarted since
+        era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all may have been restarted since
         before = self.rounds.setdefault((outcome.round, era), result.tobytes())
         if before != result.tobytes():
             raise InternalError(f"{worker.name} holds another result of round {outcome.round} than others.")
@@ -79,7 +79,7 @@ class StormChecks:
 
     def _check_values(self, worker: SimulatedWorker, outcome: Outcome, result: np.ndarray[Any, Any]) -> None:
         assert outcome.round is not None
-        key = outcome.round, self._followed[id(worker), outcome.round // ROUNDS_PER_TERM]
+        key = outcome.round, self._followed[worker, outcome.round // ROUNDS_PER_TERM]
         brought, weights = self._brought[key], self._weights[key]
         left = outcome.contributors
         gone = [name for name in weights if name not in left and name in brought]
@@ -95,10 +95,10 @@ class StormChecks:
                 f"{worker.name}: round {outcome.round} of {left} holds {wrong[:3]}, not any of {means} ({gone} lost)."
             )
 
-    def acknowledged(self, worker: SimulatedWorker, term: int, controller: SimulatedController) -> None:
+    def acknowledged(self, worker: SimulatedWorker, term: int, line: Line) -> None:
         """A worker follows a controller in a term."""
-        who = (controller.index, controller.incarnation)
-        if self._followed.setdefault((id(worker), term), who) != who:
+        who = (line.controller.index, line.incarnation)
+        if self._followed.setdefault((worker, term), who) != who:
             raise InternalError(f"{worker.name} follows {who} in term {term}, which is another one's.")
         self.terms.add(term)
 

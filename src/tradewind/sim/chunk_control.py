@@ -1,7 +1,7 @@
 """Control connections on virtual time, and controllers that can be killed and started again.
 
-A line carries messages in order, each with its own delay. When it is closed, or one end is killed, what was on its way
-is lost and the other end notices some time later. A worker without a line calls controllers in turn, as the real one.
+A line carries messages in order, each with its own delay. When a controller closes it, or is killed, what it said
+before still arrives; the worker notices some time later. A worker without a line calls controllers in turn, as the real one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Line:
     told: Callable[[Line, m.Message], None]
     lost: Callable[[Line], None]
     is_open: bool = True
+    incarnation: int = 0
+    """Of the controller that answered."""
     last_up_s: float = 0.0
     last_down_s: float = 0.0
 
@@ -74,7 +76,7 @@ class SimulatedController:
         before = self.lines.pop(line.worker, None)
         if before is not None:
             before.is_open = False
-        self.lines[line.worker] = line
+        self.lines[line.worker], line.incarnation = line, self.incarnation
         self._do(self.state.connected(line.worker, self.clock.now_s))
         return True
 

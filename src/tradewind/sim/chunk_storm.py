@@ -177,7 +177,7 @@ class StormRun:
             raise InternalError(f"{line.worker} was given up: {trainer.worker.client.lost}")
         if isinstance(message, m.Roster) and trainer.worker.distrusts == before:
             trainer.orphaned_s = None
-            self.checks.acknowledged(trainer.worker, message.term, line.controller)
+            self.checks.acknowledged(trainer.worker, message.term, line)
             self.pairs.want(line.worker)
             if not trainer.joined:
                 trainer.joined = True

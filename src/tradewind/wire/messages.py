@@ -128,6 +128,8 @@ class Report(MessageBase, frozen=True):
     """The last that it was told, and its number within the term."""
     numbers: Count
     """How many numbers of sites were ever given away, by that roster."""
+    electorates: tuple[tuple[Name, ...], ...] = ()
+    """By that roster."""
     holdings: tuple[Holding, ...] = ()
     ready: tuple[Ready, ...] = ()
     """What it asked for and is in no round yet."""
@@ -205,6 +207,8 @@ class Roster(MessageBase, frozen=True):
     """Of rosters within a term."""
     numbers: Count = 0
     """How many numbers of sites were ever given away."""
+    electorates: tuple[tuple[Name, ...], ...] = ()
+    """Of each of these, whoever takes over needs most: those whose word counts, and rosters that may by now."""
 
 
 class RosterSeen(MessageBase, frozen=True):
