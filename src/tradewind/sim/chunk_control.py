@@ -1,7 +1,7 @@
 """Control connections on virtual time, and controllers that can be killed and started again.
 
 A line carries messages in order, each with its own delay. When a controller closes it, or is killed, what it said
-before still arrives; the worker notices some time later. A worker without a line calls controllers in turn, as the real one.
+before still arrives; the worker notices some time later. A worker without a line calls controllers in turn.
 """
 
 from __future__ import annotations
