@@ -117,6 +117,20 @@ def test_rounds_from_before_a_change_of_the_network_are_no_measure() -> None:
     assert trials.trial.reference == [(8, 3.0), (8, 3.2)]
 
 
+def test_a_second_switch_is_compared_with_what_rounds_took_since_the_first() -> None:
+    """Going back to a plan for a network that is no more would be the greater mistake."""
+    trials = Trials(confirm_s=2.0)
+    trials.ended(8, 1.0, OLD, 1, 1.0)
+    trials.switched(OLD, 1, 1.5)
+    trials.ended(8, 5.0, NEW, 2, 6.5)  # all links became slower
+    trials.switched(NEW, 2, 7.0)
+    for k in range(MOST_ROUNDS):
+        ended = trials.ended(8, 3.0, OLD, 3, 10.0 + 3.0 * k)
+        if ended is not None:
+            break
+    assert ended is not None and ended.proven and ended.back_to is None
+
+
 def test_sizes_are_compared_with_their_own() -> None:
     trials = Trials(confirm_s=100.0)
     for k in range(4):

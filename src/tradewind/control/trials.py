@@ -12,8 +12,8 @@ A plan that is worse is taken back, and the next look at plans waits twice as lo
 proven a gain. Taking back is a switch as well, and on trial: if it was the network that became slower at that moment,
 rounds by the old plan are slower still, and the new one returns.
 
-A second switch during a trial begins it anew, against the same rounds, but not for ever: a series of mistakes must be
-noticed, too.
+A second switch during a trial begins another, against the rounds since the first: the network may have changed in
+between, and what rounds took before is no measure then. Where no round has ended since, the first trial goes on.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from tradewind.planning.plan import Plan
 
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 12
-MOST_SWITCHES = 3
-"""In one trial that begin it anew."""
 MARGIN = 0.03
 """Less is nothing to act on, however steady rounds are."""
 DOUBT = 3.0
@@ -50,7 +48,6 @@ class Trial:
     """Of that plan: rounds by it may still be under way."""
     reference: Rounds
     since: Rounds = field(default_factory=list)
-    switches: int = 1
     is_return: bool = False
     """Of a plan that was there before: that it is better than what it replaced is no gain."""
 
@@ -105,11 +102,7 @@ class Trials:
 
     def switched(self, before: Plan, version: int, now_s: float) -> None:
         """Another plan is used from now on."""
-        trial = self.trial
-        if trial is not None and trial.switches < MOST_SWITCHES and not trial.is_return:
-            trial.switches += 1
-            trial.since.clear()
-        elif trial is None and self._last:
+        if self._last:
             since_s = min(now_s - self._confirm_s, self._last[-1][0])
             counted = [(nbytes, seconds) for at_s, nbytes, seconds in self._last if at_s >= since_s]
             self.trial = Trial(before, version, counted)
