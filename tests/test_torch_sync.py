@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ranks import run_ranks
+from ranks import SECRET, free_port, run_ranks
 from tradewind.errors import BadArray, BadOption
-from tradewind.runtime.group import Group
+from tradewind.runtime.group import Group, connect
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -288,3 +288,37 @@ def test_the_others_train_on_when_a_worker_is_lost(overlap: bool) -> None:
     finals = [final for final, _ in answers[:3]]
     assert all(np.array_equal(final, finals[0]) for final in finals)
     assert not any("rank3" in last.contributors for _, last in answers[:3])
+
+
+def test_whoever_joins_a_run_that_is_under_way_starts_from_the_model_of_a_member() -> None:
+    address, all_here = f"127.0.0.1:{free_port()}", threading.Barrier(3)
+    models: dict[str, Any] = {}
+
+    def body(group: Group) -> Any:
+        model = network(seed=group.rank)
+        sync = Synchronizer(model, "partial", group=group)
+        if group.rank == 2:
+            group.close()
+            all_here.wait(30)
+            return come_back()
+        train(model, sgd(model), sync, group.rank, range(3))
+        models[group.name] = flat(model)
+        all_here.wait(30)
+        all_here.wait(30)
+        outcomes = train(model, sgd(model), sync, group.rank, range(3, 3 + group.rank))
+        all_here.wait(30)
+        return outcomes
+
+    def come_back() -> Any:
+        model = network(seed=7)
+        with connect(address, 2, 3, secret=SECRET, patience_s=8.0) as group:
+            sync = Synchronizer(model, "partial", group=group)
+            start = flat(model)
+            all_here.wait(30)
+            outcomes = train(model, sgd(model), sync, 2, range(1))
+            all_here.wait(30)
+        return start, outcomes
+
+    _, member, (start, outcomes) = run_ranks(3, body, each=[{}, {}, {}], address=address, **PARTIAL)
+    assert any(np.array_equal(start, model) for model in models.values())
+    assert outcomes[0].contributors == member[0].contributors == ("rank1", "rank2")

@@ -198,6 +198,11 @@ class Group:
         self._worker.submit(operation, own, result, ended, part)
         return handle
 
+    @property
+    def tolerant(self) -> bool:
+        """Whether the run goes on without those who are lost, and others may join."""
+        return self._worker.tolerant
+
     def offer_state(self, offer: welcome.Offer | None) -> None:
         """Have `offer` called, in another thread, for the current model whenever somebody who joins asks for it."""
         self._worker.offer = offer

@@ -18,8 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,6 +29,7 @@ from tradewind.torch.ensemble import Ensemble, MovingAverage
 from tradewind.torch.joining import join
 from tradewind.torch.outer import Outer, OuterSteps
 from tradewind.torch.overlap import LayerwiseOverlap
+from tradewind.torch.starting import start_from_others
 from tradewind.torch.tensors import as_array
 
 
@@ -39,7 +38,7 @@ class Synchronizer:
 
     Connects as `tradewind.connect` does, with its `options` (`controller`, `rank`, `world`, `secret`, `network`, ...),
     or through torch.distributed's store where that is initialised, with any backend; or uses `group`. Everybody starts
-    from rank 0's model.
+    from rank 0's model; whoever joins a run that is under way, from that of a member.
 
     `every`: local steps between rounds. `overlap`: average layer by layer behind the computation; `step` then takes the
     optimizer's step, too (see `overlap`). `outer`: an outer optimizer (see `outer`). `ensemble`: a moving average of
@@ -80,7 +79,7 @@ class Synchronizer:
         """Of them, those that were averaged with somebody."""
         self.last: Outcome | None = None
         """What came of the last round."""
-        broadcast_model(self.group, model)
+        start_from_others(self.group, model)
         self._tracked, self._average_state = tracked, average_state
         self._outer: OuterSteps | None = None
         if outer:
@@ -236,6 +235,7 @@ class Synchronizer:
         """Leave the run, if it was joined here, and take the hooks off the model."""
         if self._overlap is not None:
             self._overlap.remove()
+        self.group.offer_state(None)
         if self._owns_group:
             self.group.close()
 
@@ -252,16 +252,3 @@ def merged(outcomes: Sequence[Outcome]) -> Outcome:
     over_s = max(o.waited_s + o.seconds for o in outcomes)
     first = outcomes[0]
     return replace(first, nbytes=sum(o.nbytes for o in outcomes), waited_s=waited_s, seconds=over_s - waited_s)
-
-
-@torch.no_grad()
-def broadcast_model(group: Group, model: nn.Module) -> None:
-    """Everybody gets rank 0's parameters and buffers, bit by bit."""
-    tensors = [t.detach() for t in model.state_dict().values() if isinstance(t, Tensor) and t.numel()]
-    pieces = [t.cpu().contiguous().reshape(-1).view(torch.uint8) for t in tensors]
-    lengths = [len(piece) for piece in pieces]
-    packed = torch.zeros(-(-sum(lengths) // 4) * 4, dtype=torch.uint8)
-    torch.cat(pieces, out=packed[: sum(lengths)])
-    everybodys = torch.from_numpy(np.array(group.broadcast(packed.numpy().view(np.int32)))).view(torch.uint8)
-    for tensor, piece in zip(tensors, everybodys[: sum(lengths)].split(lengths), strict=True):
-        tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
