@@ -91,7 +91,7 @@ def test_a_chunk_that_came_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_links_that_carry_data_are_known_after_a_change(latency_s: float) -> None:
     """From one network to another in the middle of the run: half of the links within 10%, nearly all within 25%."""
     before, after = uneven(1, latency_s=latency_s), uneven(2, latency_s=latency_s)
-    run = ChunkRun(before, "optimal", 1, (400_000,) * 18, buffer_bytes=2**20)
+    run = ChunkRun(before, "optimal", 1, (400_000,) * 24, buffer_bytes=2**20)
     result = run_changing(ChangingRun(run, Awareness(update_time_s=0.5), ((1.0, after),)))
     wrong = off(result.view.seen, after)
     assert np.median(wrong) < 0.1 and np.quantile(wrong, 0.95) < 0.25

@@ -7,6 +7,9 @@ from typing import Literal
 
 from tradewind.errors import BadOption
 
+LEAD_BYTES = 128 * 1024
+"""As in `engine.measuring`: the first bytes after a pause say nothing of a link."""
+
 
 @dataclass(frozen=True, slots=True)
 class Awareness:
@@ -47,6 +50,11 @@ class Awareness:
     def report_s(self) -> float:
         """How often workers report a link at most: several times in an update, and not more than they need to."""
         return min(0.5, self.update_time_s / 4)
+
+    @property
+    def train_chunks(self) -> int:
+        """Of an exploration: the first one, those that pass at once after a pause, and those that count."""
+        return 1 + self.probe_chunks + -(-LEAD_BYTES // self.probe_chunk_bytes)
 
     @property
     def confirm_s(self) -> float:

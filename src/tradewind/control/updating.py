@@ -193,7 +193,7 @@ class Updating:
         options = self.options
         if self._probing is not None:
             return self._probed(self._probing.tick(now_s), now_s)
-        cost_bytes = options.probe_chunk_bytes * (options.probe_chunks + 1)
+        cost_bytes = options.probe_chunk_bytes * options.train_chunks
         if not options.measure:
             return []
         view = self._plans.view
@@ -216,7 +216,7 @@ class Updating:
             self._budget_bytes -= cost_bytes
             self._train += 1
             self._discovered.add((src, dst))
-            found.append((src, m.Explore(dst, self._train, options.probe_chunks + 1, options.probe_chunk_bytes)))
+            found.append((src, m.Explore(dst, self._train, options.train_chunks, options.probe_chunk_bytes)))
         self._budget_bytes = min(self._budget_bytes, 8 * cost_bytes)  # what was not needed is not saved up for long
         return _with_connections(found)
 

@@ -161,7 +161,8 @@ class LinkMeter:
         seen.nbytes += nbytes
         lead = self._lead.get(connection, 0) if header.follows else 0
         self._lead[connection] = lead + nbytes
-        counts = lead >= LEAD_BYTES or header.kind is FrameKind.PROBE
+        is_short = header.kind is FrameKind.PROBE and header.chunks * nbytes < 3 * LEAD_BYTES
+        counts = lead >= LEAD_BYTES or is_short  # a short train is all that there is
         if counts and header.payload_bytes >= self.options.min_chunk_bytes and header.follows and last is not None:
             last_s, last_us = last
             # Connections are busy at the same time: the time that any of them was counts once.
