@@ -151,7 +151,7 @@ class Control:
         self.say(m.Heartbeat(now_s))
         silence_s = self._deadlines.silence_s
         if now_s - self._link.heard_s > silence_s:
-            if not self._host.tolerant:
+            if self._is_the_end:
                 self._host.fail(PeerLost(f"the controller {self._link.controller} was silent for {silence_s:g} s."))
             self._link.close()
         if not self._acts and len(self._controllers) > 1 and now_s - self._called_s > silence_s:
@@ -159,13 +159,18 @@ class Control:
         if self._orphaned_s is not None and now_s - self._orphaned_s > self._deadlines.patience_s:
             self._host.give_up()
 
+    @property
+    def _is_the_end(self) -> bool:
+        """Whether a lost controller is: nobody else can act, and the run does not go on without, as far as we know."""
+        return not self._host.tolerant and len(self._controllers) == 1
+
     def _listen(self) -> None:
         while not self._closed.is_set():
             how = self._link.read(self._host.told)
             self._link.close()
             if isinstance(how, TradewindError):
                 self._host.fail(how)
-            elif not self._host.tolerant and len(self._controllers) == 1:
+            elif self._is_the_end:
                 self._host.fail(PeerLost(f"the controller {self._link.controller} was lost ({how})."))
             if self._closed.is_set():
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import queue
@@ -27,6 +28,8 @@ log = logging.getLogger("tradewind.runtime")
 
 READ_BYTES = 64 * 1024
 LINGER_S = 1.0
+PLANNING_S = 30.0
+"""So long we wait for a plan that is being made when the process ends."""
 
 
 class Voice:
@@ -72,8 +75,10 @@ class ControlServer:
         self._listener = Listener(sock, credentials, options.deadlines.handshake_s, self._serve)
         self.port = self._listener.port
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
-        for target, name in ((self._watch, "control-time"), (self._make_plans, "control-plans")):
-            threading.Thread(target=target, name=f"tradewind-{name}", daemon=True).start()
+        threading.Thread(target=self._watch, name="tradewind-control-time", daemon=True).start()
+        self._planner = threading.Thread(target=self._make_plans, name="tradewind-control-plans", daemon=True)
+        self._planner.start()
+        atexit.register(self._end_planning)
 
     @property
     def over(self) -> str | None:
@@ -99,8 +104,19 @@ class ControlServer:
             for voice in self._voices.values():
                 voice.cut_off()
             self._changed.notify_all()
-        self._wanted.put(None)
         self._listener.close()
+        atexit.unregister(self._end_planning)
+        self._end_planning()
+
+    def _end_planning(self) -> None:
+        """Let the solver come to its end: a thread inside its C++ when the interpreter ends aborts the process."""
+        if not self._changed.acquire(timeout=PLANNING_S):  # whoever holds it may be making a plan
+            return
+        self._closed = True
+        self._changed.notify_all()
+        self._changed.release()
+        self._wanted.put(None)
+        self._planner.join(PLANNING_S)
 
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
         worker = peer.site
@@ -138,6 +154,8 @@ class ControlServer:
                 for _, payload in reader.feed(data):
                     message = decode_message(payload)
                     with self._changed:
+                        if self._closed:
+                            return "this controller has ended"
                         if self._report is not None:
                             self._report.heard(worker, message, time.monotonic())
                         self._do(self._controller.received(worker, message, time.monotonic()))
@@ -168,7 +186,7 @@ class ControlServer:
 
     def _make_plans(self) -> None:
         """New plans for a changed network, beside everything else: nobody waits for them."""
-        while (wanted := self._wanted.get()) is not None:
+        while (wanted := self._wanted.get()) is not None and not self._closed:
             made = wanted.make()
             with self._changed:
                 self._do(self._controller.planned(made, time.monotonic()))

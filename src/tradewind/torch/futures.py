@@ -8,6 +8,7 @@ order in which they were registered, and what they ask for travels on a channel 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import queue
 import threading
@@ -41,6 +42,7 @@ class Completer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
+                atexit.register(self.close)
 
     def close(self) -> None:
         """End the thread when its jobs are done, and wait for that.
@@ -48,6 +50,7 @@ class Completer:
         A thread that is inside PyTorch's C++ when the interpreter ends takes the whole process down with it.
         """
         self._jobs.put(None)
+        atexit.unregister(self.close)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S)
 
