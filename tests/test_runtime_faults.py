@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
@@ -244,5 +245,6 @@ def test_a_controller_of_its_own_serves_a_run_and_says_when_it_is_over() -> None
 
     server = ControlServer("127.0.0.1", 0, Credentials("tradewind", "boss", SECRET.encode()), ControlOptions(2))
     assert run_ranks(2, reduce_once, address=f"127.0.0.1:{server.port}", embed=False) == [2.0, 2.0]
-    assert "has left the run" in server.wait()
+    # Who hears first of a worker that leaves, the controller or its peer, is a matter of chance.
+    assert re.search("'rank[01]'.*(has left the run|closed the connection)", server.wait())
     server.close("done")

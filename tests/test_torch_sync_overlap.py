@@ -26,6 +26,7 @@ OPTIMIZERS = {
 
 def trained(group: Group, overlap: bool, policy: str, make: Any, **options: Any) -> tuple[np.ndarray, int]:
     model = network()
+    group.barrier()  # or who is quick would take the model that somebody else still trains and offers
     # Two groups of parameters, of which each bucket has both or one.
     optimizer = make([{"params": model[0].parameters()}, {"params": [*model[1:].parameters()], "lr": 0.02}])
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
