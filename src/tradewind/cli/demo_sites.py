@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -17,12 +19,16 @@ from tradewind.lab.site import Place
 
 def train_with_torch(place: Place, task: dict[str, object]) -> list[Training]:
     """Called at every site."""
-    return train_all(place, msgspec.convert(task, Task), _with_torch)
+    from tradewind.torch.demo import make_store
+
+    store = make_store(place.controllers[0], place.rank, place.world)
+    return train_all(place, msgspec.convert(task, Task), partial(_with_torch, store))
 
 
 @contextmanager
-def _with_torch(place: Place, scheme: int, task: Task) -> Iterator[Learner]:
+def _with_torch(store: Any, place: Place, scheme: int, task: Task) -> Iterator[Learner]:
     from tradewind.torch.demo import DdpLearner, process_group
 
-    with process_group(place.controllers[scheme], place.rank, place.world, place.network, task.plans[scheme]):
+    plan = task.plans[scheme]
+    with process_group(store, f"scheme{scheme}", place.rank, place.world, place.network, plan):
         yield DdpLearner(tuple(task.widths), task.seed, LEARNING_RATE, MOMENTUM)

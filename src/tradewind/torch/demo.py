@@ -76,13 +76,19 @@ class DdpLearner:
         return digest.hexdigest()
 
 
+def make_store(address: str, rank: int, world: int) -> dist.Store:
+    """Where the ranks find each other, for all schemes: a port that is free now may not be so when the next begins."""
+    host, _, port = address.rpartition(":")
+    return dist.TCPStore(host, int(port), world, is_master=rank == 0)
+
+
 @contextmanager
-def process_group(address: str, rank: int, world: int, network: Network, plan: str) -> Iterator[None]:
-    """The default process group on our backend, for one scheme; the store is at the address."""
+def process_group(store: dist.Store, name: str, rank: int, world: int, network: Network, plan: str) -> Iterator[None]:
+    """The default process group on our backend, for the scheme of that name."""
     torch.set_num_threads(1)
     options = Options(network=network, plan=Path(plan), connections=1)
     dist.init_process_group(
-        "tradewind", init_method=f"tcp://{address}", rank=rank, world_size=world, pg_options=options
+        "tradewind", store=dist.PrefixStore(name, store), rank=rank, world_size=world, pg_options=options
     )
     try:
         yield
