@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments import check_experiment
 from tradewind.errors import InputError
 from tradewind.reproduce import Setting, crew_trials, digits, experiment, experiment_names, partial_training
 from tradewind.reproduce.crew_trials import CREW, OURS, STARS, Case, faulty_links, instance, training_trial
 from tradewind.reproduce.partial_training import WORKERS, Conditions, train
-from tradewind.reproduce.report import write_files
 from tradewind.reproduce.work import Workers
 
 FIGURES = [name for name in experiment_names() if name.startswith("crew/")]
@@ -36,19 +36,7 @@ def tiny() -> Iterator[Setting]:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_gives_numbers_curves_and_a_verdict_on_every_claim(name: str, tiny: Setting, tmp_path: Path) -> None:
-    each = experiment(name)
-    outcome = each.outcome(tiny)
-    assert [claim.text for claim in outcome.claims] == list(each.claims)
-    assert all(claim.ours for claim in outcome.claims)
-    assert outcome.rows
-    assert all(len(row) == len(outcome.columns) for row in outcome.rows)
-    for panel in outcome.panels:
-        assert all(len(series.x) == len(series.y) > 0 for series in panel.series)
-    numbers, picture = write_files(
-        each.name, each.title, outcome, tmp_path, lambda p, data: p.write_bytes(data) and None
-    )
-    assert len(numbers.read_text().splitlines()) == len(outcome.rows) + 1
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    check_experiment(name, tiny, tmp_path)
 
 
 def test_there_is_every_figure_of_the_evaluation() -> None:

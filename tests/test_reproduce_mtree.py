@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from cli import succeed, tradewind
+from experiments import check_experiment
 from tradewind.errors import InternalError, UnknownName
 from tradewind.reproduce import Experiment, Setting, experiment, experiment_names, resolve_experiments
-from tradewind.reproduce.report import Claim, Outcome, Verdict, as_csv, verdict_of, write_files
+from tradewind.reproduce.report import Claim, Outcome, Verdict, as_csv, verdict_of
 from tradewind.reproduce.work import Workers
 
 FIGURES = [name for name in experiment_names() if name.startswith("mtree/")]
@@ -28,19 +29,7 @@ def quick() -> Setting:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_gives_numbers_curves_and_a_verdict_on_every_claim(name: str, quick: Setting, tmp_path: Path) -> None:
-    each = experiment(name)
-    outcome = each.outcome(quick)
-    assert [claim.text for claim in outcome.claims] == list(each.claims)
-    assert all(claim.ours for claim in outcome.claims)
-    assert outcome.rows
-    assert all(len(row) == len(outcome.columns) for row in outcome.rows)
-    for panel in outcome.panels:
-        assert all(len(series.x) == len(series.y) > 0 for series in panel.series)
-    numbers, picture = write_files(
-        each.name, each.title, outcome, tmp_path, lambda p, data: p.write_bytes(data) and None
-    )
-    assert len(numbers.read_text().splitlines()) == len(outcome.rows) + 1
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    check_experiment(name, quick, tmp_path)
 
 
 def test_no_scheme_exceeds_the_limit_and_optimal_reaches_it(quick: Setting) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tradewind.reproduce import Setting, experiment, experiment_names, netstorm
+from experiments import check_experiment
+from tradewind.reproduce import Setting, experiment_names, netstorm
 from tradewind.reproduce.netstorm import ALEXNET_BYTES, FAPT, OPTIMAL, TOPOLOGIES, changing_rates, throughput_trial
 from tradewind.reproduce.netstorm_example import LINKS_PER_SITE, random_overlay, worked_example
 from tradewind.reproduce.netstorm_scale import cluster_network
-from tradewind.reproduce.report import write_files
 from tradewind.reproduce.work import Workers
 
 FIGURES = [name for name in experiment_names() if name.startswith("netstorm/")]
@@ -29,15 +29,7 @@ def tiny() -> Iterator[Setting]:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_gives_numbers_curves_and_a_verdict_on_every_claim(name: str, tiny: Setting, tmp_path: Path) -> None:
-    each = experiment(name)
-    outcome = each.outcome(tiny)
-    assert [claim.text for claim in outcome.claims] == list(each.claims)
-    assert all(claim.ours for claim in outcome.claims)
-    assert all(len(row) == len(outcome.columns) for row in outcome.rows)
-    for panel in outcome.panels:
-        assert all(len(series.x) == len(series.y) > 0 for series in panel.series)
-    _, picture = write_files(each.name, each.title, outcome, tmp_path, lambda p, data: p.write_bytes(data) and None)
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    check_experiment(name, tiny, tmp_path)
 
 
 def test_the_worked_example_takes_57_units() -> None:

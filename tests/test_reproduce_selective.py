@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments import check_experiment
 from tradewind.reproduce import Setting, experiment, experiment_names, selective_trials
-from tradewind.reproduce.report import Verdict, write_files
+from tradewind.reproduce.report import Verdict
 from tradewind.reproduce.selective_trials import (
     ALL,
     OURS,
@@ -34,17 +35,7 @@ def tiny() -> Iterator[Setting]:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_gives_numbers_curves_and_a_verdict_on_every_claim(name: str, tiny: Setting, tmp_path: Path) -> None:
-    each = experiment(name)
-    outcome = each.outcome(tiny)
-    assert [claim.text for claim in outcome.claims] == list(each.claims)
-    assert all(claim.ours for claim in outcome.claims)
-    assert outcome.rows
-    assert all(len(row) == len(outcome.columns) for row in outcome.rows)
-    assert outcome.panels
-    for panel in outcome.panels:
-        assert all(len(series.x) == len(series.y) > 0 for series in panel.series)
-    _, picture = write_files(each.name, each.title, outcome, tmp_path, lambda p, data: p.write_bytes(data) and None)
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    check_experiment(name, tiny, tmp_path)
 
 
 def test_all_figures_of_the_paper_are_there() -> None:
