@@ -13,9 +13,9 @@ from itertools import islice
 
 import numpy as np
 
+from tradewind.arithmetic import Arithmetic, Array
 from tradewind.engine import events as ev
 from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
-from tradewind.engine.arithmetic import Arithmetic, Array
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import KEPT_BYTES, lay_out
 from tradewind.engine.payload import RoundPayload

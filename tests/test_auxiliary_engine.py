@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_driver import Driver
+from tradewind.arithmetic import Arithmetic
 from tradewind.control.detours import detours
 from tradewind.engine import events as ev
-from tradewind.engine.arithmetic import Arithmetic
 from tradewind.engine.auxiliary import AuxiliaryPaths
 from tradewind.engine.sending import Flow
 from tradewind.network import Network, Site

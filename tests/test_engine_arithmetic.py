@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tradewind.engine.arithmetic import DTYPES, OPERATIONS, Arithmetic, check_operation, name_dtype, storage_of
+from tradewind.arithmetic import DTYPES, OPERATIONS, Arithmetic, check_operation, name_dtype, storage_of
 from tradewind.errors import BadArray
 
 FOLD = {"sum": np.sum, "mean": np.sum, "min": np.min, "max": np.max, "product": np.prod}

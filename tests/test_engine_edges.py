@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_driver import RUN, Driver
+from tradewind.arithmetic import Arithmetic
 from tradewind.engine import events as ev
 from tradewind.engine.actions import Combine, How, PeerFaulty, Receive, Release, RoundQuiet, Source, Transmit
-from tradewind.engine.arithmetic import Arithmetic
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import Layout, lay_out
 from tradewind.errors import BadFrame, InternalError

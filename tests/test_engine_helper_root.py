@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine_driver import Driver
-from tradewind.engine.arithmetic import Arithmetic
+from tradewind.arithmetic import Arithmetic
 from tradewind.network import Network, Site
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.plan import Plan, Shard

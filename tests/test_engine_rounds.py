@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from engine_driver import Driver
 from networks import networks
+from tradewind.arithmetic import Arithmetic, Array
 from tradewind.engine import layout as layouts
-from tradewind.engine.arithmetic import Arithmetic, Array
 from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner_names

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ranks import free_port, run_ranks
-from tradewind.engine.arithmetic import DTYPES, OPERATIONS
+from tradewind.arithmetic import DTYPES, OPERATIONS
 from tradewind.errors import BadArray, BadOption
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan

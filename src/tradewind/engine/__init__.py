@@ -7,7 +7,7 @@ answering with the payload work to do (`actions`); `arithmetic` is that work, as
 
 from __future__ import annotations
 
-from tradewind.engine.arithmetic import Arithmetic
+from tradewind.arithmetic import Arithmetic
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import Layout, lay_out
 

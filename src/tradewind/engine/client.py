@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from tradewind.arithmetic import Arithmetic
 from tradewind.engine.actions import RoundQuiet
-from tradewind.engine.arithmetic import Arithmetic
 from tradewind.engine.effects import (
     Close,
     Connect,

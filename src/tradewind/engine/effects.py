@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.engine.arithmetic import Arithmetic
+from tradewind.arithmetic import Arithmetic
 from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
 from tradewind.errors import TradewindError
 from tradewind.wire import messages as m

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tradewind.arithmetic import Arithmetic, Array, storage_of
 from tradewind.engine.actions import Combine, Receive, Source, Transmit
-from tradewind.engine.arithmetic import Arithmetic, Array, storage_of
 from tradewind.engine.layout import Layout
 
 Bytes = bytearray | memoryview

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from tradewind.arithmetic import Array, check_operation, name_dtype, storage_of
 from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
-from tradewind.engine.arithmetic import Array, check_operation, name_dtype, storage_of
 from tradewind.engine.effects import Outcome
 from tradewind.engine.measuring import MeasuringOptions
 from tradewind.engine.payload import same_memory

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tradewind.engine.arithmetic import Array
+from tradewind.arithmetic import Array
 from tradewind.errors import UnknownName
 from tradewind.runtime.group import Group, Handle
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tradewind.engine.arithmetic import Array
+from tradewind.arithmetic import Array
 from tradewind.engine.effects import Outcome
 from tradewind.errors import TradewindError
 

@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from tradewind.arithmetic import Array
 from tradewind.control.deadlines import Deadlines
 from tradewind.engine import actions as do
 from tradewind.engine import events as ev
-from tradewind.engine.arithmetic import Array
 from tradewind.engine.client import Client
 from tradewind.engine.effects import (
     Close,

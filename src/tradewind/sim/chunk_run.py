@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tradewind.arithmetic import Array
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action as ControlAction
 from tradewind.control.controller import Disconnect, Send
 from tradewind.control.deadlines import Deadlines
-from tradewind.engine.arithmetic import Array
 from tradewind.errors import ImpossibleProblem, InternalError, PeerLost, TradewindError
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner_names

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tradewind.arithmetic import Array
 from tradewind.engine import events as ev
 from tradewind.engine.actions import (
     Action,
@@ -24,7 +25,6 @@ from tradewind.engine.actions import (
     Source,
     Transmit,
 )
-from tradewind.engine.arithmetic import Array
 from tradewind.engine.client import Client
 from tradewind.engine.effects import (
     Close,

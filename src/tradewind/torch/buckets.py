@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tradewind.engine.arithmetic import Array, storage_of
+from tradewind.arithmetic import Array, storage_of
 from tradewind.errors import BadOption
 from tradewind.torch.tensors import as_array
 from tradewind.wire.messages import MAX_PARTS

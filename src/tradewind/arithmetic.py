@@ -135,6 +135,28 @@ class Arithmetic:
             np.multiply(out, out.dtype.type(scale), out=out)
 
 
+def combine_all(dtype: str, op: str, arrays: Sequence[Array], weights: Sequence[float]) -> Array:
+    """What all arrays come to, in the order given; weights count in a mean.
+
+    As at a root whose children are everybody else: equal weights are one division at the end.
+
+    >>> combine_all("float32", "mean", [np.float32([1, 2]), np.float32([3, 6])], [0.5, 0.5])
+    array([2., 4.], dtype=float32)
+    >>> combine_all("float32", "mean", [np.float32([1, 2]), np.float32([3, 6])], [0.75, 0.25])
+    array([1.5, 3. ], dtype=float32)
+    """
+    out = np.empty_like(arrays[0])
+    parts, scale = list(arrays), 1.0
+    if op == "mean" and len(set(weights)) == 1:
+        scale = weights[0]
+    elif op == "mean":
+        parts = [np.empty_like(array) for array in arrays]
+        for part, array, weight in zip(parts, arrays, weights, strict=True):
+            Arithmetic(dtype, op, weight=weight).combine(part, array, [])
+    Arithmetic(dtype, op, root_scale=scale).combine(out, None, parts, finish=True)
+    return out
+
+
 def _widen(part: Array, dtype: str) -> npt.NDArray[np.float32]:
     """A copy in float32."""
     if dtype == "float16":
