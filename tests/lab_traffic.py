@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,15 @@ def machine() -> tuple[set[str], set[str], set[str]]:
     mounts = set(Path("/proc/self/mounts").read_text().splitlines())
     named = set(os.listdir("/run/netns")) if Path("/run/netns").is_dir() else set()  # noqa: PTH208
     return interfaces, mounts, named
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    """Poll, bounded: what ends elsewhere gives no sign."""
+    for _ in range(int(LONGEST_S * 100)):
+        if happened():
+            return
+        select.select([], [], [], 0.01)
+    raise AssertionError("it never came to that")
 
 
 def processes_of(directory: Path) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = (sys.executable, "-c", "from tradewind.cli import main; main()")
+COMMAND = (sys.executable, "-m", "tradewind")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -100,6 +100,16 @@ def test_importing_tradewind_loads_nothing_heavy() -> None:
 
 def test_importing_the_command_line_loads_nothing_heavy() -> None:
     assert not loaded_by("import tradewind.cli") & {"numpy", "scipy", "matplotlib", "msgspec"}
+
+
+def test_a_lab_does_not_load_what_only_its_sites_need() -> None:
+    assert not loaded_by("import tradewind.lab.session") & {"scipy", "torch", "matplotlib"}
+
+
+def test_the_interpreter_runs_the_package() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("tradewind 0.")
+    assert "Usage: python -m tradewind" in run("--help").stdout
 
 
 def test_planning_does_not_load_matplotlib() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from cli import succeed, tradewind
-from lab_traffic import machine, open_lab
+from lab_traffic import LONGEST_S, machine, open_lab, processes_of, wait_until
 from tradewind.catalog import load_network
-from tradewind.lab.directory import list_labs
+from tradewind.lab.directory import base_directory, list_labs
 
+COMMAND = (sys.executable, "-m", "tradewind")
 SLOW_PAIR = ("mesh", "--option", "n=2", "--option", "min_mbps=2", "--option", "max_mbps=4")
 
 
@@ -38,19 +42,9 @@ def test_a_lab_from_up_to_down() -> None:
     assert facts["backend"] == "htb" and facts["addresses"] == {"w1": "10.77.0.1", "w2": "10.77.0.2"}
     assert all(0.9 <= link["calibration"] < 1.2 for link in facts["links"])
     assert "up already" in tradewind("lab", "up", *SLOW_PAIR).stderr
-    command = [
-        sys.executable,
-        "-c",
-        "from tradewind.cli import main; main()",
-        "lab",
-        "exec",
-        "w2",
-        "--",
-        "sh",
-        "-c",
-        "echo at $RANK; exit 5",
-    ]
-    said = subprocess.run(command, capture_output=True, text=True)
+    said = subprocess.run(
+        [*COMMAND, "lab", "exec", "w2", "--", "sh", "-c", "echo at $RANK; exit 5"], capture_output=True, text=True
+    )
     assert (said.stdout, said.returncode) == ("at 1\n", 5)
     assert succeed("lab", "set", "w1->w2", "3Mbps") == "w1->w2: 3 Mbps\n"
     assert succeed("lab", "cut", "w1-w2") == "w1-w2: cut\n"
@@ -62,6 +56,33 @@ def test_a_lab_from_up_to_down() -> None:
     assert succeed("lab", "down") == "lab: down\n"
     assert succeed("lab", "down") == "no lab is up\n"
     assert machine() == before
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_down_cleans_up_after_a_keeper_that_was_killed() -> None:
+    before = machine()
+    succeed("lab", "up", *SLOW_PAIR, "--no-calibrate")
+    (lab,) = list_labs()
+    keeper = os.pidfd_open(int((lab.path / "keeper.pid").read_text()))
+    signal.pidfd_send_signal(keeper, signal.SIGKILL)
+    assert select.select([keeper], [], [], LONGEST_S)[0]
+    os.close(keeper)
+    assert machine() == before and lab.path.exists()
+    assert succeed("lab", "down") == "lab: had died; removed what it left\n"
+    assert machine() == before and not lab.path.exists() and not processes_of(lab.path)
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_lab_whose_start_is_killed_does_not_come_up() -> None:
+    before = machine()
+    base = base_directory()
+    starting = subprocess.Popen([*COMMAND, "lab", "up", "mesh", "--option", "n=9"], stderr=subprocess.DEVNULL)
+    wait_until(lambda: any(base.glob("*/keeper.pid")))
+    starting.kill()
+    assert starting.wait(LONGEST_S) == -signal.SIGKILL
+    wait_until(lambda: not processes_of(base / "lab"))
+    succeed("lab", "down")
+    assert machine() == before and not any(base.glob("*/"))
 
 
 @pytest.mark.usefixtures("namespaces")

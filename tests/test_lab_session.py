@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab_traffic import machine, open_lab, processes_of
+from lab_traffic import LONGEST_S, machine, open_lab, processes_of, wait_until
 from tradewind.catalog import load_network
 from tradewind.errors import BadOption, CannotEmulate, RemoteFault, SiteFailed
 from tradewind.lab import namespaces
@@ -25,7 +23,6 @@ from tradewind.lab.site import Place
 
 MESH = load_network("mesh", n=3)
 FOREVER = [sys.executable, "-I", "-S", "-c", "import signal; print('here', flush=True); signal.pause()"]
-LONGEST_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -65,15 +62,6 @@ def maker(action: str) -> str:
         "child = lab.popen('w1', ['sleep', '1000'])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-
-
-def wait_until(happened: Callable[[], object]) -> None:
-    """Poll, bounded: what ends elsewhere gives no sign."""
-    for _ in range(int(LONGEST_S * 100)):
-        if happened():
-            return
-        select.select([], [], [], 0.01)
-    raise AssertionError("it never came to that")
 
 
 @pytest.mark.parametrize("backend", ["htb", "delay"])

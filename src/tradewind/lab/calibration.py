@@ -1,4 +1,4 @@
-"""Does the machine really carry what the lab promises? All pairs send at once, for about a second.
+"""Does the machine really carry what the lab promises? All pairs send at once, for less than a second.
 
 The keeper forks a child per site, which needs no start-up: it is already there, only in another namespace. A child
 connects to all neighbours, sends what it can to each and counts what arrives from each within a window after TCP has
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import socket
@@ -28,10 +29,12 @@ from tradewind.network import Network
 PORT = 7077
 LEAST_RATIO = 0.9
 """Every link must carry this share of what TCP can carry on it."""
-RAMP_S, WINDOW_S = 0.5, 0.8
+RAMP_S, WINDOW_S = 0.25, 0.5
 LONGEST_RAMP_S, _RAMP_ROUND_TRIPS = 3.0, 24
 """TCP takes so many round trips to find its pace; but nobody waits for ever."""
 _CONNECT_S = 3.0
+_LISTEN_S = 10.0
+_TIMES = struct.Struct("=dd")
 _BLOCK = bytes(64 * 1024)
 _NOTSENT_LOWAT_BYTES = 128 * 1024
 
@@ -65,25 +68,31 @@ class Calibration:
 
 
 def measure_all_links(
-    network: Network, namespaces: Sequence[int], payload_share: float
+    network: Network, namespaces: Sequence[int], payload_share: float, stretch: float = 1.0
 ) -> dict[tuple[int, int], float]:
-    """Payload bits per second that each link carried while all did. Called in the keeper."""
-    longest_s = 2 * float(network.latency_s.max())
-    start_s = time.monotonic() + 0.1 + 0.01 * len(network) + 2 * longest_s
-    from_s = start_s + RAMP_S + min(LONGEST_RAMP_S, _RAMP_ROUND_TRIPS * longest_s)
-    until_s = from_s + max(WINDOW_S, _bytes_window_s(network, payload_share))
+    """Payload bits per second that each link carried while all did, `stretch` times as long. Called in the keeper."""
+    ramp_s, window_s = _durations(network, payload_share)
     children: list[tuple[int, int]] = []
+    started, start = os.pipe()
     try:
         for site, namespace in enumerate(namespaces):
             reader, writer = os.pipe()
             child = os.fork()
             if child == 0:
                 os.close(reader)
-                _be_site(network, site, namespace, writer, start_s, from_s, until_s)
+                _be_site(network, site, namespace, writer, started)
             os.close(writer)
             children.append((child, reader))
+        for site, (_, reader) in enumerate(children):
+            if not select.select([reader], [], [], _LISTEN_S)[0] or not os.read(reader, 1):
+                raise RemoteFault(f"calibration: {network.names[site]!r} does not listen.")
+        from_s = time.monotonic() + stretch * ramp_s
+        until_s = from_s + stretch * window_s
+        os.write(start, _TIMES.pack(from_s, until_s) * len(children))
         got = [_read_all(reader, until_s + _CONNECT_S) for _, reader in children]
     finally:
+        os.close(started)
+        os.close(start)
         for child, reader in children:
             os.close(reader)
             with contextlib.suppress(ProcessLookupError):
@@ -101,10 +110,12 @@ def measure_all_links(
     return measured
 
 
-def _bytes_window_s(network: Network, payload_share: float) -> float:
-    """Long enough for a dozen blocks on the slowest link, within reason."""
+def _durations(network: Network, payload_share: float) -> tuple[float, float]:
+    """Seconds for TCP to find its pace, and seconds that count: a dozen blocks on the slowest link, within reason."""
+    longest_s = 2 * float(network.latency_s.max())
     slowest_bps = float(network.bandwidth_bps[network.bandwidth_bps > 0].min()) * payload_share
-    return min(3.0, 12 * 8 * len(_BLOCK) / slowest_bps)
+    ramp_s = RAMP_S + min(LONGEST_RAMP_S, _RAMP_ROUND_TRIPS * longest_s)
+    return ramp_s, max(WINDOW_S, min(3.0, 12 * 8 * len(_BLOCK) / slowest_bps))
 
 
 def _read_all(reader: int, deadline_s: float) -> bytes:
@@ -119,24 +130,25 @@ def _read_all(reader: int, deadline_s: float) -> bytes:
     return data
 
 
-def _be_site(
-    network: Network, site: int, namespace: int, writer: int, start_s: float, from_s: float, until_s: float
-) -> None:
+def _be_site(network: Network, site: int, namespace: int, writer: int, started: int) -> None:
     """Never returns: a child of the keeper must not go on as a second keeper."""
     try:
         enter(namespace)
-        counted = _exchange(network, site, start_s, from_s, until_s)
+        listener = socket.create_server((address_of(site), PORT), backlog=len(network))
+        os.write(writer, b"x")
+        from_s, until_s = _TIMES.unpack(os.read(started, _TIMES.size))  # now everybody listens
+        counted = _exchange(network, site, listener, from_s, until_s)
         os.write(writer, struct.pack(f"={len(network)}Q", *counted.tolist()))
         os._exit(0)
     finally:
         os._exit(1)
 
 
-def _exchange(network: Network, site: int, start_s: float, from_s: float, until_s: float) -> npt.NDArray[np.uint64]:
+def _exchange(
+    network: Network, site: int, listener: socket.socket, from_s: float, until_s: float
+) -> npt.NDArray[np.uint64]:
     counted = np.zeros(len(network), np.uint64)
-    listener = socket.create_server((address_of(site), PORT), backlog=len(network))
     listener.setblocking(False)
-    time.sleep(max(0.0, start_s - time.monotonic()))  # now everybody listens
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ, None)
         for neighbour in network.neighbours(site):

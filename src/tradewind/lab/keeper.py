@@ -120,10 +120,10 @@ class Keeper:
                 for i, j in changed:
                     self._cut[i, j] = cut
                 return Done()
-            case Calibrate():
+            case Calibrate(stretch):
                 start_s = time.monotonic()
                 now = self._network.with_bandwidth(self._rates_bps)
-                got = measure_all_links(now, self._sites.namespaces, self._sites.payload_share)
+                got = measure_all_links(now, self._sites.namespaces, self._sites.payload_share, stretch)
                 return Measured(list(got), list(got.values()), time.monotonic() - start_s)
             case AskStatus():
                 there = self._network.bandwidth_bps > 0

@@ -24,7 +24,8 @@ import numpy as np
 
 from tradewind.errors import RemoteFault
 from tradewind.runtime.addresses import LOOPBACK, listen_on
-from tradewind.runtime.group import SECRET_VARIABLE, connect
+from tradewind.runtime.group import connect
+from tradewind.wire.handshake import SECRET_VARIABLE
 
 WARM_UP_ROUNDS = 2
 

@@ -24,6 +24,9 @@ class SetCut(msgspec.Struct, tag="set-cut"):
 class Calibrate(msgspec.Struct, tag="calibrate"):
     """Send on all links at once, and see what arrives."""
 
+    stretch: float = 1.0
+    """So many times as long as usual."""
+
 
 class AskStatus(msgspec.Struct, tag="status"):
     """How are you?"""

@@ -34,11 +34,12 @@ from tradewind.lab.requests import AskStatus, Calibrate, Measured, Pairs, SetCut
 from tradewind.lab.site import ADDRESSES_VARIABLE, BIND_VARIABLE, NETWORK_VARIABLE
 from tradewind.network import Network
 from tradewind.runtime.addresses import LOOPBACK
-from tradewind.runtime.group import SECRET_VARIABLE
+from tradewind.wire.handshake import SECRET_VARIABLE
 
 MASTER_PORT, CONTROLLER_PORT = 29500, 29600
 CALIBRATION_S = 60.0
-CALIBRATION_ATTEMPTS = 3
+CALIBRATION_STRETCHES = (1.0, 2.0, 2.0)
+"""How long each attempt at a calibration takes: what passes a short look need not be looked at for longer."""
 
 
 class Lab:
@@ -140,11 +141,11 @@ class Lab:
     def calibrate(self) -> Calibration:
         """Send on all links at once; raises `CannotEmulate` if one carries less than it should.
 
-        What else the machine does may spoil a second, so it has three. Where links lose packets or share capacities
-        the result is only told: what TCP makes of them is part of what is emulated.
+        What else the machine does may spoil a second, so there are three attempts. Where links lose packets or share
+        capacities the result is only told: what TCP makes of them is part of what is emulated.
         """
-        for _ in range(CALIBRATION_ATTEMPTS):
-            found = self._calibrate_once()
+        for stretch in CALIBRATION_STRETCHES:
+            found = self._calibrate_once(stretch)
             if self.calibration is None or found.worst[1] > self.calibration.worst[1]:
                 self.calibration = found
             if self.calibration.good or self.network.loss.any() or self.network.has_shared_capacity:
@@ -156,8 +157,8 @@ class Lab:
             f"gets {ratio:.0%} of its rate, and {LEAST_RATIO:.0%} is the least. Use --scale, or a quieter machine."
         )
 
-    def _calibrate_once(self) -> Calibration:
-        measured = self._with_keeper("calibration").ask(Calibrate(), CALIBRATION_S)
+    def _calibrate_once(self, stretch: float) -> Calibration:
+        measured = self._with_keeper("calibration").ask(Calibrate(stretch), CALIBRATION_S)
         assert isinstance(measured, Measured)
         names, rates_bps, ratios = self.network.names, self._current(), {}
         for (i, j), bps in zip(measured.links, measured.received_bps, strict=True):

@@ -12,7 +12,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,8 +20,10 @@ from tradewind import errors
 from tradewind.errors import BadOption, SiteFailed, TradewindError
 from tradewind.formats import read_network
 from tradewind.network import Network
-from tradewind.runtime.group import Group, connect
 from tradewind.runtime.shape_alone import SHAPE_VARIABLE
+
+if TYPE_CHECKING:
+    from tradewind.runtime.group import Group
 
 ADDRESSES_VARIABLE = "TRADEWIND_CONTROLLERS"
 NETWORK_VARIABLE = "TRADEWIND_NETWORK"
@@ -54,6 +56,9 @@ class Place:
 
     def connect(self, group: int = 0, **options: Any) -> Group:
         """Join the sites' group of that number, on the imitated network, which the controller knows."""
+        # Here and not above: it loads for a third of a second, and `lab up`, which reads this module, does not need it.
+        from tradewind.runtime.group import connect
+
         bind = os.environ.get(BIND_VARIABLE)
         given = {"run": f"group-{group}", "network": self.network, "connections": 1, "bind": bind, **options}
         return connect(self.controllers[group], self.rank, self.world, **given)

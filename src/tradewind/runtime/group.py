@@ -35,10 +35,9 @@ from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.worker import Worker
-from tradewind.wire.handshake import MIN_SECRET_BYTES, Credentials
+from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation
 
-SECRET_VARIABLE = "TRADEWIND_SECRET"
 STREAM_BYTES = 4 * 2**20
 """What one TCP connection keeps under way with usual buffers; more bandwidth x delay needs more connections."""
 MAX_CONNECTIONS = 16

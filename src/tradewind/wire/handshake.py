@@ -29,6 +29,8 @@ from tradewind.wire.messages import Challenge, Hello, Message, Proof, Refused, W
 MAX_HANDSHAKE_BYTES = 4096
 NONCE_BYTES = 32
 MIN_SECRET_BYTES = 8
+SECRET_VARIABLE = "TRADEWIND_SECRET"
+"""Where a process finds the run's secret if nobody passes it."""
 
 
 def run_number(run: str) -> int:
