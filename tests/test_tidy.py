@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "reproduce": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "lab"},
     "dashboard": {"base", "trace", "figures"},
+    "__main__": {"cli"},
     "cli": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab", "reproduce", "dashboard"},
 }
 """The design's `base <- planning <- policy <- control, engine <- {sim, runtime} <- {torch, lab, ...} <- cli`, with
