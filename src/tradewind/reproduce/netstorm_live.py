@@ -2,7 +2,9 @@
 
 Everything that takes time is compressed by `COMPRESSION`, and rates by `RATE_SCALE`, so that minutes become seconds on
 one machine: the 180 s between two draws of the rates become 9 s, UPDATE_TIME's 5 s become 0.25 s, AlexNet's 244 MB
-become 3 MB. Times are then a twentieth of what they would be, and ratios what they would be.
+become 1.2 MB. With fewer bytes there are fewer frames: at a quarter of the rates, processors limited those who use many
+links; at a tenth, iterations take what links take (docs/live.md). Times are then a twentieth of what they would be, and
+ratios what they would be.
 
 Every site is one process, which takes part in all turns. A turn is one system on one network: all-reduces of a model,
 with a pause for computing, until time is up. In a changing network a system begins with the draw before: what a
@@ -38,7 +40,7 @@ from tradewind.reproduce.netstorm_scale import cluster_network
 from tradewind.runtime.group import Group, Handle
 
 COMPRESSION = 20.0
-RATE_SCALE = 0.25
+RATE_SCALE = 0.1
 SHRINK = COMPRESSION / RATE_SCALE
 """By how much models and chunks are smaller."""
 MODEL_BYTES = round(ALEXNET_BYTES / SHRINK)

@@ -9,7 +9,7 @@ from statistics import median
 from tradewind.figures.chart import Panel, Series
 from tradewind.reproduce import Experiment, Setting
 from tradewind.reproduce.netstorm import OPTIMAL, STAR
-from tradewind.reproduce.netstorm_live import COMPRESSION, PRO, SHRINK, TRADEWIND, Kind, System
+from tradewind.reproduce.netstorm_live import COMPRESSION, PRO, SHRINK, TRADEWIND, System
 from tradewind.reproduce.netstorm_live_trials import QUICK_STATIC_S, Measured, measure
 from tradewind.reproduce.netstorm_scale import (
     CLAIMS,
@@ -77,7 +77,6 @@ class Parameter:
     """One of NetStorm's parameters, and the systems with its values, in the paper's units."""
 
     unit: str
-    kind: Kind
     systems: dict[float, System]
 
 
@@ -89,28 +88,32 @@ CHUNK, UPDATE, PROBE_SIZE, PROBE_NUM = "CHUNK_SIZE", "UPDATE_TIME", "PROBE_CHUNK
 PARAMETERS = {
     CHUNK: Parameter(
         "million parameters",
-        "dynamic",
-        {value: replace(PRO, chunk_bytes=_bytes(value)) for value in (0.1, 0.25, 0.5, 1.0, 4.0)},
+        {value: replace(PRO, chunk_bytes=_bytes(value)) for value in (0.25, 0.5, 1.0, 4.0)},
     ),
     UPDATE: Parameter(
         "seconds",
-        "dynamic",
         {value: replace(PRO, update_time_s=value / COMPRESSION) for value in (2.0, 5.0, 20.0, 60.0)},
     ),
     PROBE_SIZE: Parameter(
         "million parameters",
-        "dynamic",
         {value: replace(PRO, probe_chunk_bytes=_bytes(value)) for value in (0.01, 0.2, 4.0)},
     ),
-    PROBE_NUM: Parameter("chunks", "dynamic", {float(value): replace(PRO, probe_chunks=value) for value in (2, 4, 32)}),
+    PROBE_NUM: Parameter("chunks", {float(value): replace(PRO, probe_chunks=value) for value in (2, 4, 32)}),
 }
 QUICK_VALUES = 2
+SENSITIVITY_S = 12.0
+"""Of a turn in Figure 20: thirteen of them fit into three minutes, and each sees two draws."""
 _FIG20_CLAIMS = (
     "CHUNK_SIZE matters most: throughput falls as chunks grow, and 0.5 to 1 million parameters are best.",
     "UPDATE_TIME is best at 5 seconds: with longer ones plans are stale.",
     "Probe chunks of 0.01 to 4 million parameters work; too large a size finds none and throughput collapses.",
     "PROBE_CHUNK_NUM matters little between 4 and 32.",
 )
+
+
+def _values(parameter: Parameter, quick: bool) -> list[float]:
+    values = list(parameter.systems)
+    return [values[0], *values[1 - QUICK_VALUES :]] if quick else values
 
 
 def judge_fig20(curves: Mapping[str, Mapping[float, float]]) -> tuple[Claim, ...]:
@@ -125,7 +128,7 @@ def judge_fig20(curves: Mapping[str, Mapping[float, float]]) -> tuple[Claim, ...
             f"best at {best[CHUNK]:g} million, {chunk[large]:.0%} of that at {large:g} million; from best to worst "
             + ", ".join(f"{name} {spread:.2f} times" for name, spread in spreads.items()),
             verdict_of([max(spreads, key=lambda name: spreads[name]) == CHUNK, best[CHUNK] <= 1.0, chunk[large] < 0.9]),
-            "The default here is 0.33 million parameters.",
+            f"The default here is {PRO.chunk_bytes * SHRINK / 4e6:.2g} million parameters.",
         ),
         Claim(
             _FIG20_CLAIMS[1],
@@ -149,38 +152,34 @@ def judge_fig20(curves: Mapping[str, Mapping[float, float]]) -> tuple[Claim, ...
     )
 
 
-def _curve(found: Measured, parameter: Parameter, names: dict[float, str]) -> dict[float, float]:
-    rates = {value: median(found.rates(parameter.kind)[name]) for value, name in names.items()}
-    best = max(rates.values())
-    return {value: rate / best for value, rate in rates.items()}
-
-
 def _run_fig20(setting: Setting) -> Outcome:
+    kept = {name: _values(parameter, setting.quick) for name, parameter in PARAMETERS.items()}
+    label = {PARAMETERS[name].systems[value]: f"{name} {value:g}" for name in kept for value in kept[name]}
+    systems = {text: system for system, text in label.items()}  # defaults that parameters share run once
+    length_s = None if setting.quick else SENSITIVITY_S
+    found = measure(setting, "netstorm/fig20 live", systems, seconds=length_s)
     curves: dict[str, dict[float, float]] = {}
     rows: list[tuple[Cell, ...]] = []
-    notes: tuple[str, ...] = ()
     for name, parameter in PARAMETERS.items():
-        values = list(parameter.systems)
-        kept = [values[0], *values[1 - QUICK_VALUES :]] if setting.quick else values
-        names = {value: f"{name} {value:g}" for value in kept}
-        systems = {names[value]: parameter.systems[value] for value in kept}
-        found = measure(setting, f"netstorm/fig20 live: {name}", systems, (parameter.kind,))
-        curves[name] = _curve(found, parameter, names)
-        idle = {label: min(one.idle for one in turns) for (_, label), turns in found.played.items()}
-        rows += [
-            (parameter.kind, name, value, parameter.unit, curves[name][value], idle[names[value]]) for value in kept
-        ]
-        notes = found.notes
+        played = {value: found.played["dynamic", label[parameter.systems[value]]] for value in kept[name]}
+        rates = {value: median(one.rate for one in turns) for value, turns in played.items()}
+        curves[name] = {value: rate / max(rates.values()) for value, rate in rates.items()}
+        for value, turns in played.items():
+            seconds, idle = median(one.round_s for one in turns), min(one.idle for one in turns)
+            rows.append((name, value, parameter.unit, seconds, curves[name][value], idle))
     panels = (
         Panel(name, PARAMETERS[name].unit, "throughput, over the best", (Series(name, tuple(c), tuple(c.values())),))
         for name, c in curves.items()
     )
     return Outcome(
-        columns=("network", "parameter", "value", "unit", "throughput over the best", "idle processors"),
+        columns=("parameter", "value", "unit", "iteration s", "throughput over the best", "idle processors"),
         rows=tuple(rows),
         panels=tuple(panels),
         claims=judge_fig20(curves),
-        notes=(*notes, f"Values are the paper's; here sizes are 1/{SHRINK:g} and times 1/{COMPRESSION:g} of them."),
+        notes=(
+            *found.notes,
+            f"Values are the paper's; here sizes are 1/{SHRINK:g} and times 1/{COMPRESSION:g} of them.",
+        ),
     )
 
 

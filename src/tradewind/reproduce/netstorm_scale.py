@@ -84,7 +84,7 @@ def judge_models(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) ->
     slopes = {name: _slope(sizes, seconds, name) for name in SCHEMES}
     return Claim(
         CLAIMS[0],
-        "; ".join(f"{name} {slope:.2f} s/MB" for name, slope in slopes.items()),
+        "; ".join(f"{name} {slope:.2g} s/MB" for name, slope in slopes.items()),
         verdict_of([slopes[STAR] > 2 * slopes[NETSTORM] > 0]),
         "Holds if the star's grow more than twice as fast.",
     )
