@@ -14,8 +14,7 @@ import pytest
 
 from lab_traffic import LONGEST_S, machine, open_lab, processes_of, wait_until
 from tradewind.catalog import load_network
-from tradewind.errors import BadOption, CannotEmulate, RemoteFault, SiteFailed
-from tradewind.lab import namespaces
+from tradewind.errors import BadOption, RemoteFault, SiteFailed
 from tradewind.lab.directory import LabDirectory, find, list_labs, sweep
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
@@ -86,7 +85,8 @@ def test_a_released_lab_outlives_its_maker_and_is_found_and_ended_by_others() ->
     assert lab.status().bandwidth_bps[0] == 7e6
     path = lab.directory.path
     lab.directory.kill()
-    assert not path.exists() and not processes_of(path)
+    assert not path.exists()
+    wait_until(lambda: not processes_of(path))  # a command that was only about to enter finds that out by itself
 
 
 def test_a_killed_keeper_takes_everything_along_and_the_next_one_cleans_up() -> None:
@@ -191,18 +191,6 @@ def test_a_command_in_every_site_knows_its_place(backend: str) -> None:
             lab.run(["sh", "-c", "test $RANK != 1"])
 
 
-def test_without_namespaces_there_is_inproc_and_a_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> object:
-        raise CannotEmulate("namespaces need root, or user namespaces, which this machine does not allow.")
-
-    monkeypatch.setattr("tradewind.lab.session.start_keeper", refused)
-    with Lab(MESH) as lab:
-        assert lab.backend == "inproc"
-        assert any("htb: namespaces need root" in note for note in lab.notes)
-        with pytest.raises(CannotEmulate, match="inproc backend has no"):
-            lab.set_rate("w1->w2", 1e6)
-
-
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root to stop being root")
 @pytest.mark.parametrize("backend", ["htb", "delay"])
 def test_it_works_in_a_user_namespace(backend: str) -> None:
@@ -218,12 +206,3 @@ def test_it_works_in_a_user_namespace(backend: str) -> None:
     if "unshare failed" in said.stderr or "CannotEmulate" in said.stderr:
         pytest.skip(said.stderr.splitlines()[-1])
     assert said.stdout == f"{backend} 0\n", said.stderr
-
-
-def test_own_everything_explains_itself_where_it_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no(_: int) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(namespaces, "unshare", no)
-    with pytest.raises(CannotEmulate, match="user namespaces, which this machine does not allow"):
-        namespaces.own_everything()

@@ -46,7 +46,8 @@ def run(
 
     wan: on NETWORK, beside the predicted time and the limit. With inproc, all ranks in this process on connections
     that we shape. In a lab (`--backend htb`, `delay` or `auto`), a process per site on emulated links, Tradewind by
-    several planners in turn with Gloo, unmodified, in the order of ranks and in its best order, and hivemind.
+    several planners in turn with Gloo, unmodified, in the order of ranks and in its best order, and hivemind; `auto`
+    says so and takes inproc where there are no namespaces.
     """
     from tradewind.cli.output import progress
     from tradewind.cli.resolve import parse_names, resolve_network
@@ -74,8 +75,8 @@ def run(
         if backend != "inproc":
             from tradewind.cli.show_wan import run_wan
 
-            run_wan(network, seed, option, backend, scale, calibrate, sizes, rounds, planner, peers, json, out)
-            return
+            if run_wan(network, seed, option, backend, scale, calibrate, sizes, rounds, planner, peers, json, out):
+                return
         found = resolve_network(network, seed, option, None, None)
         names = parse_names(planner, "--planner") or ("ring", "optimal")
         with progress(f"{len(found)} ranks on {found.name}"):

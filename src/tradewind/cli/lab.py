@@ -91,8 +91,8 @@ def up(
     lab = open_lab(network, backend, scale, calibrate, name, seed, option)
     if lab.backend == "inproc":
         raise CannotEmulate(
-            f"there is nothing to keep up: {'; '.join(lab.notes) or 'inproc was asked for'}. What is left, inproc, "
-            "needs no lab: use tradewind lab run, whose processes shape what they send themselves."
+            f"there is nothing to keep up. {lab.why} What is left, inproc, needs no lab: use tradewind lab run, whose "
+            "processes shape what they send themselves."
         )
     lab.release()
     if json:

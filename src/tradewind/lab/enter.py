@@ -23,7 +23,11 @@ def _enter(keeper: str, namespace: str, rootless: bool) -> None:
     paths = [f"/proc/{keeper}/ns/{kind}" for kind in kinds]
     paths.insert(len(paths) - 1, f"/proc/{keeper}/fd/{namespace}")  # mounts last: until then /proc is ours
     here = os.getcwd()  # noqa: PTH109 - pathlib takes as long to load as all the rest
-    for descriptor in [os.open(path, os.O_RDONLY) for path in paths]:
+    try:
+        descriptors = [os.open(path, os.O_RDONLY) for path in paths]
+    except OSError as error:
+        sys.exit(f"cannot enter the lab: {error.strerror}. Is it still up?")
+    for descriptor in descriptors:
         if _libc.setns(descriptor, 0) != 0:
             sys.exit(f"cannot enter the lab: {os.strerror(ctypes.get_errno())}. Is it still up?")
         os.close(descriptor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,8 +59,9 @@ def own_everything() -> bool:
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
     except OSError as error:
+        why = "user.max_user_namespaces is used up" if error.errno == errno.ENOSPC else error.strerror
         raise CannotEmulate(
-            f"namespaces need root, or user namespaces, which this machine does not allow ({error.strerror})."
+            f"namespaces need root, or user namespaces, which this machine does not allow ({why})."
         ) from None
     return True
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,9 +75,9 @@ class Lab:
             raise
 
     def _start(self, network: Network, backend: str, scale: float | str | None, name: str) -> Kept | None:
-        reasons: list[str] = []
+        refused: dict[str, list[str]] = {}
         for candidate in BACKENDS if backend == "auto" else (backend,):
-            problem = obstacle(candidate, network)
+            problem, who = obstacle(candidate, network), list[str]()
             if problem is None:
                 try:
                     self.network, self.scale = fit(candidate, network, scale)
@@ -85,14 +85,14 @@ class Lab:
                     if candidate != "inproc":
                         kept, said = start_keeper(name, candidate, self.network)
                 except CannotEmulate as error:
-                    problem = f"{candidate}: {error}"
+                    problem, who = str(error), [candidate]
                 else:
                     self.backend = candidate
                     scaled = f"every capacity is {self.scale:.3g} of what it is" if self.scale != 1.0 else ""
-                    self.notes = (*(f"not {reason}" for reason in reasons), *filter(None, (scaled, said)))
+                    self.notes = (*_sentences(refused), *filter(None, (scaled, said)))
                     return kept
-            reasons.append(problem)
-        raise CannotEmulate(f"{network.name!r} cannot be emulated here. {' '.join(_sentences(reasons))}")
+            refused.setdefault(problem, []).extend(who)
+        raise CannotEmulate(f"{network.name!r} cannot be emulated here. {' '.join(_sentences(refused))}")
 
     @classmethod
     def attach(cls, directory: LabDirectory) -> Lab:
@@ -132,6 +132,11 @@ class Lab:
     def directory(self) -> LabDirectory:
         """Where it keeps its files."""
         return self._with_keeper("files").directory
+
+    @property
+    def why(self) -> str:
+        """Why it is this backend, in sentences."""
+        return " ".join(self.notes) or f"{self.backend} was asked for."
 
     def address(self, site: str) -> str:
         """The address of a site, valid inside the lab."""
@@ -289,5 +294,7 @@ class Lab:
         return self._kept
 
 
-def _sentences(reasons: Iterable[str]) -> list[str]:
-    return [reason if reason.endswith(".") else reason + "." for reason in reasons]
+def _sentences(refused: Mapping[str, Sequence[str]]) -> list[str]:
+    """Why backends cannot be used, each reason once: one that does not name them itself comes with their names."""
+    named = (f"{' and '.join(who)} cannot run here: {why}" if who else why for why, who in refused.items())
+    return [f"{reason.removesuffix('.')}." for reason in named]

@@ -177,7 +177,7 @@ def play_turns(turns: Sequence[Turn], backend: str) -> Session:
         if lab.backend == "inproc":
             raise CannotEmulate(
                 "live experiments change rates while they run, which needs namespaces: root, or a kernel that lets "
-                f"users have them. Here: {'; '.join(lab.notes) or 'inproc was asked for'}."
+                f"users have them. Here: {lab.why}"
             )
         with _Rates(lab, turns) as rates:
             answers = call_sites(

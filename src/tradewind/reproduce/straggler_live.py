@@ -130,7 +130,7 @@ def play_turns(turns: Sequence[Turn], backend: str = "auto") -> Session:
         if lab.backend == "inproc":
             raise CannotEmulate(
                 "Gloo is to be measured on the same links, which needs namespaces: root, or a kernel that lets users "
-                f"have them. Here: {'; '.join(lab.notes) or 'inproc was asked for'}."
+                f"have them. Here: {lab.why}"
             )
         answers = call_sites(
             lab.network,
