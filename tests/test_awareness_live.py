@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from itertools import cycle
+
 import numpy as np
 import pytest
 
 from tradewind.control.awareness import Awareness
+from tradewind.control.plans import PlanMade, finished_plan
 from tradewind.lab.inproc import run_inproc
 from tradewind.network import Network, Site
-from tradewind.runtime.group import Group
+from tradewind.runtime.group import Group, Handle
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shaping import ShapedNetwork
 
@@ -64,3 +69,53 @@ def test_switched_off_nothing_is_measured() -> None:
         return sum(link.count for link in group.network().links)
 
     assert run_inproc(drawn(3), body, None, awareness=Awareness(measure=False)) == [0, 0, 0]
+
+
+ANYTHING = ("optimal", "fapt", "ring", "multi-star", "star", "spanning-tree")
+ITEMS, UNDER_WAY = 70_000, 3  # larger than what is planned without regard to links
+
+
+def switch(group: Group, planner: str) -> int | None:
+    """Have rounds start by a plan that nobody asked for; the version that the last one has started with."""
+    server = group._server
+    assert server is not None
+    with server._changed:
+        plans = server._controller.plans
+        used = plans.last_used
+        if plans.keys:
+            key = max(plans.keys, key=lambda key: key[1])
+            plan = finished_plan(planner, plans.view.network, key[1], key[0], {}, False)
+            server._controller.planned(PlanMade(key, plan, float("inf"), ""), time.monotonic())
+        return used
+
+
+@pytest.mark.parametrize(("least", "rounds"), [(20, 40), pytest.param(500, 1000, marks=pytest.mark.slow)])
+def test_switches_between_rounds_under_way_lose_and_double_no_chunk(least: int, rounds: int) -> None:
+    """Every sum is of numbers that no other round or rank has: a chunk that is lost, doubled or stale is noticed."""
+    network = drawn(4).scaled(4.0)
+
+    def body(group: Group) -> int:
+        versions, planners = set[int | None](), cycle(ANYTHING)
+        under_way: deque[tuple[int, Handle]] = deque()
+
+        def finish() -> None:
+            number, handle = under_way.popleft()
+            expected = sum(numbers(rank, number) for rank in range(3))
+            assert (handle.wait(60.0) == expected).all(), number
+
+        for number in range(rounds):
+            under_way.append((number, group.all_reduce_async(numbers(group.rank, number))))
+            if len(under_way) == UNDER_WAY:
+                finish()
+            if group.rank == 0:
+                versions.add(switch(group, next(planners)))
+        while under_way:
+            finish()
+        return len(versions - {None})
+
+    assert run_inproc(network, body, None, awareness=Awareness(measure=False))[0] > least
+
+
+def numbers(rank: int, number: int) -> np.ndarray:
+    """Whole, and small enough to be added without rounding."""
+    return np.random.default_rng([rank, number]).integers(0, 2**20, ITEMS).astype(np.float32)
