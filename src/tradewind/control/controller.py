@@ -127,8 +127,13 @@ class Controller:
         return self._members.take_actions()
 
     def _settle(self) -> None:
-        """What an event led to: readiness that counts now, rounds that can be repaired."""
+        """What an event led to: rounds that are over, readiness that counts now, rounds that can be repaired."""
         while self._running is not None and self._running.acting:
+            over = self._running.rounds.over()
+            if over:
+                if not self._differ(over[0], self._running):
+                    self._running.commit(over[0], self._now_s)
+                continue
             try:
                 self._running.settle(self._now_s)
                 return
@@ -178,9 +183,7 @@ class Controller:
             case m.RosterSeen():
                 self._running.acknowledged(worker, message, self._now_s)
             case m.Finished() if self._running.acting:
-                round_ = self._running.finished(worker, message)
-                if round_ is not None and not self._differ(round_, self._running):
-                    self._running.commit(round_, self._now_s)
+                self._running.finished(worker, message)
             case _:
                 if not self._running.received(worker, message, self._now_s):
                     self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")

@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from tradewind.control.carrying import combined, plan_without_links
 from tradewind.control.lanes import Step
 from tradewind.control.membership import Membership
 from tradewind.control.plans import Plans
@@ -67,6 +68,8 @@ class Round:
     reports: dict[str, m.Progress] = field(default_factory=dict)
     lost_contributor: str = ""
     repairs: int = 0
+    carried: bool = False
+    """Its result went out with a message: nothing of it moves, and nothing has to be repaired."""
 
     @property
     def is_settled(self) -> bool:
@@ -108,12 +111,15 @@ class Rounds:
         """A step's parts that run."""
         return [round_ for round_ in self.running.values() if round_.step is step]
 
-    def start(self, step: Step, lane: int, ready: dict[str, m.Ready], now_s: float) -> None:
-        """Start a part of a step; raises what the planner says if there is no plan."""
+    def start(self, step: Step, lane: int, ready: dict[str, m.Ready], now_s: float) -> bool:
+        """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
         assert step.decided is not None
         operation = next(iter(ready.values())).operation
         order = tuple(name for name in self.plans.view.network.names if name in ready)
-        size = max(1, operation.items * operation.item_bytes)
+        result = None if self.plans.is_fixed else combined(ready, order, step.weights)
+        if result is not None:
+            return self._carry(step, lane, ready, order, result, now_s)
+        size = max(1, operation.nbytes)
         if operation.op == "broadcast":
             version = self.plans.broadcast_plan_for(operation.root, order, size, step.decided.plan_hint)
         else:
@@ -124,15 +130,41 @@ class Rounds:
         round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
         self.running[number] = round_
         self._send_start(round_, (), ())
+        return False
 
-    def finished(self, worker: str, message: m.Finished) -> Round | None:
-        """A site is done with its part: the round, if that was the last one. Late reports mean nothing."""
+    def _carry(
+        self, step: Step, lane: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float
+    ) -> bool:
+        """Send a result to everybody, who may use it at once unless the run is tolerant (`carrying`)."""
+        final, number = not self.members.options.is_tolerant, self.next_number
+        self.next_number += 1
+        weights = tuple(step.weights[name] for name in order)
+        staleness = tuple(step.staleness[name] for name in order)
+        answers = {
+            iteration: m.Carried(number, lane, iteration, order, weights, staleness, result, final)
+            for iteration in {asked.iteration for asked in ready.values()}
+        }
+        for name in order:  # those who ask for the same step share a message, which is encoded once
+            self.members.send(name, answers[ready[name].iteration])
+        if not final:
+            plan, operation = plan_without_links(order, len(result)), ready[order[0]].operation
+            sites = set(order)
+            self.running[number] = Round(
+                number, lane, step, ready, operation, plan, m.CARRIED_VERSION, sites, set(sites), now_s, carried=True
+            )
+        return final
+
+    def finished(self, worker: str, message: m.Finished) -> None:
+        """A site is done with its part. Late reports mean nothing."""
         round_ = self.running.get(message.round)
         if round_ is None or round_.version != message.version or round_.halted_s is not None:
-            return None
+            return
         if worker in round_.sites:
             round_.finished[worker] = message.digest
-        return round_ if round_.finished.keys() == round_.sites else None
+
+    def over(self) -> list[Round]:
+        """Rounds that all who are left have finished."""
+        return [r for r in self.running.values() if r.halted_s is None and r.finished.keys() == r.sites]
 
     def odd_ones(self, round_: Round) -> tuple[str, ...]:
         """Members whose result is not that of most, by name; all of them where there is no most."""
@@ -169,6 +201,7 @@ class Rounds:
             round_.involved.discard(worker)
             if worker in round_.sites:
                 round_.sites.discard(worker)
+                round_.finished.pop(worker, None)
                 round_.reports.pop(worker, None)
                 if round_.ready.pop(worker, None) is not None:
                     round_.lost_contributor = worker
@@ -182,12 +215,12 @@ class Rounds:
     def disturb(self, a: str, b: str, now_s: float) -> None:
         """Something may have been lost between two sites: halt what they exchange."""
         for round_ in self.running.values():
-            if round_.uses(a, b) or self.detoured:
+            if round_.uses(a, b) or (self.detoured and not round_.carried):
                 self.halt(round_, now_s)
 
     def halt(self, round_: Round, now_s: float) -> None:
         """Stop a round and ask how far it has come; once is enough."""
-        if round_.halted_s is None:
+        if round_.halted_s is None and not round_.carried:
             round_.halted_s = now_s
             round_.reports.clear()
             for site in sorted(round_.sites):

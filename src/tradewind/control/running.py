@@ -161,16 +161,16 @@ class Running:
                 return False
         return True
 
-    def finished(self, worker: str, message: m.Finished) -> Round | None:
-        """A site is done with its part: the round, if that was the last one."""
+    def finished(self, worker: str, message: m.Finished) -> None:
+        """A site is done with its part."""
         if not self.options.is_tolerant and message.round not in self.rounds.running:
             raise RunOver(f"{worker!r} finished round {message.round}, which is not running", worker)
-        return self.rounds.finished(worker, message)
+        self.rounds.finished(worker, message)
 
     def commit(self, round_: Round, now_s: float) -> None:
         """All members hold the same result."""
         self.rounds.commit(round_)
-        nbytes = round_.operation.items * round_.operation.item_bytes
+        nbytes = round_.operation.nbytes
         self.updating.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
         self.schedule.committed(round_, now_s)
 

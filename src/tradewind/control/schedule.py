@@ -314,7 +314,7 @@ class Schedule:
 
     def _start(self, step: Step, number: int, ready: dict[str, m.Ready]) -> None:
         try:
-            self.rounds.start(step, number, ready, self._now_s)
+            is_over = self.rounds.start(step, number, ready, self._now_s)
         except ImpossibleProblem as error:
             if not self.options.is_tolerant:
                 raise RunOver(str(error)) from error
@@ -323,6 +323,10 @@ class Schedule:
             self._give_up(step, str(error), by_policy=False)
         except TradewindError as error:
             raise RunOver(str(error)) from error
+        else:
+            if is_over:
+                step.committed += 1
+                self._part_ended(step)
 
     def _part_ended(self, step: Step) -> None:
         step.left -= 1

@@ -12,8 +12,8 @@ an older term than was acknowledged comes from a controller that has been replac
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
-from dataclasses import dataclass
 
 from tradewind.arithmetic import Arithmetic
 from tradewind.engine.actions import RoundQuiet
@@ -34,33 +34,13 @@ from tradewind.engine.effects import (
 )
 from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
 from tradewind.engine.layout import lay_out
+from tradewind.engine.pending import Asked, Holding
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.wire import messages as m
 
 COMMITTED = 256
 """So many rounds back a new controller can tell that one was committed."""
-
-
-@dataclass(slots=True)
-class _Asked:
-    """An operation that has not ended."""
-
-    operation: m.Operation
-    lane: int
-    iteration: int
-    outcome: Outcome | None = None
-
-
-@dataclass(slots=True)
-class _Holding:
-    """A round that has not ended."""
-
-    start: m.Start
-    operation: int | None
-    """The own one; None: as a helper."""
-    finished: bool = False
-    digest: int | None = None
 
 
 class Client:
@@ -82,8 +62,8 @@ class Client:
         self._waiting: dict[int, deque[int]] = {}
         self._asked: dict[int, int] = {}
         """In each lane, the operation that the controller was asked for."""
-        self._operations: dict[int, _Asked] = {}
-        self._rounds: dict[int, _Holding] = {}
+        self._operations: dict[int, Asked] = {}
+        self._rounds: dict[int, Holding] = {}
         self._plans: dict[int, Plan] = {}
         self.tolerant = False
         """Whether the run goes on when somebody is lost."""
@@ -114,17 +94,22 @@ class Client:
         assert outcome is not None
         return outcome
 
-    def submit(self, operation: m.Operation, part: int | None = None) -> tuple[int, list[Effect]]:
-        """Ask for an operation of everybody, or for a part of a step: its number, and what to do now."""
+    def submit(
+        self, operation: m.Operation, part: int | None = None, array: bytes | None = None
+    ) -> tuple[int, list[Effect]]:
+        """Ask for an operation of everybody, or for a part of a step: its number, and what to do now.
+
+        A small `array` goes along with the question, and the result comes with the answer if all members do that.
+        """
         if self.lost is not None:
             raise self.lost
         if part is None:
             lanes = 1 if self.tolerant else m.POLICY_LANE  # who joins later cannot know how often others have asked
             lane, turn = self._for_everybody % lanes, self._for_everybody // lanes
             self._for_everybody += 1
-            asked = _Asked(operation, lane, turn + 1)
+            asked = Asked(operation, lane, turn + 1, array)
         else:
-            asked = _Asked(operation, m.POLICY_LANE + part, self._number_step(part, operation.parts))
+            asked = Asked(operation, m.POLICY_LANE + part, self._number_step(part, operation.parts), array)
         number = self._submitted
         self._submitted += 1
         self._operations[number] = asked
@@ -181,6 +166,8 @@ class Client:
                 return []
             case m.Start():
                 return self._start(message)
+            case m.Carried():
+                return self._carried(message)
             case m.Commit(round_):
                 return self._commit(round_)
             case m.Halt(round_, version) if round_ in self._rounds:
@@ -228,13 +215,13 @@ class Client:
             committed=tuple(self._committed),
         )
 
-    def _holding(self, number: int, held: _Holding) -> m.Holding:
+    def _holding(self, number: int, held: Holding) -> m.Holding:
         ready = None if held.operation is None else self._ready(held.operation)
-        return m.Holding(number, held.start.version, held.start.members, held.finished, held.digest, ready)
+        return m.Holding(number, held.version, held.members, held.finished, held.digest, ready)
 
     def _ready(self, number: int) -> m.Ready:
         asked = self._operations[number]
-        return m.Ready(asked.lane, asked.iteration, asked.operation)
+        return m.Ready(asked.lane, asked.iteration, asked.operation, asked.array)
 
     def give_up(self) -> list[Effect]:
         """There has been no controller for too long: steps end alone, with inputs as they are."""
@@ -261,13 +248,13 @@ class Client:
 
     def _proceed(self, lane: int) -> list[Effect]:
         operation = self._operations[self._asked[lane]].operation
-        outcome = Outcome((self.site,), (1.0,), (0,), operation.items * operation.item_bytes)
+        outcome = Outcome((self.site,), (1.0,), (0,), operation.nbytes)
         return self._end(lane, Succeeded(self._asked[lane], outcome))
 
     def completed(self, round_: int, version: int, digest: int | None = None) -> list[Effect]:
         """The engine has done its part of a round; the digest is that of the result, at a member."""
         held = self._rounds.get(round_)
-        if held is None or held.start.version != version or round_ in self._halted:
+        if held is None or held.version != version or round_ in self._halted:
             return []
         held.finished, held.digest = True, digest
         return [SendControl(m.Finished(round_, version, digest))]
@@ -305,7 +292,7 @@ class Client:
         number = self._asked[lane] = waiting.popleft()
         return self._end_without_controller(lane) if self.alone else [SendControl(self._ready(number))]
 
-    def _too_early(self, asked: _Asked) -> bool:
+    def _too_early(self, asked: Asked) -> bool:
         """Whether it is part of a step while an earlier step has not ended."""
         steps = [other.iteration for other in self._operations.values() if other.lane >= m.POLICY_LANE]
         return asked.lane >= m.POLICY_LANE and min(steps) < asked.iteration
@@ -325,15 +312,28 @@ class Client:
         arithmetic = self._arithmetic(start)
         operation = self._asked[start.lane] if is_member else None
         repaired = bool(start.chunk_items)
-        self._rounds[start.round] = _Holding(start, operation)
+        self._rounds[start.round] = Holding(start.version, start.members, operation)
         if operation is not None:
-            nbytes = wanted.items * wanted.item_bytes
-            outcome = Outcome(start.members, start.weights, start.staleness, nbytes, start.round, repaired=repaired)
-            self._operations[operation].outcome = outcome
+            about = start.members, start.weights, start.staleness, wanted.nbytes, start.round
+            self._operations[operation].outcome = Outcome(*about, repaired=repaired)
         opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done)
         return [Forget(start.floor), Open(opened, arithmetic, operation)]
 
-    def _wants(self, start: m.Start) -> bool:
+    def _carried(self, done: m.Carried) -> list[Effect]:
+        """The controller has done the whole round; in a tolerant run it may be used when everybody has it."""
+        if not self._wants(done):
+            return [Distrust("it ends a round that nobody here asked for")]
+        number = self._asked[done.lane]
+        about = done.members, done.weights, done.staleness, len(done.array), done.round
+        self._operations[number].outcome = Outcome(*about, carried=True)
+        digest = None if done.final else zlib.crc32(done.array)
+        held = Holding(m.CARRIED_VERSION, done.members, number, True, digest, done.array)
+        self._rounds[done.round] = held
+        if done.final:
+            return self._commit(done.round)
+        return [SendControl(m.Finished(done.round, m.CARRIED_VERSION, digest))]
+
+    def _wants(self, start: m.Start | m.Carried) -> bool:
         """Whether we still do: we may have gone on alone while a controller took over."""
         number = self._asked.get(start.lane)
         return number is not None and self._operations[number].iteration == start.iteration
@@ -352,20 +352,22 @@ class Client:
 
     def _commit(self, round_: int) -> list[Effect]:
         held = self._rounds.pop(round_, None)
-        effects: list[Effect] = [Close(round_)]
+        effects: list[Effect] = [] if held is not None and held.result is not None else [Close(round_)]
         if held is None:
             return effects
-        self._committed.append((round_, held.start.version))
+        self._committed.append((round_, held.version))
         operation = held.operation
         if operation is None:
             self.rounds_helped += 1
             return effects
         asked = self._operations[operation]
         assert asked.outcome is not None
-        return effects + self._end(asked.lane, Succeeded(operation, asked.outcome))
+        return effects + self._end(asked.lane, Succeeded(operation, asked.outcome, held.result))
 
     def _abandon(self, round_: int) -> list[Effect]:
         held = self._rounds.pop(round_, None)
+        if held is not None and held.result is not None:
+            return []  # nobody works on its arrays
         if held is not None and held.operation is not None:
             self._closing.add(round_)
         return [Close(round_)]

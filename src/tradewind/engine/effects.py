@@ -30,6 +30,8 @@ class Outcome:
     """From its start to its end."""
     repaired: bool = False
     """Somebody or a connection was lost on the way; parts may hold what a lost member contributed before."""
+    carried: bool = False
+    """It was small, and travelled to the controller and back in messages, not by a plan."""
 
     @property
     def alone(self) -> bool:
@@ -59,6 +61,8 @@ class Succeeded:
 
     operation: int
     outcome: Outcome
+    array: bytes | None = None
+    """The result of a carried round, to be put in place; None: it is there."""
 
 
 @dataclass(frozen=True, slots=True)

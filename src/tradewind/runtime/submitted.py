@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tradewind.arithmetic import Array
 from tradewind.engine.effects import Outcome
 from tradewind.errors import TradewindError
@@ -23,6 +25,12 @@ class Submitted:
     ended: Ended
     asked_s: float
     started_s: float | None = None
+
+    def succeeded(self, outcome: Outcome, array: bytes | None) -> None:
+        """The result is there, or `array` is what it is to be."""
+        if array is not None:
+            self.result.reshape(-1).view(np.uint8)[:] = np.frombuffer(array, np.uint8)
+        self.ended(self.timed(outcome))
 
     def timed(self, outcome: Outcome) -> Outcome:
         """The outcome with how long it took, by our clock."""

@@ -37,6 +37,7 @@ from tradewind.engine.effects import (
 from tradewind.engine.engine import Engine
 from tradewind.engine.measuring import LinkMeters, MeasuringOptions
 from tradewind.engine.payload import RoundPayload, same_memory
+from tradewind.engine.pending import small_array
 from tradewind.errors import PeerLost, TradewindError
 from tradewind.runtime import welcome
 from tradewind.runtime.addresses import HostPort
@@ -71,6 +72,8 @@ class Worker:
     ) -> None:
         self.credentials, self.deadlines = credentials, deadlines
         self.site = credentials.site
+        self.carried_bytes = 0
+        """Arrays of at most so many travel in messages."""
         self.joined = threading.Event()
         """Set when everybody is there, or nothing works any more."""
         self._lock = threading.Lock()
@@ -165,8 +168,9 @@ class Worker:
 
     def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
         """Ask for a round of everybody, or a part of a step; `ended` is called once, in a thread of ours."""
+        array = small_array(operation, own, self.site, self.carried_bytes)
         with self._lock:
-            number, effects = self._client.submit(operation, part)
+            number, effects = self._client.submit(operation, part, array)
             if self._client.tolerant and same_memory(own, result):
                 own = own.copy()  # a round may have to be done again from the input
             self._operations[number] = Submitted(own, result, ended, time.monotonic())
@@ -202,9 +206,8 @@ class Worker:
                     self.tell(ev.HaltRound(round_))
                 case Forget(round_):
                     self.tell(ev.ForgetBelow(round_))
-                case Succeeded(operation, outcome):
-                    submitted = self._operations.pop(operation)
-                    submitted.ended(submitted.timed(outcome))
+                case Succeeded(operation, outcome, array):
+                    self._operations.pop(operation).succeeded(outcome, array)
                 case Failed(operation, error):
                     self._operations.pop(operation).ended(error)
 

@@ -19,6 +19,7 @@ from tradewind.control.terms import ROUNDS_PER_TERM
 from tradewind.engine.effects import Outcome
 from tradewind.errors import InternalError, TradewindError
 from tradewind.sim.chunk_worker import SimulatedWorker
+from tradewind.wire import messages as m
 
 if TYPE_CHECKING:
     from tradewind.sim.chunk_control import Line, SimulatedController
@@ -29,7 +30,7 @@ class StormChecks:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.steps = self.alone = self.repaired = 0
+        self.steps = self.alone = self.repaired = self.carried = 0
         self.rounds: dict[tuple[int, tuple[int, int]], bytes] = {}
         """The result of every committed round."""
         self.terms: set[int] = set()
@@ -55,6 +56,11 @@ class StormChecks:
         for name, weight in zip(outcome.contributors, outcome.weights, strict=True):
             weights.setdefault(name, weight)
 
+    def combined(self, answer: m.Carried, who: tuple[int, int], values: dict[str, float]) -> None:
+        """A controller has done a round by itself: all members have brought their values, whoever is lost later."""
+        self._brought[answer.round, who] = values
+        self._weights[answer.round, who] = dict(zip(answer.members, answer.weights, strict=True))
+
     def ended(self, worker: SimulatedWorker, operation: int, array: np.ndarray[Any, Any], value: float) -> Outcome:
         """A step has ended."""
         result = worker.results.pop(operation)
@@ -70,6 +76,7 @@ class StormChecks:
                 raise InternalError(f"{worker.name}: step {operation} ended alone with a result that is not its own.")
             return outcome
         self.repaired += outcome.repaired
+        self.carried += outcome.carried
         era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all may have been restarted since
         before = self.rounds.setdefault((outcome.round, era), result.tobytes())
         if before != result.tobytes():

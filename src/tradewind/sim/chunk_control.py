@@ -50,15 +50,19 @@ class SimulatedController:
     random: np.random.Generator
     acted: Callable[[], None]
     """Called whenever it may have acted."""
+    carried: Callable[[SimulatedController, m.Carried, dict[str, bytes]], None]
+    """Called with every answer that carries a result, and what each worker has last brought along."""
     incarnation: int = 0
     state: Controller | None = None
     lines: dict[str, Line] = field(default_factory=dict)
+    _arrays: dict[str, bytes] = field(default_factory=dict)
     _ticks_at_s: float = float("inf")
 
     def start(self) -> None:
         """A new process that knows nothing."""
         self.incarnation += 1
         self.state = Controller(self.options, self.clock.now_s)
+        self._arrays = {}
         self._ticks_at_s = float("inf")
         self._arm()
 
@@ -97,6 +101,9 @@ class SimulatedController:
     def _heard(self, said: tuple[Line, m.Message]) -> None:
         line, message = said
         if self.state is not None and self.lines.get(line.worker) is line:
+            for ready in asked_in(message):
+                if ready.array is not None:
+                    self._arrays[line.worker] = ready.array
             self._do(self.state.received(line.worker, message, self.clock.now_s))
 
     def _gone(self, line: Line) -> None:
@@ -119,6 +126,8 @@ class SimulatedController:
         for action in actions:
             match action:
                 case Send(worker, message) if worker in self.lines:
+                    if isinstance(message, m.Carried):
+                        self.carried(self, message, self._arrays)
                     line = self.lines[worker]
                     line.last_down_s = max(line.last_down_s, self.clock.now_s + MESSAGE_S * self.random.random())
                     self.clock.at(line.last_down_s, Priority.ARRIVAL, self._told, (line, message))
@@ -155,3 +164,15 @@ class SimulatedController:
         if self.state.wake_at_s <= self.clock.now_s:
             self._do(self.state.tick(self.clock.now_s))
         self._arm()
+
+
+def asked_in(message: m.Message) -> list[m.Ready]:
+    """What a worker asks for with a message, the latest last."""
+    match message:
+        case m.Ready():
+            return [message]
+        case m.Join(report=report) if report is not None:
+            held = [holding.ready for holding in report.holdings if holding.ready is not None]
+            return [*held, *report.ready]
+        case _:
+            return []

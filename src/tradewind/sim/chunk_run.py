@@ -54,6 +54,8 @@ class ChunkRun:
     cut: tuple[float, str, str] | None = None
     """When, and between which two sites, everything breaks; they notice at once."""
     patience_s: float = 30.0
+    carried_bytes: int = 0
+    """Arrays of at most so many travel in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class ChunkDriver:
             0.0,
         )
         self.workers = {name: SimulatedWorker(name, self.clock, self.say, self.random) for name in names}
+        for worker in self.workers.values():
+            worker.carried_bytes = setup.carried_bytes
         self.inputs = {name: [self._array(items) for items in setup.items] for name in names}
         self.originals = {name: [a.copy() for a in arrays] for name, arrays in self.inputs.items()}
         self._control_s = dict.fromkeys(names, 0.0)
@@ -265,6 +269,7 @@ def setup_of(seed: int) -> ChunkRun:
         cut=cut,
         in_place=bool(random.random() < 0.4),
         source=str(random.choice(names)) if random.random() < 0.2 else None,
+        carried_bytes=int(random.choice([0, 1000, 64 * 1024])),
     )
 
 

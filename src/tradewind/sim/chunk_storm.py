@@ -52,6 +52,8 @@ class Storm:
     is_known: bool = True
     """Whether controllers are given the network; else they know those who have come, and learn of others."""
     patience_s: float = 3.0
+    carried_bytes: int = 0
+    """Arrays of at most so many travel in messages."""
     kinds: tuple[str, ...] = ("kill", "cut", "break", "line", "controller")
 
 
@@ -66,6 +68,8 @@ class StormResult:
     rounds: int
     repaired: int
     """Steps whose round was repaired on the way."""
+    carried: int
+    """Steps whose round travelled in messages."""
     terms: int
     seconds: float
 
@@ -115,12 +119,16 @@ class StormRun:
             controllers=storm.controllers,
             index=index,
         )
-        return SimulatedController(index, options, self.clock, self.random, self._acted)
+        return SimulatedController(index, options, self.clock, self.random, self._acted, self._carried)
 
     def _acted(self) -> None:
         if len(self.controllers) > 1:
             terms = {n: t.worker.client.term for n, t in self.trainers.items()}
             self.checks.controller_acts(self.controllers, terms)
+
+    def _carried(self, controller: SimulatedController, answer: m.Carried, arrays: dict[str, bytes]) -> None:
+        values = {name: float(np.frombuffer(arrays[name])[0]) for name in answer.members}
+        self.checks.combined(answer, (controller.index, controller.incarnation), values)
 
     # --- for pairs ---------------------------------------------------------------------------------------------
 
@@ -139,6 +147,7 @@ class StormRun:
         """A process that knows nothing."""
         worker = SimulatedWorker(name, self.clock, lambda site, message: self._says(site, worker, message), self.random)
         worker.hung_up = self.pairs.hung_up
+        worker.carried_bytes = self.storm.carried_bytes
         trainer = self.trainers[name] = Trainer(worker)
         self._call(trainer)
         self._watch(trainer)
@@ -340,6 +349,7 @@ class StormRun:
             checks.alone,
             len(checks.rounds),
             checks.repaired,
+            checks.carried,
             len(checks.terms),
             self.clock.now_s,
         )
@@ -378,4 +388,5 @@ def storm_of(seed: int, events: int = 20) -> Storm:
         train_s=float(random.choice([0.02, 0.3])),
         controllers=int(random.choice([1, 2, 3])),
         is_known=bool(random.random() < 0.7),
+        carried_bytes=int(random.choice([0, 64 * 1024])),
     )

@@ -43,6 +43,7 @@ from tradewind.engine.effects import (
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import KEPT_BYTES
 from tradewind.engine.payload import RoundPayload
+from tradewind.engine.pending import small_array
 from tradewind.errors import InternalError, TradewindError
 from tradewind.sim.chunk_links import Connection, Frame
 from tradewind.sim.clock import Clock, Priority
@@ -62,6 +63,8 @@ class SimulatedWorker:
     def __init__(self, name: str, clock: Clock, say: Callable[[str, m.Message], None], random: np.random.Generator):
         self.name, self.clock, self._say, self._random = name, clock, say, random
         self.client = Client(name)
+        self.carried_bytes = 0
+        """Arrays of at most so many travel in messages."""
         self.engine: Engine | None = None
         self.outgoing: dict[int, list[Connection]] = {}
         self.results: dict[int, Array | TradewindError] = {}
@@ -101,7 +104,8 @@ class SimulatedWorker:
 
     def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         try:
-            number, effects = self.client.submit(operation, part)
+            array = small_array(operation, own, self.name, self.carried_bytes)
+            number, effects = self.client.submit(operation, part, array)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
             self.results[number], self.ended_s[number] = error, self.clock.now_s
@@ -147,9 +151,11 @@ class SimulatedWorker:
                     self.tell(ev.CloseRound(round_))
                 case Forget(round_):
                     self.tell(ev.ForgetBelow(round_))
-                case Succeeded(operation, outcome):
+                case Succeeded(operation, outcome, array):
                     self.outcomes[operation] = outcome
                     own, result = self._arrays.pop(operation)
+                    if array is not None:
+                        result.view(np.uint8)[:] = np.frombuffer(array, np.uint8)
                     self._end(operation, own.copy() if outcome.alone else result)
                 case Failed(operation, error):
                     del self._arrays[operation]

@@ -1,7 +1,7 @@
 """Control messages: what workers and the controller tell each other, as typed structures in MessagePack.
 
-Small and few: nothing here is sent per chunk. A message that does not decode exactly, with unknown fields or values
-out of range, is refused with `BadFrame`.
+Few, and none is sent per chunk; arrays travel along where they are small (`Ready`, `Carried`). A message that does not
+decode exactly, with unknown fields or values out of range, is refused with `BadFrame`.
 """
 
 from __future__ import annotations
@@ -65,36 +65,32 @@ from tradewind.wire.network_messages import (
 from tradewind.wire.network_messages import (
     NetworkWanted as NetworkWanted,
 )
-
-POLICY_LANE = 8
-"""Lanes below are for operations of everybody, this one for those that the policy groups, and the next ones for the
-further parts of these."""
-MAX_LANES = 64
-MAX_PARTS = MAX_LANES - POLICY_LANE
-
+from tradewind.wire.operation_messages import (
+    CARRIED_VERSION as CARRIED_VERSION,
+)
+from tradewind.wire.operation_messages import (
+    MAX_CARRIED_BYTES as MAX_CARRIED_BYTES,
+)
+from tradewind.wire.operation_messages import (
+    MAX_LANES as MAX_LANES,
+)
+from tradewind.wire.operation_messages import (
+    MAX_PARTS as MAX_PARTS,
+)
+from tradewind.wire.operation_messages import (
+    POLICY_LANE as POLICY_LANE,
+)
+from tradewind.wire.operation_messages import (
+    Carried as Carried,
+)
+from tradewind.wire.operation_messages import (
+    Operation as Operation,
+)
+from tradewind.wire.operation_messages import (
+    Ready as Ready,
+)
 
 # --- worker to controller ---------------------------------------------------------------------------------
-
-
-class Operation(MessageBase, frozen=True):
-    """What a worker wants done with an array; all members of a round must want the same."""
-
-    items: Count
-    item_bytes: Annotated[int, msgspec.Meta(ge=1, le=16)]
-    dtype: Name
-    op: Name
-    root: Text = ""
-    """For a broadcast: whose array; empty for an all-reduce."""
-    parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
-    """How many operations make up the step that this is part of: they all run with the members of the first."""
-
-
-class Ready(MessageBase, frozen=True):
-    """A worker has an array to synchronise in this lane: its step number `iteration` there."""
-
-    lane: Count
-    iteration: Count
-    operation: Operation
 
 
 class Address(MessageBase, frozen=True):
@@ -340,6 +336,7 @@ Message = (
     | Lost
     | PlanChanged
     | Start
+    | Carried
     | Halt
     | Abandon
     | Commit

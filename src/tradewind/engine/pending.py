@@ -1,0 +1,45 @@
+"""What a worker has under way: operations that it asked for, and rounds that it has a part in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tradewind.arithmetic import Array
+from tradewind.engine.effects import Outcome
+from tradewind.wire import messages as m
+
+
+@dataclass(slots=True)
+class Asked:
+    """An operation that has not ended."""
+
+    operation: m.Operation
+    lane: int
+    iteration: int
+    array: bytes | None
+    """To travel with the question, where it is small."""
+    outcome: Outcome | None = None
+
+
+@dataclass(slots=True)
+class Holding:
+    """A round that has not ended."""
+
+    version: int
+    members: tuple[str, ...]
+    operation: int | None
+    """The own one; None: as a helper."""
+    finished: bool = False
+    digest: int | None = None
+    result: bytes | None = None
+    """Of a carried round, until it is committed."""
+
+
+def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int) -> bytes | None:
+    """What goes along with the question for an operation; None where that would be too much.
+
+    The array as it is now, and of a broadcast the source's alone.
+    """
+    if own.nbytes > most_bytes:
+        return None
+    return b"" if operation.op == "broadcast" and operation.root != site else own.tobytes()
