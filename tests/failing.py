@@ -49,7 +49,7 @@ PROGRAM = """
         outcome = handle.outcome
         say(
             step=step, round=outcome.round, alone=outcome.alone, members=outcome.contributors,
-            repaired=outcome.repaired,
+            repaired=outcome.repaired, carried=outcome.carried,
             low=float(result.min()), high=float(result.max()), intact=bool((array == value).all()),
             hash=hash(result.tobytes()), seconds=outcome.seconds,
         )
@@ -125,7 +125,7 @@ def processes() -> Iterator[Callable[..., Process]]:
     def start(
         rank: int, address: str | list[str], world: int, items: int = 1000, steps: int = 10, **more: Any
     ) -> Process:
-        options = {"patience_s": 6.0, "policy": "partial", **more.pop("options", {})}
+        options = {"patience_s": 6.0, "policy": "partial", "carried_bytes": 0, **more.pop("options", {})}
         given = {"rank": rank, "address": address, "world": world, "items": items, "steps": steps, "options": options}
         program = more.pop("program", textwrap.dedent(PROGRAM))
         environment = {**os.environ, **more.pop("environment", {})}

@@ -34,9 +34,12 @@ def run_ranks(
     longest_s: float = LONGEST_S,
     **options: Any,
 ) -> list[Any]:
-    """Run `body` on every rank; what it returns, or the exception that it or `connect` raised, by rank."""
+    """Run `body` on every rank; what it returns, or the exception that it or `connect` raised, by rank.
+
+    Arrays go by plans, however small: most tests are about what happens between members.
+    """
     where = address or f"127.0.0.1:{free_port()}"
-    chosen = {"secret": SECRET, "patience_s": PATIENCE_S, **options}
+    chosen = {"secret": SECRET, "patience_s": PATIENCE_S, "carried_bytes": 0, **options}
 
     def run(rank: int) -> Any:
         try:

@@ -34,6 +34,7 @@ def test_the_sweep_meets_cuts_and_slow_readers_and_reordering() -> None:
     assert any(s.cut for s in setups) and any(s.slow_readers for s in setups)
     assert any(s.connections > 1 and s.jitter_s for s in setups)
     assert any(s.source for s in setups) and any(s.in_place and not s.source for s in setups)
+    assert {s.carried_bytes for s in setups} == {0, 1000, 64 * 1024}
 
 
 def test_a_cut_in_the_middle_of_a_round_is_named_to_everybody() -> None:

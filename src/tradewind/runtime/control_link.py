@@ -20,7 +20,7 @@ from typing import Protocol
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import BadFrame, InternalError, NotAdmitted, PeerLost, RemoteFault, TradewindError
 from tradewind.runtime.addresses import HostPort
-from tradewind.runtime.sockets import call, hang_up
+from tradewind.runtime.sockets import call, shut_down
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials
@@ -64,7 +64,8 @@ class ControlLink:
     def __init__(self, address: HostPort, credentials: Credentials, deadline_s: float) -> None:
         self._credentials = credentials
         self._sock, peer = call(address, credentials, "control", deadline_s)
-        self._lock = threading.Lock()
+        self._lock, self._ending = threading.Lock(), threading.Lock()
+        self._ended = False
         self.controller = f"{peer.site!r} at {address}"
         self.heard_s = time.monotonic()
 
@@ -101,9 +102,18 @@ class ControlLink:
             return InternalError(f"{type(error).__name__}: {error}")
         return "it closed the connection"
 
+    def end(self) -> None:
+        """Wake whoever reads, who is the one to `close`."""
+        with self._ending:
+            if not self._ended:
+                shut_down(self._sock)
+
     def close(self) -> None:
-        """Hang up."""
-        hang_up(self._sock)
+        """Let go of the socket, which nobody reads any more. Its number may be somebody else's then."""
+        self.end()  # whoever is in the middle of saying something
+        with self._lock, self._ending:
+            self._ended = True
+            self._sock.close()
 
 
 class Control:
@@ -135,7 +145,7 @@ class Control:
     def close(self) -> None:
         """End."""
         self._closed.set()
-        self._link.close()
+        self._link.end()
 
     def joined(self) -> None:
         """A roster came: this controller acts."""
@@ -144,7 +154,7 @@ class Control:
     def look_on(self) -> None:
         """Try the next controller."""
         self._which += 1
-        self._link.close()
+        self._link.end()
 
     def watch(self, now_s: float) -> None:
         """Say that we live, and see whether the controller does; to be called now and then."""
@@ -153,7 +163,7 @@ class Control:
         if now_s - self._link.heard_s > silence_s:
             if self._is_the_end:
                 self._host.fail(PeerLost(f"the controller {self._link.controller} was silent for {silence_s:g} s."))
-            self._link.close()
+            self._link.end()
         if not self._acts and len(self._controllers) > 1 and now_s - self._called_s > silence_s:
             self.look_on()
         if self._orphaned_s is not None and now_s - self._orphaned_s > self._deadlines.patience_s:

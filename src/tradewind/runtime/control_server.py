@@ -1,4 +1,9 @@
-"""The controller on real sockets: two threads a worker, one for the time, one lock around the state machine."""
+"""The controller on real sockets: a thread a worker, one for the time, one lock around the state machine.
+
+What the controller says leaves in the thread whose message led to it (`voice`), and the thread that watches the time is
+woken only when it would wake up too late by itself: on idle cores every other thread that has to be woken up adds to
+the time of a small round.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,8 @@ from tradewind.runtime.addresses import listen_on
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
-from tradewind.runtime.sockets import hang_up
+from tradewind.runtime.sockets import set_timeout
+from tradewind.runtime.voice import Voice
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
@@ -32,34 +38,6 @@ PLANNING_S = 30.0
 """So long we wait for a plan that is being made when the process ends."""
 
 
-class Voice:
-    """What is said to one worker, in order, by a thread of its own: one that does not listen holds up nobody."""
-
-    def __init__(self, sock: socket.socket, run: int) -> None:
-        self._sock, self._run = sock, run
-        self._said: queue.SimpleQueue[m.Message | None] = queue.SimpleQueue()
-        threading.Thread(target=self._speak, name="tradewind-control-tx", daemon=True).start()
-
-    def say(self, message: m.Message) -> None:
-        """Send a message, some time."""
-        self._said.put(message)
-
-    def end(self) -> None:
-        """Nothing more will be said."""
-        self._said.put(None)
-
-    def cut_off(self) -> None:
-        """Hang up, whatever is still to be said."""
-        self._said.put(None)
-        hang_up(self._sock)
-
-    def _speak(self) -> None:
-        with contextlib.suppress(OSError):  # the reader finds out, too
-            while (message := self._said.get()) is not None:
-                self._sock.sendall(encode_message(message, self._run))
-            self._sock.shutdown(socket.SHUT_WR)
-
-
 class ControlServer:
     """A controller that listens."""
 
@@ -69,6 +47,8 @@ class ControlServer:
         self._changed = threading.Condition()
         self._voices: dict[str, Voice] = {}
         self._closed = False
+        self._wakes_at_s = 0.0
+        """When the thread that watches the time does by itself."""
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
         sock = listen_on(host, port)
         self.host = host
@@ -119,32 +99,38 @@ class ControlServer:
         self._planner.join(PLANNING_S)
 
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
-        worker = peer.site
+        worker, voice = peer.site, Voice(sock)
         with self._changed:
             actions = self._controller.connected(worker, time.monotonic())
-            if any(isinstance(action, Disconnect) and action.worker == worker for action in actions):
-                self._refuse(sock, actions)
-                return
-            before = self._voices.pop(worker, None)
-            if before is not None:  # a worker that came back before we noticed that it was gone
-                before.cut_off()
-            voice = self._voices[worker] = Voice(sock, self._credentials.number)
-            self._do(actions)
-            self._changed.notify_all()
-        reason = self._read(sock, worker)
-        with self._changed:
-            if self._voices.get(worker) is voice:
-                del self._voices[worker]
-                self._do(self._controller.disconnected(worker, reason, time.monotonic()))
-            self._changed.notify_all()
-        voice.cut_off()
+            refused = any(isinstance(action, Disconnect) and action.worker == worker for action in actions)
+            if not refused:
+                before = self._voices.pop(worker, None)
+                if before is not None:  # a worker that came back before we noticed that it was gone
+                    before.cut_off()
+                self._voices[worker] = voice
+                self._do(actions)
+                self._changed.notify_all()
+        if refused:
+            self._refuse(sock, voice, actions)
+        else:
+            reason = self._read(sock, worker)
+            with self._changed:
+                if self._voices.get(worker) is voice:
+                    del self._voices[worker]
+                    self._do(self._controller.disconnected(worker, reason, time.monotonic()))
+                self._changed.notify_all()
+        voice.close()
 
-    def _refuse(self, sock: socket.socket, actions: list[Action]) -> None:
-        stranger = Voice(sock, self._credentials.number)
+    def _refuse(self, sock: socket.socket, voice: Voice, actions: list[Action]) -> None:
+        """Say why, and wait until it is heard: whoever closes with something unread takes back what was said."""
         for action in actions:
             if isinstance(action, Send):
-                stranger.say(action.message)
-        stranger.end()
+                voice.say(encode_message(action.message, self._credentials.number))
+        voice.end()
+        with contextlib.suppress(OSError):
+            set_timeout(sock, LINGER_S)
+            while sock.recv(READ_BYTES):
+                pass
 
     def _read(self, sock: socket.socket, worker: str) -> str:
         """Handle a worker's messages until it is gone; returns how it went."""
@@ -159,7 +145,8 @@ class ControlServer:
                         if self._report is not None:
                             self._report.heard(worker, message, time.monotonic())
                         self._do(self._controller.received(worker, message, time.monotonic()))
-                        self._changed.notify_all()
+                        if self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
+                            self._changed.notify_all()
         except BadFrame as error:
             return str(error)
         except OSError as error:
@@ -173,12 +160,16 @@ class ControlServer:
 
     def _do(self, actions: list[Action]) -> None:
         """Carry actions out. Nothing here waits for anybody."""
+        said: m.Message | None = None
+        frame = b""
         for action in actions:
             match action:
                 case PlanWanted():
                     self._wanted.put(action)
                 case Send(worker, message) if worker in self._voices:
-                    self._voices[worker].say(message)
+                    if message is not said:  # the same to everybody is encoded once
+                        said, frame = message, encode_message(message, self._credentials.number)
+                    self._voices[worker].say(frame)
                     if self._report is not None:
                         self._report.said(message, time.monotonic())
                 case Disconnect(worker) if worker in self._voices:
@@ -200,4 +191,5 @@ class ControlServer:
                     self._do(self._controller.tick(now_s))
                     self._changed.notify_all()
                     continue
-                self._changed.wait(min(1.0, self._controller.wake_at_s - now_s))
+                self._wakes_at_s = min(now_s + 1.0, self._controller.wake_at_s)
+                self._changed.wait(self._wakes_at_s - now_s)

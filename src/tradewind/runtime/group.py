@@ -34,6 +34,7 @@ from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
+from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES, check_carried_bytes
 from tradewind.runtime.worker import Worker
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation
@@ -267,6 +268,7 @@ def connect(
     tolerant: bool | None = None,
     straggler_s: float | None = None,
     awareness: Awareness | None = None,
+    carried_bytes: int = DEFAULT_CARRIED_BYTES,
     shape: ShapedNetwork | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> Group:
@@ -280,13 +282,15 @@ def connect(
     unless `bind` or `interface` says otherwise. A `tolerant` run goes on without those who are lost, who may come back;
     by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is lost;
     every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
-    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Where the
+    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Arrays of up to
+    `carried_bytes` travel in messages, if all members do so (0: never; nor on a network that is imitated). Where the
     controller runs, `listening` is called with its address before anybody else is needed. `shape` makes data
     connections behave like a network's (see `lab`); a process by itself takes it from the file that TRADEWIND_SHAPE
     names, and its name, if none is given, too.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
+    check_carried_bytes(carried_bytes)
     shape = shape or shape_from_environment()
     name = _name(rank, world, name, network, shape)
     places = [controller] if isinstance(controller, str) else list(controller)
@@ -319,6 +323,7 @@ def connect(
     how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
     counts = _connections(name, network, connections)
     worker = Worker(credentials, deadlines, counts, network is not None, shape, how if aware.measure else None)
+    worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
     try:
         worker.start(addresses, listen_on(bound, 0), advertised, rank)
         if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):

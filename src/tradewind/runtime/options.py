@@ -25,6 +25,7 @@ from tradewind.network import Network
 from tradewind.planning import planner as look_up_planner
 from tradewind.policy import policy_options as look_up_policy_options
 from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES, check_carried_bytes
 from tradewind.units import parse_duration
 
 PREFIX = "TRADEWIND_"
@@ -95,6 +96,8 @@ class Options:
     """How many roots planner fapt uses; by default every member."""
     chunk_size: int | None = None
     """Bytes of the chunks that arrays are cut into; by default as the planner says."""
+    carried_size: int = DEFAULT_CARRIED_BYTES
+    """Bytes; smaller arrays travel in the messages to the controller and back, which saves hops; 0: none do."""
     log: str = "warning"
     """How much a run says: debug, info (the network, the plan and why, in the end what limited it), warning, error."""
 
@@ -120,6 +123,7 @@ class Options:
             raise BadOption(
                 f"planner={self.planner!r} and plan={str(self.plan)!r} both say how bytes travel. Give one."
             )
+        check_carried_bytes(self.carried_size)
         if self.controller is not None:
             HostPort.parse(self.controller)
         if self.log not in LOG_LEVELS:

@@ -46,6 +46,7 @@ class RunReport:
         self._rates_bps: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._is_full: set[tuple[str, str]] = set()
         self._rounds, self._nbytes, self._busy_s = 0, 0, 0.0
+        self._carried, self._carried_bytes, self._last_carried = 0, 0, -1
         self._ended = False
 
     # --- listening -------------------------------------------------------------------------------------------------
@@ -69,7 +70,14 @@ class RunReport:
                 # Comparing it with the limit takes a while, and nobody should wait for that.
                 threading.Thread(target=self._explain, args=(version, plan), daemon=True).start()
             case m.Start() if message.round not in self._started:
-                self._start(message, now_s)
+                self._started[message.round] = now_s
+                self._nbytes += message.operation.nbytes
+                self._all_came(message.lane, message.members)
+            case m.Carried() if message.round > self._last_carried:  # to one member after the other
+                self._last_carried = message.round
+                self._carried += 1
+                self._carried_bytes += len(message.array)
+                self._all_came(message.lane, message.members)
             case m.Commit(round_) if round_ in self._started:
                 self._rounds += 1
                 self._busy_s += now_s - self._started.pop(round_)
@@ -82,11 +90,9 @@ class RunReport:
         if full or link not in self._is_full:
             self._rates_bps[link].append(bandwidth_bps)
 
-    def _start(self, start: m.Start, now_s: float) -> None:
-        self._started[start.round] = now_s
-        self._nbytes += start.operation.items * start.operation.item_bytes
-        ready = self._ready_s[start.lane]
-        came = sorted((ready.pop(name), name) for name in start.members if name in ready)
+    def _all_came(self, lane: int, members: tuple[str, ...]) -> None:
+        ready = self._ready_s[lane]
+        came = sorted((ready.pop(name), name) for name in members if name in ready)
         if len(came) > 1:
             self._waited_s[came[-1][1]] += came[-1][0] - came[-2][0]
 
@@ -98,17 +104,23 @@ class RunReport:
 
     def end(self) -> None:
         """The run is over: say what limited it, once."""
-        if not self._ended and self._rounds:
+        if not self._ended and (self._rounds or self._carried):
             self._ended = True
             for line in self.summary():
                 log.info("%s", line)
 
     def summary(self) -> Iterator[str]:
         """What was achieved, by link, and whom everybody waited for."""
-        yield (
-            f"{self._rounds} rounds of {format_size(max(1, self._nbytes))} in all; "
-            f"{format_duration(self._busy_s / self._rounds)} a round on average"
-        )
+        if self._rounds:
+            yield (
+                f"{self._rounds} rounds of {format_size(max(1, self._nbytes))} in all; "
+                f"{format_duration(self._busy_s / self._rounds)} a round on average"
+            )
+        if self._carried:
+            yield (
+                f"{self._carried} rounds of small arrays, {format_size(max(1, self._carried_bytes))} in all, "
+                "went through the controller in messages"
+            )
         rates = {link: statistics.median(seen) for link, seen in sorted(self._rates_bps.items())}
         for link in sorted(rates, key=lambda link: rates[link])[:SHOWN_LINKS]:
             yield f"  {self._describe_link(link, rates[link])}"

@@ -165,8 +165,13 @@ def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> P
     return peer
 
 
-def hang_up(sock: socket.socket) -> None:
-    """Close, and wake whoever is blocked on it."""
+def shut_down(sock: socket.socket) -> None:
+    """Wake whoever is blocked on it; the last one to use it closes it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Close a socket that nobody else uses: its number may be another's at once."""
+    shut_down(sock)
     sock.close()

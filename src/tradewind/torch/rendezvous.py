@@ -63,6 +63,7 @@ def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
         "patience_s": options.deadline,
         "straggler_s": place.timeout_s,
         "awareness": options.aware,
+        "carried_bytes": options.carried_size,
     }
     if options.controller is not None and place.is_world and depth == 0:
         return connect(options.controller, place.rank, place.size, embed=False, **(given | {"run": "tradewind"}))
