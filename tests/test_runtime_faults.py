@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import socket
 import subprocess
@@ -245,6 +244,21 @@ def test_a_controller_of_its_own_serves_a_run_and_says_when_it_is_over() -> None
 
     server = ControlServer("127.0.0.1", 0, Credentials("tradewind", "boss", SECRET.encode()), ControlOptions(2))
     assert run_ranks(2, reduce_once, address=f"127.0.0.1:{server.port}", embed=False) == [2.0, 2.0]
-    # Who hears first of a worker that leaves, the controller or its peer, is a matter of chance.
-    assert re.search("'rank[01]'.*(has left the run|closed the connection)", server.wait())
+    assert "has left the run" in server.wait()
     server.close("done")
+
+
+def test_a_worker_that_leaves_has_left_whoever_sees_its_connections_end_first() -> None:
+    def body(group: Group) -> str:
+        reduce_once(group)  # over connections between all of them
+        if group.rank == 1:
+            group.close()
+            return "left"
+        with pytest.raises(PeerLost) as caught:
+            reduce_once(group)
+        return str(caught.value)
+
+    for _ in range(20):
+        said = run_ranks(4, body, [{}] * 4)
+        assert said[1] == "left"
+        assert {said[rank] for rank in (0, 2, 3)} == {"the run is over: 'rank1' has left the run."}

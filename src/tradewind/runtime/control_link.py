@@ -31,6 +31,8 @@ log = logging.getLogger("tradewind.runtime")
 READ_BYTES = 64 * 1024
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 2.0
+LONGEST_GOODBYE_S = 2.0
+"""So long a worker that leaves waits for a controller that may not be there."""
 
 
 class ControlHost(Protocol):
@@ -125,6 +127,7 @@ class Control:
         self._host, self._controllers = host, tuple(controllers)
         self._credentials, self._deadlines = credentials, deadlines
         self._closed = threading.Event()
+        self._listener = threading.Thread(target=self._listen, name="tradewind-control", daemon=True)
         self._which = 0
         self._link = self._first_link()
         self._called_s = time.monotonic()
@@ -136,11 +139,22 @@ class Control:
     def start(self) -> None:
         """Join, and listen."""
         self._link.begin(self._host.join_message)
-        threading.Thread(target=self._listen, name="tradewind-control", daemon=True).start()
+        self._listener.start()
 
     def say(self, message: m.Message) -> None:
         """Send a message, if anybody is there."""
         self._link.say(message)
+
+    def leave(self) -> None:
+        """Say goodbye, and wait until it is heard: the controller answers by closing the connection.
+
+        Only then may data connections be closed. Else a peer that finds one broken may be the first to say so, and
+        everybody is told of a broken connection where somebody has left.
+        """
+        self._closed.set()
+        self.say(m.Leave())
+        if threading.current_thread() is not self._listener:
+            self._listener.join(min(LONGEST_GOODBYE_S, self._deadlines.handshake_s))
 
     def close(self) -> None:
         """End."""
@@ -178,6 +192,8 @@ class Control:
         while not self._closed.is_set():
             how = self._link.read(self._host.told)
             self._link.close()
+            if self._closed.is_set():
+                return
             if isinstance(how, TradewindError):
                 self._host.fail(how)
             elif self._is_the_end:

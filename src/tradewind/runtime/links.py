@@ -21,7 +21,7 @@ from tradewind.engine.actions import Action, How, Receive, Transmit
 from tradewind.engine.payload import RoundPayload
 from tradewind.errors import BadFrame
 from tradewind.runtime.shaping import ShapedSender
-from tradewind.runtime.sockets import hang_up, receive_header, receive_into, send_all
+from tradewind.runtime.sockets import SharedSocket, receive_header, receive_into, send_all
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
 
 SCRATCH_BYTES = 256 * 1024
@@ -72,6 +72,7 @@ class Link:
         """`moved` changes whenever something got through, either way."""
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
         self._broke, self._ended = broke, ended
+        self._shared = SharedSocket(sock, users=2)
         self._receiving: Receive | None = None
         """What the receiver is in the middle of."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -83,7 +84,7 @@ class Link:
 
     def close(self) -> None:
         """Both threads end."""
-        hang_up(self._sock)
+        self._shared.wake()
         if self._shaped is not None:
             self._shaped.close()
 
@@ -101,6 +102,7 @@ class Link:
             self.close()
             if self._receiving is not None:
                 self._host.tell(ev.ReceiveFailed(self._receiving))
+            self._shared.leave()
             self._ended()
 
     def _receive_frames(self) -> None:
@@ -158,6 +160,7 @@ class Link:
             self.close()
             if action is not None:  # it may not have arrived, but nobody here works with it any more
                 host.tell(ev.Transmitted(action))
+            self._shared.leave()
             self._ended()
 
     def _send_frame(self, head: bytes, body: memoryview) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import socket
 import struct
+import threading
 import time
 
 from tradewind.errors import BadFrame, NotAdmitted, PeerLost
@@ -169,6 +170,26 @@ def shut_down(sock: socket.socket) -> None:
     """Wake whoever is blocked on it; the last one to use it closes it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+class SharedSocket:
+    """A socket of several threads. Whoever is the last to leave closes it: its number may be another's at once."""
+
+    def __init__(self, sock: socket.socket, users: int) -> None:
+        self._sock, self._users, self._lock = sock, users, threading.Lock()
+
+    def wake(self) -> None:
+        """Have every thread that is blocked on it find that it has ended."""
+        with self._lock:
+            if self._users:
+                shut_down(self._sock)
+
+    def leave(self) -> None:
+        """A thread is done with it."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._sock.close()
 
 
 def hang_up(sock: socket.socket) -> None:

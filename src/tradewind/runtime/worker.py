@@ -135,7 +135,7 @@ class Worker:
         if self._closed.is_set():
             return
         if error is None and self._client.lost is None:
-            self._say(m.Leave())
+            self._controlled().leave()
         self.fail(error or PeerLost(f"{self.site!r} has left the run."))
 
     def fail(self, error: TradewindError) -> None:
