@@ -138,7 +138,7 @@ def test_a_host_name_that_nobody_has_is_named() -> None:
 
 def test_a_peer_that_cannot_be_reached_is_named_on_every_rank() -> None:
     each = [{}, {"advertise": "no.such.host.invalid"}, {}]
-    for answer in run_ranks(3, reduce_once, each, patience_s=2.0):
+    for answer in run_ranks(3, reduce_once, each, patience_s=2.0, local_sockets=False):
         assert isinstance(answer, PeerLost) and "'rank1'" in str(answer) and "no.such.host" in str(answer)
 
 
@@ -187,8 +187,9 @@ def test_a_worker_that_leaves_fails_the_others_rounds_by_name_and_inputs_survive
 WORKER = """
     import sys, numpy as np, tradewind
     from tradewind.errors import PeerLost
-    rank, port, patience_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    group = tradewind.connect(f"127.0.0.1:{port}", rank, 3, secret="correct horse battery", patience_s=patience_s)
+    rank, port, patience_s, near = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "near"
+    options = {"secret": "correct horse battery", "patience_s": patience_s, "local_sockets": near}
+    group = tradewind.connect(f"127.0.0.1:{port}", rank, 3, **options)
     array = np.full(4_000_000, rank + 1, np.float32)
     rounds = 0
     try:
@@ -203,14 +204,14 @@ WORKER = """
 
 
 @contextlib.contextmanager
-def three_processes(patience_s: float) -> Iterator[list[subprocess.Popen[str]]]:
+def three_processes(patience_s: float, near: bool = True) -> Iterator[list[subprocess.Popen[str]]]:
     """Three workers that all-reduce until one of them is lost, once they are going."""
     program, port = textwrap.dedent(WORKER), free_port()
     command = [sys.executable, "-W", "error", "-c", program]
     with contextlib.ExitStack() as stack:
         processes = []
         for rank in range(3):
-            arguments = [*command, str(rank), str(port), str(patience_s)]
+            arguments = [*command, str(rank), str(port), str(patience_s), "near" if near else "far"]
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
@@ -219,9 +220,10 @@ def three_processes(patience_s: float) -> Iterator[list[subprocess.Popen[str]]]:
         yield processes
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_process_is_named_to_every_survivor(victim: int) -> None:
-    with three_processes(patience_s=6) as processes:
+@pytest.mark.parametrize(("victim", "near"), [(0, True), (2, True), (2, False)])
+def test_a_killed_process_is_named_to_every_survivor(victim: int, near: bool) -> None:
+    """Whether its connections are Unix sockets or TCP."""
+    with three_processes(patience_s=6, near=near) as processes:
         processes[victim].send_signal(signal.SIGKILL)
         for rank, process in enumerate(processes):
             said, _ = process.communicate(timeout=60)

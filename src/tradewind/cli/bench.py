@@ -41,7 +41,8 @@ def run(
 ) -> None:
     """Measure all-reduce as it runs: on loopback against Gloo, or on a network that our own transport imitates.
 
-    wire: real processes on loopback take turns between Tradewind and Gloo (where torch is installed) in one run; only
+    wire: real processes on loopback take turns between Tradewind (through Unix sockets, as it does on one machine, and
+    over TCP) and Gloo (where torch is installed) in one run; only
     the ratio means anything on a machine that does other things too. Processor time is that of all processes.
 
     wan: on NETWORK, beside the predicted time and the limit. With inproc, all ranks in this process on connections
@@ -65,7 +66,7 @@ def run(
         if network is not None:
             raise BadOption(f"bench wire runs on loopback and takes no network, but got {network!r}. Use bench wan.")
         with progress(f"{processes} processes on loopback"):
-            times = [measure_loopback(int(n), nbytes, rounds, planner) for n in counts for nbytes in sizes]
+            times = [t for n in counts for nbytes in sizes for t in measure_loopback(int(n), nbytes, rounds, planner)]
             _show_wire(times, json)
     elif what == "wan":
         from tradewind.lab.inproc import measure_wan, miniature
@@ -92,38 +93,37 @@ def _show_wire(measured: list[LoopbackTimes], json: bool) -> None:
     from tradewind.units import format_duration, format_size
 
     if json:
-        print_json({"rows": [row for t in measured for row in _wire_rows(t)]})
+        print_json({"rows": [_wire_row(t) for t in measured]})
         return
-    made = table(
-        "processes", ">bytes", ">tradewind", ">gloo", ">ratio", ">CPU s per GB", ">gloo", ">ratio", ">extra memory"
-    )
+    made = table("processes", ">bytes", "system", ">median", ">of gloo", ">CPU s per GB", ">of gloo", ">extra memory")
     for t in measured:
-        ours, *gloo = _wire_rows(t)
-        cells = [format_duration(ours["seconds"]), "no torch", "", f"{ours['cpu_seconds_per_gb']:.3g}", "", ""]
-        if gloo:
-            cells[1:3] = format_duration(gloo[0]["seconds"]), f"{t.ratio:.2f}"
-            cells[4:6] = f"{gloo[0]['cpu_seconds_per_gb']:.3g}", f"{t.tradewind_cpu_s / t.gloo_cpu_s:.2f}"
-        made.add_row(str(t.processes), format_size(t.nbytes), *cells, format_size(max(1, t.peak_extra_bytes)))
+        row = _wire_row(t)
+        made.add_row(
+            str(t.processes),
+            format_size(t.nbytes),
+            t.system,
+            format_duration(row["seconds"]),
+            "" if t.of_gloo is None else f"{t.of_gloo:.2f}",
+            f"{row['cpu_seconds_per_gb']:.3g}",
+            "" if t.cpu_of_gloo is None else f"{t.cpu_of_gloo:.2f}",
+            "" if t.peak_extra_bytes is None else format_size(max(1, t.peak_extra_bytes)),
+        )
     show(console(), made)
 
 
-def _wire_rows(t: LoopbackTimes) -> list[dict[str, Any]]:
-    """Tradewind's times, and Gloo's if there are any; processor time is that of all processes, per GB of the array."""
-    systems = [("tradewind", t.tradewind_s, t.tradewind_cpu_s), ("gloo", t.gloo_s, t.gloo_cpu_s)]
-    return [
-        {
-            "system": system,
-            "processes": t.processes,
-            "bytes": t.nbytes,
-            "seconds": statistics.median(seconds),
-            "of_gloo": t.ratio if system == "tradewind" else None,
-            "cpu_seconds_per_gb": cpu_s / t.nbytes * 1e9,
-            "extra_bytes": t.peak_extra_bytes if system == "tradewind" else None,
-            "all_seconds": seconds,
-        }
-        for system, seconds, cpu_s in systems
-        if seconds
-    ]
+def _wire_row(t: LoopbackTimes) -> dict[str, Any]:
+    """Processor time is that of all processes, per GB of the array."""
+    return {
+        "system": t.system,
+        "processes": t.processes,
+        "bytes": t.nbytes,
+        "seconds": statistics.median(t.seconds),
+        "of_gloo": t.of_gloo,
+        "cpu_seconds_per_gb": t.cpu_s / t.nbytes * 1e9,
+        "cpu_of_gloo": t.cpu_of_gloo,
+        "extra_bytes": t.peak_extra_bytes,
+        "all_seconds": t.seconds,
+    }
 
 
 def _show_wan(network: str, measured: list[tuple[int, WanTimes]], json: bool) -> None:

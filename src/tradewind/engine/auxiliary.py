@@ -36,6 +36,8 @@ class AuxiliaryPaths:
     """One site's."""
 
     def __init__(self) -> None:
+        self.used = False
+        """Whether there are any: looked at for every frame."""
         self.queue_length = 1
         self._to: dict[int, tuple[AuxiliaryPath, ...]] = {}
         self._over: dict[int, tuple[AuxiliaryPath, ...]] = {}
@@ -43,15 +45,13 @@ class AuxiliaryPaths:
         self._waiting: dict[int, dict[Flow, None]] = {}
         """Flows to each site that have a chunk in a queue."""
 
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
     def change(self, paths: Iterable[tuple[Path, int]], queue_length: int) -> None:
         """Use these from now on, the fastest first; what is under way on others is not forgotten."""
         self.queue_length = queue_length
         under_way = {sites: path.under_way for sites, path in self._known.items()}
         made = [AuxiliaryPath(sites, bound, under_way.get(sites, set())) for sites, bound in paths]
         self._known = {path.sites: path for path in made}
+        self.used = bool(made)
         self._to = _grouped(made, -1)
         self._over = _grouped(made, 1)
 

@@ -33,7 +33,7 @@ from tradewind.engine.effects import (
     Succeeded,
 )
 from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
-from tradewind.engine.layout import lay_out
+from tradewind.engine.layout import Layout, lay_out
 from tradewind.engine.pending import Asked, Holding
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.planning.plan import Plan, plan_from_json
@@ -65,6 +65,8 @@ class Client:
         self._operations: dict[int, Asked] = {}
         self._rounds: dict[int, Holding] = {}
         self._plans: dict[int, Plan] = {}
+        self._layouts: dict[tuple[int, int, int], Layout] = {}
+        """By version, items and bytes of an item: training asks for the same again and again."""
         self.tolerant = False
         """Whether the run goes on when somebody is lost."""
         self._roster: m.Roster | None = None
@@ -138,6 +140,7 @@ class Client:
             case m.StandingDown(reason):
                 return [Distrust(reason)]
             case m.Lost(site, _):
+                self._layouts.clear()
                 return [Departed(self.numbers.pop(site))] if site in self.numbers else []
             case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
                 return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
@@ -162,6 +165,7 @@ class Client:
             case m.PlanChanged(version, plan, forget):
                 for old in forget:
                     self._plans.pop(old, None)
+                self._layouts.clear()
                 self._plans[version] = plan_from_json(plan, f"plan version {version}")
                 return []
             case m.Start():
@@ -191,6 +195,7 @@ class Client:
         numbers = {address.site: address.number for address in roster.workers}
         effects: list[Effect] = [Departed(n) for n in sorted(set(self.numbers.values()) - set(numbers.values()))]
         self.numbers = numbers
+        self._layouts.clear()
         self.tolerant, self.alone, self._roster = roster.tolerant, False, roster
         effects.append(Joined(roster))
         if roster.tolerant:
@@ -307,9 +312,7 @@ class Client:
         is_member = self.site in start.members
         if is_member and not self._wants(start):
             return [Distrust("it starts a round that nobody here asked for")]
-        plan, wanted = self._plans[start.version], start.operation
-        layout = lay_out(plan, self.numbers, self.site, wanted.items, wanted.item_bytes, start.chunk_items)
-        arithmetic = self._arithmetic(start)
+        wanted, layout, arithmetic = start.operation, self._layout(start), self._arithmetic(start)
         operation = self._asked[start.lane] if is_member else None
         repaired = bool(start.chunk_items)
         self._rounds[start.round] = Holding(start.version, start.members, operation)
@@ -332,6 +335,15 @@ class Client:
         if done.final:
             return self._commit(done.round)
         return [SendControl(m.Finished(done.round, m.CARRIED_VERSION, digest))]
+
+    def _layout(self, start: m.Start) -> Layout:
+        key = start.version, start.operation.items, start.operation.item_bytes
+        known = None if start.chunk_items else self._layouts.get(key)
+        if known is None:
+            known = lay_out(self._plans[start.version], self.numbers, self.site, *key[1:], start.chunk_items)
+        if not start.chunk_items:
+            self._layouts[key] = known
+        return known
 
     def _wants(self, start: m.Start | m.Carried) -> bool:
         """Whether we still do: we may have gone on alone while a controller took over."""

@@ -13,12 +13,20 @@ from tradewind.engine.sending import Flow, Outbox
 from tradewind.wire.frames import FrameHeader, FrameKind
 
 
+class _Outboxes(dict[int, Outbox]):
+    """By peer; made when first asked for."""
+
+    def __missing__(self, peer: int) -> Outbox:
+        self[peer] = Outbox(peer)
+        return self[peer]
+
+
 class Outgoing:
     """One site's; what it adds to `actions` is what to send now."""
 
     def __init__(self, run: int, rounds: Mapping[int, RoundState], buffers: Buffers) -> None:
         self._run, self._rounds, self._buffers = run, rounds, buffers
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes = _Outboxes()
         self._auxiliary = AuxiliaryPaths()
 
     def handle(
@@ -30,7 +38,7 @@ class Outgoing:
         if isinstance(event, ev.AuxiliaryChanged):
             self._auxiliary.change(event.paths, event.queue_length)
             return
-        outbox = self._outbox(event.peer)
+        outbox = self._outboxes[event.peer]
         match event:
             case ev.LinkIdle():
                 outbox.idle += 1
@@ -46,13 +54,13 @@ class Outgoing:
 
     def offer(self, flow: Flow, actions: list[Action]) -> None:
         """A flow may have a chunk to send."""
-        outbox = self._outbox(flow.route[1])
+        outbox = self._outboxes[flow.route[1]]
         outbox.offer(flow)
         self._serve(outbox, actions)
-        if self._auxiliary and flow.queued:
+        if self._auxiliary.used and flow.queued:
             self._auxiliary.note(flow)
             for peer in self._auxiliary.first_hops(flow):
-                self._serve(self._outbox(peer), actions)
+                self._serve(self._outboxes[peer], actions)
 
     def came(self, header: FrameHeader, actions: list[Action]) -> None:
         """A chunk or acknowledgement has come to the end of an auxiliary path."""
@@ -62,7 +70,7 @@ class Outgoing:
             return
         peer = self._auxiliary.acknowledged(header)
         if peer is not None:
-            self._serve(self._outbox(peer), actions)
+            self._serve(self._outboxes[peer], actions)
 
     def forget(self, round_: int) -> None:
         """A round is over here, or starts again."""
@@ -70,13 +78,13 @@ class Outgoing:
 
     def forward(self, header: FrameHeader, buffer: int, actions: list[Action]) -> None:
         """A relayed chunk is there."""
-        outbox = self._outbox(header.path[header.hop + 1])
+        outbox = self._outboxes[header.path[header.hop + 1]]
         outbox.forward(header, buffer)
         self._serve(outbox, actions)
 
     def acknowledge(self, peer: int, header: FrameHeader, actions: list[Action]) -> None:
         """An acknowledgement is due."""
-        outbox = self._outbox(peer)
+        outbox = self._outboxes[peer]
         outbox.acks.append(header)
         self._serve(outbox, actions)
 
@@ -91,7 +99,7 @@ class Outgoing:
             else:
                 action = entry
             self._hand_out(action, actions)
-        while self._auxiliary and outbox.idle and (found := self._auxiliary.find(outbox.peer, self._backlog)):
+        while self._auxiliary.used and outbox.idle and (found := self._auxiliary.find(outbox.peer, self._backlog)):
             flow, path = found
             outbox.idle -= 1
             action = self._rounds[flow.round].next_chunk(flow, follows, path.sites)
@@ -104,10 +112,4 @@ class Outgoing:
         actions.append(action)
 
     def _backlog(self, peer: int) -> int:
-        outbox = self._outboxes.get(peer)
-        return 0 if outbox is None else outbox.backlog
-
-    def _outbox(self, peer: int) -> Outbox:
-        if peer not in self._outboxes:
-            self._outboxes[peer] = Outbox(peer)
-        return self._outboxes[peer]
+        return self._outboxes[peer].backlog

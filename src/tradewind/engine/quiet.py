@@ -7,7 +7,6 @@ only read (inputs, and results that are being sent to sites that will discard th
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TypeVar
 
 from tradewind.engine.actions import Combine, How, Receive
@@ -19,22 +18,24 @@ class ResultWork:
     """What the driver is doing to each round's result right now."""
 
     def __init__(self) -> None:
-        self._under_way: Counter[int] = Counter()
+        self._under_way: dict[int, int] = {}
         self._awaited: set[int] = set()
 
     def begun(self, action: Work) -> Work:
         """The action, which the driver is asked for."""
-        if _writes_result(action):
-            self._under_way[_round(action)] += 1
+        number = _round_written(action)
+        if number is not None:
+            self._under_way[number] = self._under_way.get(number, 0) + 1
         return action
 
     def ended(self, action: Receive | Combine) -> int | None:
         """It is done, and what follows from it has begun: the round that is quiet now, if somebody waits for it."""
-        if not _writes_result(action):
+        number = _round_written(action)
+        if number is None:
             return None
-        number = _round(action)
-        self._under_way[number] -= 1
-        if self._under_way[number]:
+        left = self._under_way[number] - 1
+        if left:
+            self._under_way[number] = left
             return None
         del self._under_way[number]
         if number not in self._awaited:
@@ -44,18 +45,14 @@ class ResultWork:
 
     def awaited(self, number: int) -> int | None:
         """The round, if nobody works on it; if somebody does, `ended` will tell."""
-        if self._under_way[number]:
+        if number in self._under_way:
             self._awaited.add(number)
             return None
-        del self._under_way[number]
         return number
 
 
-def _writes_result(action: Receive | Combine) -> bool:
-    if isinstance(action, Combine):
-        return action.into is None
-    return action.how is How.ADD or action.how is How.STORE
-
-
-def _round(action: Receive | Combine) -> int:
-    return action.header.round if isinstance(action, Receive) else action.round
+def _round_written(action: Receive | Combine) -> int | None:
+    """The round whose result it changes; None if it does not."""
+    if isinstance(action, Receive):
+        return action.header.round if action.how is How.ADD or action.how is How.STORE else None
+    return action.round if action.into is None else None

@@ -184,8 +184,7 @@ class RoundState:
 
     def payload_bytes(self, work: ShardWork, index: int) -> int:
         """How long a chunk is."""
-        start, end = work.span(index)
-        return (end - start) * self.layout.item_bytes
+        return min(work.chunk_items, work.items - index * work.chunk_items) * self.layout.item_bytes
 
 
 def _unfit(origin: int, header: FrameHeader, why: str) -> BadFrame:

@@ -1,8 +1,9 @@
 """All-reduce on loopback between real processes, against Gloo, interleaved in one run.
 
-Both run in the same processes, turn by turn, each in place on an array that was filled just before, so that whatever
-else the machine does hits both alike. A round's time is that of its slowest process; processor time is that of all
-processes together. Only ratios mean anything on a shared machine.
+All run in the same processes, turn by turn, each in place on an array that was filled just before, so that whatever
+else the machine does hits all alike: Tradewind as it is, which means Unix sockets between processes of one machine;
+Tradewind over TCP, as between machines; and Gloo, over TCP. A round's time is that of its slowest process; processor
+time is that of all processes together. Only ratios mean anything on a shared machine.
 """
 
 from __future__ import annotations
@@ -30,31 +31,30 @@ from tradewind.wire.handshake import SECRET_VARIABLE
 WARM_UP_ROUNDS = 2
 
 
+OURS, OVER_TCP, GLOO = "tradewind", "tradewind over TCP", "gloo"
+
+
 @dataclass(frozen=True, slots=True)
 class LoopbackTimes:
-    """Seconds of every round, by who carried it out."""
+    """What one system took for its rounds."""
 
+    system: str
     processes: int
     nbytes: int
-    tradewind_s: tuple[float, ...]
-    gloo_s: tuple[float, ...]
-    """Empty where torch is not installed."""
-    tradewind_cpu_s: float
+    seconds: tuple[float, ...]
+    cpu_s: float
     """Processor time of all processes, a round on average."""
-    gloo_cpu_s: float
-    peak_extra_bytes: int
-    """The most that a process grew beyond its array while Tradewind ran first."""
-
-    @property
-    def ratio(self) -> float | None:
-        """Tradewind's median time over Gloo's."""
-        return statistics.median(self.tradewind_s) / statistics.median(self.gloo_s) if self.gloo_s else None
+    of_gloo: float | None
+    """Median time over Gloo's; None where torch is not installed."""
+    cpu_of_gloo: float | None
+    peak_extra_bytes: int | None
+    """The most that a process grew beyond its array; of Tradewind, which ran first."""
 
 
-def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | None = None) -> LoopbackTimes:
-    """Start processes, have them all-reduce in turns with both, and gather the times."""
+def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | None = None) -> list[LoopbackTimes]:
+    """Start processes, have them all-reduce in turns with all systems, and gather the times."""
     ports = []
-    for _ in range(2):
+    for _ in range(3):
         with listen_on(LOOPBACK, 0) as probe:
             ports.append(str(probe.getsockname()[1]))
     environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(16), "OMP_NUM_THREADS": "1"}
@@ -74,9 +74,21 @@ def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | No
     if any(process.returncode for process in started):
         raise RemoteFault("a process of the benchmark failed; what it said is above.")
     answer = json.loads(said[0].splitlines()[-1])
-    ours_cpu_s, gloo_cpu_s = answer["cpu"]
-    seconds = tuple(answer["ours"]), tuple(answer["gloo"])
-    return LoopbackTimes(processes, nbytes, *seconds, ours_cpu_s, gloo_cpu_s, answer["extra"])
+    took = {system: (tuple(seconds), cpu_s) for system, seconds, cpu_s in answer["took"]}
+    gloo_s, gloo_cpu_s = took.get(GLOO, ((), 0.0))
+    return [
+        LoopbackTimes(
+            system,
+            processes,
+            nbytes,
+            seconds,
+            cpu_s,
+            statistics.median(seconds) / statistics.median(gloo_s) if gloo_s else None,
+            cpu_s / gloo_cpu_s if gloo_s else None,
+            answer["extra"] if system == OURS else None,
+        )
+        for system, (seconds, cpu_s) in took.items()
+    ]
 
 
 def _gloo(rank: int, port: str, world: int, array: np.ndarray[Any, Any]) -> Callable[[], None] | None:
@@ -97,29 +109,28 @@ def _peak_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
-def _worker(rank: int, port: str, gloo_port: str, world: int, nbytes: int, rounds: int, planner: str) -> None:
-    group = connect(f"{LOOPBACK}:{port}", rank, world, planner=planner or None)
+def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rounds: int, planner: str | None) -> None:
+    group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, planner=planner)
     array = np.ones(nbytes // 4, np.float32)
-
-    def ours() -> None:
-        group.all_reduce(array, out=array)
-
+    systems: dict[str, Callable[[], object]] = {OURS: lambda: group.all_reduce(array, out=array)}
     group.barrier()
     before = _peak_bytes()
     for _ in range(WARM_UP_ROUNDS):
-        ours()
+        systems[OURS]()
     extra = np.array([_peak_bytes() - before], np.int64)
-    gloo = _gloo(rank, gloo_port, world, array)
-    seconds, cpu_s = np.zeros((2, rounds)), np.zeros((2, rounds))
+    by_tcp = connect(f"{LOOPBACK}:{ports[1]}", rank, world, planner=planner, run=OVER_TCP, local_sockets=False)
+    systems[OVER_TCP] = lambda: by_tcp.all_reduce(array, out=array)
+    gloo = _gloo(rank, ports[2], world, array)
+    if gloo is not None:
+        systems[GLOO] = gloo
+    seconds, cpu_s = np.zeros((len(systems), rounds)), np.zeros((len(systems), rounds))
     for number in range(-1, rounds):
-        for who in (0, 1) if number % 2 else (1, 0):
-            reduce = gloo if who else ours
-            if reduce is None:
-                continue
+        for turn in range(len(systems)):
+            who = (turn + number) % len(systems)
             array.fill(1.0)
             group.barrier()
             start_s, start_cpu_s = time.perf_counter(), time.process_time()
-            reduce()
+            list(systems.values())[who]()
             seconds[who, number] = time.perf_counter() - start_s  # the first round, -1, is overwritten by the last
             cpu_s[who, number] = time.process_time() - start_cpu_s
             if not (array == world).all():
@@ -127,11 +138,14 @@ def _worker(rank: int, port: str, gloo_port: str, world: int, nbytes: int, round
     slowest, cpu_s, most = (group.all_reduce(*of) for of in ((seconds, "max"), (cpu_s, "sum"), (extra, "max")))
     group.barrier()
     if rank == 0:
-        answer = {"ours": slowest[0].tolist(), "gloo": slowest[1].tolist() if gloo else []}
-        print(json.dumps({**answer, "cpu": cpu_s.mean(1).tolist(), "extra": int(most[0])}))
+        took = list(zip(systems, slowest.tolist(), cpu_s.mean(1).tolist(), strict=True))
+        print(json.dumps({"took": took, "extra": int(most[0])}))
+    by_tcp.close()
     group.close()
 
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    _worker(int(given[0]), given[1], given[2], int(given[3]), int(given[4]), int(given[5]), given[6])
+    _worker(
+        int(given[0]), (given[1], given[2], given[3]), int(given[4]), int(given[5]), int(given[6]), given[7] or None
+    )

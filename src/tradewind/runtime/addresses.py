@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 
 from tradewind.errors import BadOption, UnknownName
@@ -56,6 +58,32 @@ def listen_on(host: str, port: int) -> socket.socket:
         raise BadOption(
             f"cannot listen on {HostPort(host, port)}: {error.strerror}. Use another port, or an address of this host."
         ) from None
+    return listener
+
+
+def neighbour_address(run: str, site: str, port: int) -> str | None:
+    """Where workers of the same machine reach the one that listens on a TCP port; None where there are no such names.
+
+    A Unix socket costs half the processor time of TCP on loopback. Names that begin with a zero byte exist in a network
+    namespace, not in the file system: nothing is left behind, and whoever finds one has no network to cross.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    return "\0tradewind-" + hashlib.sha256(f"{run}\0{site}\0{port}".encode()).hexdigest()[:32]
+
+
+def listen_for_neighbours(run: str, site: str, beside: socket.socket) -> socket.socket | None:
+    """A listening Unix socket beside a TCP one; None where there is none to be had, and TCP does it all."""
+    address = neighbour_address(run, site, int(beside.getsockname()[1]))
+    if address is None:
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(address)
+        listener.listen(128)
+    except OSError:  # forbidden in some sandboxes
+        listener.close()
+        return None
     return listener
 
 

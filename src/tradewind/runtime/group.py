@@ -29,7 +29,7 @@ from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.runtime import welcome
-from tradewind.runtime.addresses import HostPort, choose_addresses, listen_on
+from tradewind.runtime.addresses import HostPort, choose_addresses, listen_for_neighbours, listen_on
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
@@ -264,6 +264,7 @@ def connect(
     interface: str | None = None,
     advertise: str | None = None,
     connections: int | None = None,
+    local_sockets: bool = True,
     patience_s: float = DEFAULT_PATIENCE_S,
     tolerant: bool | None = None,
     straggler_s: float | None = None,
@@ -278,15 +279,15 @@ def connect(
     controller` does. With several addresses the first controller acts and the others stand by (docs/failover.md), rank
     1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `policy_options`)
     counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
-    Data connections listen on loopback
-    unless `bind` or `interface` says otherwise. A `tolerant` run goes on without those who are lost, who may come back;
-    by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is lost;
-    every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
-    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Arrays of up to
-    `carried_bytes` travel in messages, if all members do so (0: never; nor on a network that is imitated). Where the
-    controller runs, `listening` is called with its address before anybody else is needed. `shape` makes data
-    connections behave like a network's (see `lab`); a process by itself takes it from the file that TRADEWIND_SHAPE
-    names, and its name, if none is given, too.
+    Data connections listen on loopback unless `bind` or `interface` says otherwise. Processes of one machine (and one
+    network namespace) exchange data through Unix sockets, at half the processor time of TCP, unless `local_sockets` is
+    false. A `tolerant` run goes on without those who are lost, who may come back; by default it is one unless the
+    policy is bsp. `patience_s` is how long a silence may be before somebody is lost; every other time limit follows
+    from it, unless `straggler_s` says how long a round waits for its last member. `awareness` is what the run does
+    about a network that is unknown or changes (docs/awareness.md). Arrays of up to `carried_bytes` travel in messages,
+    if all members do so (0: never; nor on a network that is imitated). Where the controller runs, `listening` is called
+    with its address before anybody else is needed. `shape` makes data connections behave like a network's (see `lab`);
+    a process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
@@ -322,10 +323,14 @@ def connect(
             listening(str(addresses[rank]))
     how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
     counts = _connections(name, network, connections)
-    worker = Worker(credentials, deadlines, counts, network is not None, shape, how if aware.measure else None)
+    near = local_sockets and shape is None
+    worker = Worker(credentials, deadlines, counts, network is not None, shape, how if aware.measure else None, near)
     worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
     try:
-        worker.start(addresses, listen_on(bound, 0), advertised, rank)
+        socks = [listen_on(bound, 0)]
+        if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
+            socks.append(beside)
+        worker.start(addresses, socks, advertised, rank)
         if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):
             raise PeerLost(
                 f"the run did not begin within {deadlines.gather_s:g} s. Check that all {world} are started."

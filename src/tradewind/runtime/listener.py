@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tradewind.errors import RemoteFault
 from tradewind.runtime.sockets import admit, hang_up
@@ -19,31 +19,33 @@ MAX_STRANGERS = 64
 
 
 class Listener:
-    """A listening socket and the thread that accepts on it."""
+    """Listening sockets, and a thread for each that accepts on it."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        socks: Sequence[socket.socket],
         credentials: Credentials,
         handshake_s: float,
         admitted: Callable[[socket.socket, Peer], None],
     ) -> None:
-        self._sock, self._credentials, self._handshake_s, self._admitted = sock, credentials, handshake_s, admitted
+        self._socks, self._credentials, self._handshake_s, self._admitted = socks, credentials, handshake_s, admitted
         self._strangers = threading.Semaphore(MAX_STRANGERS)
         self._closed = threading.Event()
-        self.port = int(sock.getsockname()[1])
-        threading.Thread(target=self._accept, name="tradewind-accept", daemon=True).start()
+        self.port = int(socks[0].getsockname()[1])
+        for sock in socks:
+            threading.Thread(target=self._accept, args=(sock,), name="tradewind-accept", daemon=True).start()
 
     def close(self) -> None:
         """Accept nobody any more."""
         self._closed.set()
-        hang_up(self._sock)
+        for sock in self._socks:
+            hang_up(sock)
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         while not self._closed.is_set():
             self._strangers.acquire()
             try:
-                sock, address = self._sock.accept()
+                sock, address = listening.accept()
             except OSError as error:
                 self._strangers.release()
                 if self._closed.is_set():
@@ -51,7 +53,7 @@ class Listener:
                 log.warning("cannot accept a connection (%s); trying again", error)
                 time.sleep(0.1)
                 continue
-            arguments = (sock, str(address[0]))
+            arguments = (sock, str(address[0]) if address else "this machine")
             threading.Thread(target=self._greet, args=arguments, name="tradewind-greet", daemon=True).start()
 
     def _greet(self, sock: socket.socket, address: str) -> None:

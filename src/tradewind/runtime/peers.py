@@ -71,7 +71,10 @@ class Peers:
         connections: Callable[[str], int],
         slow_links: bool,
         shape: ShapedNetwork | None,
+        neighbours: bool,
     ) -> None:
+        self._neighbours = neighbours
+        """Whether peers on this machine are called without a network."""
         self._host, self._credentials, self._deadlines = host, credentials, deadlines
         self._connections, self._slow_links, self._shape = connections, slow_links, shape
         self._changed = threading.Condition()
@@ -188,7 +191,8 @@ class Peers:
         try:
             for _ in range(self._connections(address.site)):
                 deadline_s = time.monotonic() + limit_s
-                socks.append(call(where, self._credentials, purpose, deadline_s, address.site)[0])
+                sock, _ = call(where, self._credentials, purpose, deadline_s, address.site, self._neighbours)
+                socks.append(sock)
         except RemoteFault:
             for sock in socks:
                 hang_up(sock)

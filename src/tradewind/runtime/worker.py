@@ -69,6 +69,7 @@ class Worker:
         slow_links: bool = False,
         shape: ShapedNetwork | None = None,
         measuring: MeasuringOptions | None = None,
+        neighbours: bool = False,
     ) -> None:
         self.credentials, self.deadlines = credentials, deadlines
         self.site = credentials.site
@@ -80,7 +81,7 @@ class Worker:
         self._client = Client(self.site)
         self._engine: Engine | None = None
         self.addresses: tuple[m.Address, ...] = ()
-        self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape)
+        self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours)
         self._control: Control | None = None
         self._place = ("", 0, 0)
         self.offer: welcome.Offer | None = None
@@ -97,9 +98,9 @@ class Worker:
 
     # --- starting and ending -------------------------------------------------------------------------------------
 
-    def start(self, controllers: Sequence[HostPort], listening: socket.socket, advertise: str, rank: int) -> None:
+    def start(self, controllers: Sequence[HostPort], socks: Sequence[socket.socket], advertise: str, rank: int) -> None:
         """Listen, call the controller and join; `joined` is set when everybody has."""
-        self._listener = Listener(listening, self.credentials, self.deadlines.handshake_s, self._called)
+        self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called)
         self._place = advertise, self._listener.port, rank
         self._control = Control(self, controllers, self.credentials, self.deadlines)
         threading.Thread(target=self._watch, name="tradewind-watch", daemon=True).start()
@@ -366,8 +367,7 @@ class Worker:
             return
         with self._meters_lock:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
-        there = self._peers.name(peer)
-        if sample is not None and there is not None:
+        if sample is not None and (there := self._peers.name(peer)) is not None:
             self._say(m.Measured(there, **dataclasses.asdict(sample)))
             self._say(m.Heartbeat(time.monotonic()))  # latencies are as good as clocks are compared
 

@@ -60,6 +60,7 @@ def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
         "bind": bind,
         "advertise": advertise,
         "connections": options.connections,
+        "local_sockets": options.local_sockets,
         "patience_s": options.deadline,
         "straggler_s": place.timeout_s,
         "awareness": options.aware,

@@ -1,0 +1,103 @@
+"""Workers of one machine talk through Unix sockets; all others, and those who are told not to, over TCP."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.ranks import SECRET, free_port, run_ranks
+
+from tradewind.catalog import load_network
+from tradewind.runtime.addresses import listen_for_neighbours, listen_on, neighbour_address
+from tradewind.runtime.group import Group, connect
+from tradewind.runtime.shaping import ShapedNetwork
+from tradewind.wire.frames import FrameHeader, FrameKind, encode_header
+from tradewind.wire.handshake import run_number
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names without files are Linux's")
+
+CONNECTED = "03"
+
+
+def neighbours(state: str | None = CONNECTED) -> int:
+    """How many Unix sockets of ours this process has, in that state or any."""
+    links = (entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    ours = {link.name.removeprefix("socket:[").rstrip("]") for link in links}
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    named = [row for row in rows if len(row) == 8 and row[7].startswith("@tradewind-")]
+    return sum(row[6] in ours and state in (None, row[5]) for row in named)
+
+
+def reduce_and_count(group: Group) -> tuple[float, int]:
+    total = group.all_reduce(np.full(300_000, group.rank + 1.0, np.float32))
+    assert (total == total[0]).all()
+    count = neighbours()
+    group.barrier()
+    return float(total[0]), count
+
+
+def test_workers_of_one_machine_use_unix_sockets_and_leave_nothing_behind() -> None:
+    before = neighbours(None)
+    for total, count in run_ranks(3, reduce_and_count):
+        assert total == 6.0 and count > 0
+    assert neighbours(None) == before
+
+
+def test_told_not_to_they_use_tcp() -> None:
+    assert run_ranks(3, reduce_and_count, local_sockets=False) == [(6.0, 0)] * 3
+
+
+def test_one_who_does_not_offer_it_is_called_over_tcp() -> None:
+    answers = run_ranks(2, reduce_and_count, [{"local_sockets": True}, {"local_sockets": False}])
+    assert answers == [(3.0, 0)] * 2
+
+
+def test_links_that_imitate_a_network_are_tcp() -> None:
+    network = load_network("mesh", n=2)
+    assert run_ranks(2, reduce_and_count, network=network, shape=ShapedNetwork(network)) == [(3.0, 0)] * 2
+
+
+def test_a_name_that_somebody_has_taken_is_left_to_them() -> None:
+    with listen_on("127.0.0.1", 0) as beside:
+        first = listen_for_neighbours("run", "site", beside)
+        assert first is not None and listen_for_neighbours("run", "site", beside) is None
+        first.close()
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare")
+def test_another_network_namespace_has_a_network_to_cross() -> None:
+    """What the lab stands on: sites of one machine reach each other over their links and in no other way."""
+    call = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1].replace('@', chr(0), 1))"
+    with listen_on("127.0.0.1", 0) as beside:
+        listening = listen_for_neighbours("run", "site", beside)
+        address = neighbour_address("run", "site", int(beside.getsockname()[1]))
+        assert listening is not None and address is not None
+        run = [sys.executable, "-c", call, address.replace("\0", "@", 1)]
+        assert subprocess.run(run, check=False).returncode == 0
+        apart = subprocess.run(["unshare", "-rn", *run], check=False, capture_output=True, text=True)
+        listening.close()
+    if "unshare" in apart.stderr:
+        pytest.skip(f"no namespaces here: {apart.stderr.strip()}")
+    assert "Connection refused" in apart.stderr
+
+
+def test_strangers_get_nothing_through_it_either() -> None:
+    chunk = FrameHeader(FrameKind.CHUNK, run_number("alone"), 8, chunks=1)
+    with connect(f"127.0.0.1:{free_port()}", 0, 1, secret=SECRET, run="alone", name="a") as group:
+        assert group._worker._listener is not None
+        address = neighbour_address("alone", "a", group._worker._listener.port)
+        assert address is not None
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(10.0)
+            stranger.connect(address)
+            stranger.sendall(encode_header(chunk) + b"12345678")
+            said = b""
+            while more := stranger.recv(4096):
+                said += more
+        assert b"Refused" in said
+        assert group.all_reduce(np.ones(3))[0] == 1.0
