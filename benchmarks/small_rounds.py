@@ -1,0 +1,162 @@
+"""Small all-reduces: in messages through the controller, by a plan between members, and over Gloo.
+
+- **loopback**: real processes, all three in the same ones, round by round in turn after a barrier; a round takes as
+  long as its slowest process. Only ratios mean anything on a shared machine. Gloo is left out where torch is missing.
+- **far away**: four sites in a lab whose links all have 25 ms of latency, the controller at one of them. A site that is
+  not the controller's waits for two ways in messages; by a plan it waits for four and for what members exchange.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import numpy as np
+
+from tradewind.errors import RemoteFault, TradewindError
+from tradewind.lab.processes import call_sites
+from tradewind.lab.session import Lab
+from tradewind.lab.site import Place
+from tradewind.network import Network, Site
+from tradewind.runtime.addresses import LOOPBACK, listen_on
+from tradewind.runtime.group import SECRET_VARIABLE, Group, connect
+from tradewind.wire.messages import MAX_CARRIED_BYTES
+
+PROCESSES, SIZES = (2, 4, 8), (4, 4_000, 16_000, 64_000)
+ROUNDS, WARM_UP_ROUNDS = 40, 3
+LONGEST_S = 120.0
+FAR_SITES, FAR_LATENCY_S, FAR_BPS, FAR_ROUNDS = 4, 0.025, 100e6, 15
+
+
+def run(out: TextIO) -> None:
+    """Both."""
+    out.write(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n\n")
+    out.write("| processes | bytes | in messages | by a plan | Gloo | in messages / Gloo | by a plan / Gloo |\n")
+    out.write("|---:|---:|---:|---:|---:|---:|---:|\n")
+    for processes in PROCESSES:
+        for nbytes, medians in _loopback(processes).items():
+            carried_s, planned_s, *gloo_s = medians
+            cells = [f"{1e3 * s:.2f} ms" for s in (carried_s, planned_s, *gloo_s)] + ["none"] * (not gloo_s)
+            cells += [f"{s / gloo_s[0]:.2f}" if gloo_s else "" for s in (carried_s, planned_s)]
+            out.write(f"| {processes} | {nbytes} | {' | '.join(cells)} |\n")
+    out.write(f"\nFour sites, {1e3 * FAR_LATENCY_S:g} ms from any to any, at a load of {os.getloadavg()[0]:.1f}:\n\n")
+    _far(out)
+
+
+def _turns(group: Group, nbytes: int, rounds: int, ways: list[Callable[[Any], object]]) -> list[float]:
+    """The median time of a round by each of some ways, in turn."""
+    array = np.ones(max(1, nbytes // 4), np.float32)
+    seconds = np.zeros((len(ways), rounds))
+    for number in range(-WARM_UP_ROUNDS, rounds):
+        for way in range(len(ways)):
+            turn = (way + number) % len(ways)
+            array.fill(1.0)
+            group.barrier()
+            start_s = time.perf_counter()
+            ways[turn](array)
+            seconds[turn, number] = time.perf_counter() - start_s  # those before the first are overwritten
+            if not (array == group.world).all():
+                raise SystemExit("the sum is wrong")
+    slowest = group.all_reduce(seconds, "max")
+    return [statistics.median(of) for of in slowest.tolist()]
+
+
+def _in_place(group: Group, array: Any) -> None:
+    group.all_reduce(array, out=array)
+
+
+# --- loopback ------------------------------------------------------------------------------------------------------
+
+
+def _loopback(processes: int) -> dict[int, list[float]]:
+    """By size, the median of each way."""
+    ports = []
+    for _ in range(3):
+        with listen_on(LOOPBACK, 0) as probe:
+            ports.append(str(probe.getsockname()[1]))
+    environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(16), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", __name__, str(processes), *ports]
+    started = [
+        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True)
+        for rank in range(processes)
+    ]
+    try:
+        said = [process.communicate(timeout=LONGEST_S)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    if any(process.returncode for process in started):
+        raise RemoteFault("a process of the benchmark failed; what it said is above.")
+    return {int(nbytes): medians for nbytes, medians in json.loads(said[0].splitlines()[-1]).items()}
+
+
+def _worker(world: int, carried_port: str, planned_port: str, gloo_port: str, rank: int) -> None:
+    with (
+        connect(f"{LOOPBACK}:{carried_port}", rank, world, carried_bytes=MAX_CARRIED_BYTES) as carried,
+        connect(f"{LOOPBACK}:{planned_port}", rank, world, carried_bytes=0) as planned,
+    ):
+        gloo = _gloo(rank, gloo_port, world)
+        ways = [functools.partial(_in_place, carried), functools.partial(_in_place, planned)]
+        every = [*ways, gloo] if gloo is not None else ways
+        answer = {nbytes: _turns(carried, nbytes, ROUNDS, every) for nbytes in SIZES}
+        if rank == 0:
+            print(json.dumps(answer))
+        carried.barrier()
+        planned.barrier()
+
+
+def _gloo(rank: int, port: str, world: int) -> Callable[[Any], object] | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://{LOOPBACK}:{port}", rank=rank, world_size=world)
+    return lambda array: dist.all_reduce(torch.from_numpy(array))
+
+
+# --- far away ------------------------------------------------------------------------------------------------------
+
+
+def _far(out: TextIO) -> None:
+    apart = 1 - np.eye(FAR_SITES)
+    sites = [Site(f"site{number}") for number in range(FAR_SITES)]
+    network = Network("far", sites, FAR_BPS * apart, FAR_LATENCY_S * apart)
+    try:
+        with Lab(network, "delay", calibrate=False) as lab:
+            answers = call_sites(network, far_site, groups=2, deadline_s=LONGEST_S, inside=lab)
+    except TradewindError as error:
+        out.write(f"Not run: {error}\n")
+        return
+    out.write("| bytes | in messages | by a plan |\n|---:|---:|---:|\n")
+    for nbytes, carried_s, planned_s in answers[0]:
+        out.write(f"| {nbytes} | {1e3 * carried_s:.0f} ms | {1e3 * planned_s:.0f} ms |\n")
+
+
+def far_site(place: Place) -> list[list[float]]:
+    """One site's part; for `call_sites`."""
+    with (
+        place.connect(0, carried_bytes=MAX_CARRIED_BYTES) as carried,
+        place.connect(1, carried_bytes=0) as planned,
+    ):
+        ways = [functools.partial(_in_place, carried), functools.partial(_in_place, planned)]
+        times = [[nbytes, *_turns(carried, nbytes, FAR_ROUNDS, ways)] for nbytes in SIZES]
+        carried.barrier()
+        planned.barrier()
+    return times
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    _worker(int(given[0]), given[1], given[2], given[3], int(given[4]))
