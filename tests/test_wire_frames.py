@@ -28,7 +28,7 @@ U32 = st.integers(0, 2**32 - 1)
 def headers(draw: st.DrawFn) -> FrameHeader:
     kind = draw(st.sampled_from(FrameKind))
     paths = st.lists(st.integers(0, 65535), min_size=3, max_size=10, unique=True)
-    path = () if kind is FrameKind.PROBE else draw(st.one_of(st.just(()), paths))
+    path = () if kind in (FrameKind.PROBE, FrameKind.SCATTER) else draw(st.one_of(st.just(()), paths))
     chunks = draw(st.integers(1, 2**32 - 1))
     return FrameHeader(
         kind,

@@ -97,10 +97,10 @@ def test_a_proof_cannot_be_reflected_as_a_welcome() -> None:
 
 
 def test_another_wire_version_is_refused_by_both_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.wire.handshake.WIRE_VERSION", 2)
+    monkeypatch.setattr("tradewind.wire.handshake.WIRE_VERSION", 99)
     newer = client()
     monkeypatch.undo()
-    with pytest.raises(NotAdmitted, match="'alice' speaks wire version 2, 'bob' speaks 1"):
+    with pytest.raises(NotAdmitted, match="'alice' speaks wire version 99, 'bob' speaks 2"):
         converse(newer, server())
 
 

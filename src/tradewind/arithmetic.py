@@ -7,7 +7,7 @@ of a float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +155,18 @@ def combine_all(dtype: str, op: str, arrays: Sequence[Array], weights: Sequence[
             Arithmetic(dtype, op, weight=weight).combine(part, array, [])
     Arithmetic(dtype, op, root_scale=scale).combine(out, None, parts, finish=True)
     return out
+
+
+def arithmetic_of(op: str, dtype: str, weights: Mapping[str, float], site: str) -> Arithmetic:
+    """A site's part in an operation: equal weights are one division at the root, others a factor for each member."""
+    if op == "broadcast":
+        return Arithmetic("bytes", op)
+    if op != "mean":
+        return Arithmetic(dtype, op)
+    given = list(weights.values())
+    if len(set(given)) == 1:
+        return Arithmetic(dtype, op, root_scale=given[0])
+    return Arithmetic(dtype, op, weight=weights.get(site, 1.0))
 
 
 def _widen(part: Array, dtype: str) -> npt.NDArray[np.float32]:

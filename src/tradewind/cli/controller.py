@@ -21,6 +21,9 @@ def run(
     planner: Annotated[str | None, typer.Option("--planner", metavar="NAME", help="How bytes travel.")] = None,
     plan: Annotated[Path | None, typer.Option("--plan", metavar="F.json", help="Use this plan, no planner.")] = None,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Who synchronises when.")] = "bsp",
+    scatter: Annotated[
+        str, typer.Option("--scatter", metavar="HOW", help="blocking, or non-blocking: send before a round is known.")
+    ] = "blocking",
     run_name: Annotated[str, typer.Option("--run", metavar="NAME", help="The run's name.")] = "tradewind",
     patience: Annotated[str, typer.Option("--patience", metavar="TIME", help="How long a silence may be.")] = "30s",
     tolerant: Annotated[bool, typer.Option("--tolerant", help="Go on without lost workers, also under bsp.")] = False,
@@ -36,6 +39,7 @@ def run(
     from tradewind.cli.resolve import resolve_network
     from tradewind.control import ControlOptions
     from tradewind.control.deadlines import Deadlines
+    from tradewind.control.options import choose_scatter
     from tradewind.errors import BadOption, BadPlan
     from tradewind.planning import planner as look_up_planner
     from tradewind.planning.plan import plan_from_json
@@ -68,6 +72,7 @@ def run(
         given,
         planner,
         policy=policy,
+        scatter=choose_scatter(scatter),
         deadlines=Deadlines(parse_duration(patience)),
         tolerant=True if tolerant or controllers > 1 else None,
         controllers=controllers,

@@ -4,16 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, cast, get_args
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.plans import PlanWanted
+from tradewind.errors import BadOption, UnknownName
 from tradewind.network import Network
 from tradewind.planning.plan import Plan
+from tradewind.policy import policy_options as look_up_policy_options
 from tradewind.wire import messages as m
 
 STRICT_POLICY = "bsp"
 """The one policy that needs everybody: unless asked otherwise, a run under it ends with the first loss."""
+
+
+Scatter = Literal["blocking", "non-blocking"]
+
+
+def choose_scatter(name: str) -> Scatter:
+    """One of them, by name."""
+    for known in get_args(Scatter):
+        if known == name:
+            return cast(Scatter, known)
+    raise UnknownName("scatter", name, get_args(Scatter))
+
+
+STAR_PLANNERS = ("scatter", "opr", "multi-star")
+"""By which every block goes straight to the site that sums it, so that a worker can send before its round is known."""
+
+
+def check_scatter(scatter: str, planner: str | None, policy: str, policy_options: Mapping[str, object]) -> None:
+    """Refuse what makes no sense."""
+    if choose_scatter(scatter) == "blocking":
+        return
+    if planner not in STAR_PLANNERS:
+        raise BadOption(
+            f"a non-blocking scatter needs a planner whose blocks go straight to whoever sums them, not "
+            f"{planner or 'the default one'}. Use planner {', '.join(STAR_PLANNERS[:-1])} or {STAR_PLANNERS[-1]}."
+        )
+    weights = getattr(look_up_policy_options(policy, policy_options), "weights", "uniform")
+    if weights != "uniform":
+        raise BadOption(
+            f"policy {policy!r} with weights={weights!r}: in a non-blocking scatter arrays leave before their weights "
+            "are known. Use weights='uniform', or scatter='blocking'."
+        )
 
 
 @dataclass(frozen=True)
@@ -31,6 +66,8 @@ class ControlOptions:
     policy: str = STRICT_POLICY
     policy_options: Mapping[str, object] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    scatter: Scatter = "blocking"
+    """non-blocking: a ready worker sends before its round is known (CREW IV-A2)."""
     seed: int = 0
     tolerant: bool | None = None
     """Whether the run goes on without those who are lost; None: as the policy suggests."""
@@ -39,6 +76,9 @@ class ControlOptions:
     """How many there are; those beside the one that acts stand by."""
     index: int = 0
     """Which of them this is."""
+
+    def __post_init__(self) -> None:
+        check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
 
     @property
     def is_tolerant(self) -> bool:

@@ -7,6 +7,7 @@ result (`PlanMade`); rounds go on by the old plan until then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,8 +98,8 @@ class Plans:
         self._latency = (-1, 0)
         """For a generation of the network, the size below which latency counts."""
         self._version: dict[Key, int] = {}
-        self._broadcasts: dict[tuple[int, str], int] = {}
-        """By the version that they were made from and the source."""
+        self._derived: dict[tuple[int, object], int] = {}
+        """Plans made from others, by the version that they were made from and what for."""
         self._used: dict[Key, None] = {}
         """Plans that rounds used last, the latest last."""
         if given is not None:
@@ -112,7 +113,7 @@ class Plans:
         size = self._planned_bytes(nbytes)
         key = (members, size, planner or "", self.view.generation)
         if key not in self._version:
-            self._version[key] = self.add(self._make(members, size, planner))
+            self._version[key] = self.add(self.make(members, size, planner))
         self._used.pop(key, None)
         self._used[key] = None
         if size > SMALL_BYTES:
@@ -121,14 +122,20 @@ class Plans:
 
     def broadcast_plan_for(self, source: str, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
         """The version of the plan by which these members get an array of the source's."""
-        base = self.plan_for(members, nbytes, planner)
-        if self._broadcasts.get((base, source)) not in self.by_version:
-            plan, network = self.by_version[base], self.view.network
+
+        def broadcast(plan: Plan) -> Plan:
             if not all(shard.broadcast for shard in plan.shards):  # everybody sums for themselves
                 star = {"root": source}
-                plan = finished_plan("star", network, plan.nbytes, members, star, self.view.is_guess)
-            self._broadcasts[base, source] = self.add(plan_broadcast(plan, source))
-        return self._broadcasts[base, source]
+                plan = finished_plan("star", self.view.network, plan.nbytes, members, star, self.view.is_guess)
+            return plan_broadcast(plan, source)
+
+        return self.derive(self.plan_for(members, nbytes, planner), source, broadcast)
+
+    def derive(self, base: int, purpose: object, make: Callable[[Plan], Plan]) -> int:
+        """The version of a plan that is made from another one for a purpose; kept as long as that one is."""
+        if self._derived.get((base, purpose)) not in self.by_version:
+            self._derived[base, purpose] = self.add(make(self.by_version[base]))
+        return self._derived[base, purpose]
 
     def add(self, plan: Plan) -> int:
         """The version of a plan that somebody else made, such as a patched one: newer than all others."""
@@ -146,8 +153,8 @@ class Plans:
     def obsolete(self, versions: set[int]) -> tuple[int, ...]:
         """Which of these no round will start with any more."""
         current = set(self._version.values())
-        self._broadcasts = {made: version for made, version in self._broadcasts.items() if made[0] in current}
-        return tuple(sorted(versions - current - set(self._broadcasts.values())))
+        self._derived = {made: version for made, version in self._derived.items() if made[0] in current}
+        return tuple(sorted(versions - current - set(self._derived.values())))
 
     def wanted(self) -> list[PlanWanted]:
         """Plans to be made anew for the network as it is now: of the few that were used last.
@@ -206,7 +213,8 @@ class Plans:
         chosen = hint or self.planner or (unknown if self.view.is_guess else "optimal")
         return chosen, self._options if hint in ("", self.planner) else {}
 
-    def _make(self, members: tuple[str, ...], nbytes: int, hint: str | None) -> Plan:
+    def make(self, members: tuple[str, ...], nbytes: int, hint: str | None = None) -> Plan:
+        """A plan for the network as it is now, which nobody uses yet."""
         if self._given is not None:
             if set(self._given.members) != set(members):
                 raise BadPlan(

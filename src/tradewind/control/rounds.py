@@ -28,10 +28,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from msgspec import structs
+
 from tradewind.control.carrying import combined, plan_without_links
 from tradewind.control.lanes import Step
 from tradewind.control.membership import Membership
 from tradewind.control.plans import Plans
+from tradewind.control.scattering import Scattering
 from tradewind.errors import InfeasiblePlan
 from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import Plan, plan_to_json
@@ -96,8 +99,11 @@ class Round:
 class Rounds:
     """All that run."""
 
-    def __init__(self, members: Membership, plans: Plans, first_number: int = 0) -> None:
+    def __init__(
+        self, members: Membership, plans: Plans, first_number: int = 0, scattering: Scattering | None = None
+    ) -> None:
         self.members, self.plans = members, plans
+        self._scattering = scattering
         self.detoured = False
         """Whether chunks may take links that are not in their plan."""
         self.running: dict[int, Round] = {}
@@ -124,12 +130,15 @@ class Rounds:
             version = self.plans.broadcast_plan_for(operation.root, order, size, step.decided.plan_hint)
         else:
             version = self.plans.plan_for(order, size, step.decided.plan_hint)
+        scattered, cut = None, tuple[int, ...]()
+        if self._scattering is not None and lane >= m.POLICY_LANE and len(set(step.weights.values())) == 1:
+            version, scattered, cut = self._scattering.take_over(version, operation, ready, lane)
         plan = self.plans.by_version[version]
         number = self.next_number
         self.next_number += 1
         round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
         self.running[number] = round_
-        self._send_start(round_, (), ())
+        self._send_start(round_, cut, (), scattered)
         return False
 
     def _carry(
@@ -186,11 +195,11 @@ class Rounds:
             self.members.send(site, m.Commit(round_.number))
 
     def abandon(self, round_: Round, reason: str) -> dict[str, m.Ready]:
-        """Give a round up: what its members asked for, who still want it."""
+        """Give a round up: what its members asked for, who still want it, and have sent nothing that counts."""
         del self.running[round_.number]
         for site in sorted(round_.involved):
             self.members.send(site, m.Abandon(round_.number, reason[:1000]))
-        return round_.ready
+        return {name: structs.replace(said, scatter=None) for name, said in round_.ready.items()}
 
     # --- trouble -----------------------------------------------------------------------------------------------
 
@@ -272,7 +281,13 @@ class Rounds:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _send_start(self, round_: Round, chunk_items: tuple[int, ...], done: tuple[bytes, ...]) -> None:
+    def _send_start(
+        self,
+        round_: Round,
+        chunk_items: tuple[int, ...],
+        done: tuple[bytes, ...],
+        scattered: m.Scattered | None = None,
+    ) -> None:
         order = round_.plan.members
         weights, staleness = round_.step.weights, round_.step.staleness
         floor = min(self.running)
@@ -296,6 +311,8 @@ class Rounds:
                 staleness=tuple(staleness[name] for name in order),
                 chunk_items=chunk_items,
                 done=done,
+                scattered=scattered,
+                repaired=round_.repairs > 0,
             )
             self.members.send(worker, start)
 

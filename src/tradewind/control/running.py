@@ -6,6 +6,7 @@ from tradewind.control.membership import Membership
 from tradewind.control.options import ControlOptions
 from tradewind.control.plans import PlanMade, Plans
 from tradewind.control.rounds import Round, Rounds
+from tradewind.control.scattering import Scattering
 from tradewind.control.schedule import RunOver, Schedule
 from tradewind.control.terms import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
 from tradewind.control.updating import Updating
@@ -35,7 +36,10 @@ class Running:
             )
         except TradewindError as error:
             raise RunOver(str(error)) from error
-        self.rounds = Rounds(members, plans, members.term * ROUNDS_PER_TERM)
+        self.scattering = None
+        if options.scatter == "non-blocking":
+            self.scattering = Scattering(plans, members, members.term * VERSIONS_PER_TERM)
+        self.rounds = Rounds(members, plans, members.term * ROUNDS_PER_TERM, self.scattering)
         self.schedule = Schedule(options, members, self.rounds)
         self.updating = Updating(plans, options.awareness, now_s)
         self.rounds.detoured = self.updating.uses_detours
@@ -95,6 +99,8 @@ class Running:
             self.view.grow(worker)
         self.view.set_present(self.members.joined)
         self.rounds.joined(worker)
+        if self.scattering is not None:
+            self.scattering.joined()
         self.announce()
         if not self.acting:
             if message.report is not None:
@@ -191,13 +197,23 @@ class Running:
     def settle(self, now_s: float) -> None:
         """Let workers be ready, unless links are being measured; go on with halted rounds whose sites have reported."""
         while self._held and not self.updating.is_probing:
-            self.schedule.ready(*self._held.pop(0), now_s)
+            worker, ready = self._held.pop(0)
+            if self.scattering is not None and ready.lane >= m.POLICY_LANE and ready.array is None:
+                self._announce_scatter(self.scattering, ready.operation)
+            self.schedule.ready(worker, ready, now_s)
         self.members.tell(self.updating.detours())
         while settled := self.rounds.settled():
             try:
                 self.rounds.repair(settled[0])
             except ImpossibleProblem as error:
                 self.schedule.failed(settled[0], str(error), now_s)
+
+    @staticmethod
+    def _announce_scatter(scattering: Scattering, operation: m.Operation) -> None:
+        try:
+            scattering.announce(operation)
+        except TradewindError as error:
+            raise RunOver(str(error)) from error
 
     # --- time ----------------------------------------------------------------------------------------------------
 

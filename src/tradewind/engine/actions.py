@@ -67,6 +67,8 @@ class Combine:
     into: int | None
     """A buffer, new or the first of the parts; None: the chunk of the result."""
     finish: bool
+    copy: bool = False
+    """The one part is the result."""
 
     @property
     def buffers(self) -> tuple[int, ...]:
@@ -97,6 +99,8 @@ class RoundComplete:
 
     round: int
     version: int
+    early_bytes: int = 0
+    """Of the own array, what had left before the round was known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
+from dataclasses import replace
 
-from tradewind.arithmetic import Arithmetic
-from tradewind.engine.actions import RoundQuiet
+from tradewind.arithmetic import arithmetic_of
+from tradewind.engine.actions import RoundComplete, RoundQuiet
+from tradewind.engine.default_scatter import DefaultScatters, scattered_round
 from tradewind.engine.effects import (
     Close,
     Connect,
@@ -29,14 +31,14 @@ from tradewind.engine.effects import (
     Joined,
     Open,
     Outcome,
+    Scatter,
     SendControl,
     Succeeded,
 )
-from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
-from tradewind.engine.layout import Layout, lay_out
+from tradewind.engine.events import AuxiliaryChanged, EndScatter, Explore, OpenRound
+from tradewind.engine.known_plans import KnownPlans
 from tradewind.engine.pending import Asked, Holding
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
-from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.wire import messages as m
 
 COMMITTED = 256
@@ -64,9 +66,8 @@ class Client:
         """In each lane, the operation that the controller was asked for."""
         self._operations: dict[int, Asked] = {}
         self._rounds: dict[int, Holding] = {}
-        self._plans: dict[int, Plan] = {}
-        self._layouts: dict[tuple[int, int, int], Layout] = {}
-        """By version, items and bytes of an item: training asks for the same again and again."""
+        self._plans = KnownPlans()
+        self._scatters = DefaultScatters()
         self.tolerant = False
         """Whether the run goes on when somebody is lost."""
         self._roster: m.Roster | None = None
@@ -140,12 +141,15 @@ class Client:
             case m.StandingDown(reason):
                 return [Distrust(reason)]
             case m.Lost(site, _):
-                self._layouts.clear()
+                self._plans.renumbered()
                 return [Departed(self.numbers.pop(site))] if site in self.numbers else []
             case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
                 return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
             case m.Connect(peers):
                 return [Connect(self.numbers[peer]) for peer in peers if peer in self.numbers]
+            case m.ScatterBy(sites=sites):
+                self._scatters.told(message)
+                return [Connect(self.numbers[peer]) for peer in sites if peer in self.numbers and peer != self.site]
             case m.AuxiliaryChanged(paths, queue_length):
                 return [self._auxiliary(paths, queue_length)]
             case m.NetworkSeen():
@@ -162,11 +166,8 @@ class Client:
 
     def _about_rounds(self, message: m.Message) -> list[Effect]:
         match message:
-            case m.PlanChanged(version, plan, forget):
-                for old in forget:
-                    self._plans.pop(old, None)
-                self._layouts.clear()
-                self._plans[version] = plan_from_json(plan, f"plan version {version}")
+            case m.PlanChanged():
+                self._plans.told(message)
                 return []
             case m.Start():
                 return self._start(message)
@@ -192,10 +193,12 @@ class Client:
     def _joined(self, roster: m.Roster) -> list[Effect]:
         if self._roster is not None and (roster.term, roster.sequence) < (self._roster.term, self._roster.sequence):
             return [Distrust(f"it is of term {roster.term}, but {self._roster.term} has begun")]
+        if roster.term != self.term:
+            self._scatters.forget()
         numbers = {address.site: address.number for address in roster.workers}
         effects: list[Effect] = [Departed(n) for n in sorted(set(self.numbers.values()) - set(numbers.values()))]
         self.numbers = numbers
-        self._layouts.clear()
+        self._plans.renumbered()
         self.tolerant, self.alone, self._roster = roster.tolerant, False, roster
         effects.append(Joined(roster))
         if roster.tolerant:
@@ -226,7 +229,7 @@ class Client:
 
     def _ready(self, number: int) -> m.Ready:
         asked = self._operations[number]
-        return m.Ready(asked.lane, asked.iteration, asked.operation, asked.array)
+        return m.Ready(asked.lane, asked.iteration, asked.operation, asked.array, asked.scatter)
 
     def give_up(self) -> list[Effect]:
         """There has been no controller for too long: steps end alone, with inputs as they are."""
@@ -256,13 +259,17 @@ class Client:
         outcome = Outcome((self.site,), (1.0,), (0,), operation.nbytes)
         return self._end(lane, Succeeded(self._asked[lane], outcome))
 
-    def completed(self, round_: int, version: int, digest: int | None = None) -> list[Effect]:
+    def completed(self, complete: RoundComplete, digest: int | None = None) -> list[Effect]:
         """The engine has done its part of a round; the digest is that of the result, at a member."""
-        held = self._rounds.get(round_)
-        if held is None or held.version != version or round_ in self._halted:
+        number, version = complete.round, complete.version
+        held = self._rounds.get(number)
+        if held is None or held.version != version or number in self._halted:
             return []
         held.finished, held.digest = True, digest
-        return [SendControl(m.Finished(round_, version, digest))]
+        if held.operation is not None:
+            asked = self._operations[held.operation]
+            asked.outcome = replace(self.outcome(held.operation), early_bytes=complete.early_bytes)
+        return [SendControl(m.Finished(number, version, digest))]
 
     def quiet(self, quiet: RoundQuiet) -> list[Effect]:
         """Nobody works on the arrays of a halted or closed round any more."""
@@ -295,7 +302,20 @@ class Client:
         if lane in self._asked or not waiting or self._too_early(self._operations[waiting[0]]):
             return []
         number = self._asked[lane] = waiting.popleft()
-        return self._end_without_controller(lane) if self.alone else [SendControl(self._ready(number))]
+        if self.alone:
+            return self._end_without_controller(lane)
+        asked = self._operations[number]
+        event = self._scatters.begin(asked, self.site, self.numbers)
+        early = [] if event is None else [Scatter(event, number)]
+        return [*early, SendControl(self._ready(number))]
+
+    def _end_scatter(self, operation: int | None) -> list[Effect]:
+        """Nothing of it is sent any more before its round is known, or the round knows what was."""
+        if operation is None or self._operations[operation].scatter is None:
+            return []
+        asked = self._operations[operation]
+        asked.scatter = None
+        return [EndScatter(asked.lane - m.POLICY_LANE)]
 
     def _too_early(self, asked: Asked) -> bool:
         """Whether it is part of a step while an earlier step has not ended."""
@@ -312,15 +332,19 @@ class Client:
         is_member = self.site in start.members
         if is_member and not self._wants(start):
             return [Distrust("it starts a round that nobody here asked for")]
-        wanted, layout, arithmetic = start.operation, self._layout(start), self._arithmetic(start)
+        wanted, layout = start.operation, self._plans.layout(start, self.site, self.numbers)
+        scattered = scattered_round(start, self.numbers)
+        weights = dict(zip(start.members, start.weights, strict=True))
+        arithmetic = arithmetic_of(wanted.op, wanted.dtype, weights, self.site)
         operation = self._asked[start.lane] if is_member else None
-        repaired = bool(start.chunk_items)
         self._rounds[start.round] = Holding(start.version, start.members, operation)
         if operation is not None:
             about = start.members, start.weights, start.staleness, wanted.nbytes, start.round
-            self._operations[operation].outcome = Outcome(*about, repaired=repaired)
-        opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done)
-        return [Forget(start.floor), Open(opened, arithmetic, operation)]
+            self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
+        opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done, scattered)
+        ended = self._end_scatter(operation)
+        is_known = scattered is not None and self.numbers[self.site] in dict(scattered.steps)
+        return [*([] if is_known else ended), Forget(start.floor), Open(opened, arithmetic, operation)]
 
     def _carried(self, done: m.Carried) -> list[Effect]:
         """The controller has done the whole round; in a tolerant run it may be used when everybody has it."""
@@ -336,31 +360,10 @@ class Client:
             return self._commit(done.round)
         return [SendControl(m.Finished(done.round, m.CARRIED_VERSION, digest))]
 
-    def _layout(self, start: m.Start) -> Layout:
-        key = start.version, start.operation.items, start.operation.item_bytes
-        known = None if start.chunk_items else self._layouts.get(key)
-        if known is None:
-            known = lay_out(self._plans[start.version], self.numbers, self.site, *key[1:], start.chunk_items)
-        if not start.chunk_items:
-            self._layouts[key] = known
-        return known
-
     def _wants(self, start: m.Start | m.Carried) -> bool:
         """Whether we still do: we may have gone on alone while a controller took over."""
         number = self._asked.get(start.lane)
         return number is not None and self._operations[number].iteration == start.iteration
-
-    def _arithmetic(self, start: m.Start) -> Arithmetic:
-        """Equal weights are one division at the root, others a factor for each member."""
-        wanted = start.operation
-        if wanted.op == "broadcast":
-            return Arithmetic("bytes", wanted.op)
-        if wanted.op != "mean":
-            return Arithmetic(wanted.dtype, wanted.op)
-        if len(set(start.weights)) == 1:
-            return Arithmetic(wanted.dtype, wanted.op, root_scale=start.weights[0])
-        weights = dict(zip(start.members, start.weights, strict=True))
-        return Arithmetic(wanted.dtype, wanted.op, weight=weights.get(self.site, 1.0))
 
     def _commit(self, round_: int) -> list[Effect]:
         held = self._rounds.pop(round_, None)
@@ -385,9 +388,9 @@ class Client:
         return [Close(round_)]
 
     def _end(self, lane: int, how: Succeeded | Failed) -> list[Effect]:
+        effects: list[Effect] = [*self._end_scatter(how.operation), how]
         del self._asked[lane]
         del self._operations[how.operation]
-        effects: list[Effect] = [how]
         for next_ in (lane,) if lane < m.POLICY_LANE else sorted(n for n in self._waiting if n >= m.POLICY_LANE):
             effects += self._ask(next_)
         return effects

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tradewind.arithmetic import Arithmetic
-from tradewind.engine.events import AuxiliaryChanged, Explore, OpenRound
+from tradewind.engine.events import AuxiliaryChanged, BeginScatter, EndScatter, Explore, OpenRound
 from tradewind.errors import TradewindError
 from tradewind.wire import messages as m
 
@@ -32,6 +32,8 @@ class Outcome:
     """Somebody or a connection was lost on the way; parts may hold what a lost member contributed before."""
     carried: bool = False
     """It was small, and travelled to the controller and back in messages, not by a plan."""
+    early_bytes: int = 0
+    """Of the own array, what had left before the round was known and did not have to be sent again."""
 
     @property
     def alone(self) -> bool:
@@ -53,6 +55,14 @@ class Open:
     event: OpenRound
     arithmetic: Arithmetic
     operation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """The operation's array may be sent before its round is known: give that to the engine."""
+
+    event: BeginScatter
+    operation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +138,14 @@ Effect = (
     | Connect
     | Departed
     | Distrust
+    | EndScatter
     | Explore
     | Failed
     | Forget
     | Halt
     | Joined
     | Open
+    | Scatter
     | SendControl
     | Succeeded
     | m.NetworkSeen

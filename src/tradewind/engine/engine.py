@@ -30,7 +30,7 @@ from tradewind.engine.early import Early, EarlyChunks
 from tradewind.engine.outgoing import Outgoing
 from tradewind.engine.quiet import ResultWork
 from tradewind.engine.receiving import RoundState, ShardState, Sum
-from tradewind.engine.sending import Flow
+from tradewind.engine.scatter import ScatteredChunks
 from tradewind.errors import BadFrame, InternalError
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
@@ -46,6 +46,7 @@ class Engine:
         self._buffers = Buffers()
         self._work = ResultWork()
         self._outgoing = Outgoing(run, self._rounds, self._buffers)
+        self._scattered = ScatteredChunks(self._rounds)
         self._actions: list[Action] = []
 
     def handle(self, event: ev.Event) -> list[Action]:
@@ -75,7 +76,10 @@ class Engine:
                 self._halt(number)
             case ev.ForgetBelow(number):
                 self._forget_below(number)
-            case ev.LinksBroke() | ev.PeerGone() | ev.Explore() | ev.AuxiliaryChanged():
+            case ev.LinksBroke(peer) | ev.PeerGone(peer):
+                self._drop_early(self._scattered.drop(peer))
+                self._outgoing.handle(event, self._actions)
+            case ev.Explore() | ev.AuxiliaryChanged() | ev.BeginScatter() | ev.EndScatter():
                 self._outgoing.handle(event, self._actions)
         return self._actions
 
@@ -102,12 +106,19 @@ class Engine:
         if known:
             self._drop(known)
         state = self._rounds[event.round] = RoundState(self.run, event)
+        if event.scattered is not None:
+            self._outgoing.scatters.adopt(event.scattered, state)
         for flow in (flow for shard in state.shards for flow in shard.flows):
             self._outgoing.offer(flow, self._actions)
         for early in self._early.take(event.round, event.round, event.version):
             self._end_early(early, state)
+        if event.scattered is not None:
+            useful, useless = self._scattered.bind(event.scattered, state)
+            self._drop_early(useless)
+            for early in useful:
+                self._end_early(early, state)
         if not state.remaining:
-            self._actions.append(RoundComplete(state.number, state.version))
+            self._actions.append(RoundComplete(state.number, state.version, state.early_bytes))
 
     def _end_early(self, early: Early, state: RoundState) -> None:
         """What came early can be used now, unless it should not have come."""
@@ -116,9 +127,7 @@ class Engine:
             self._doom(buffer)
             return
         try:
-            shard = state.expect(self.site, early.origin, header)
-            if header.phase is Phase.BROADCAST and shard.work.receives and shard.work.reduces:
-                raise BadFrame(f"round {header.round}: {early.origin} sent a result before {self.site} contributed.")
+            shard = state.expect(self.site, early.origin, header, early=True)
         except BadFrame as error:
             self._doom(buffer)
             self._actions.append(PeerFaulty(early.origin, str(error)))
@@ -133,7 +142,7 @@ class Engine:
         self._closed.add(number)
         if number in self._rounds:
             self._drop(self._rounds.pop(number))
-        self._drop_early(number, number)
+        self._drop_early(self._early.take(number, number))
         self._quiet(self._work.awaited(number))
 
     def _halt(self, number: int) -> None:
@@ -151,7 +160,7 @@ class Engine:
         self._floor = max(self._floor, number)
         for old in [old for old in self._rounds if old < self._floor]:
             self._drop(self._rounds.pop(old))
-        self._drop_early(0, self._floor - 1)
+        self._drop_early(self._early.take(0, self._floor - 1))
         self._closed = {closed for closed in self._closed if closed >= self._floor}
 
     def _drop(self, state: RoundState) -> None:
@@ -159,8 +168,8 @@ class Engine:
         self._outgoing.forget(state.number)
         self._buffers.doom_round(state.number, self._actions)
 
-    def _drop_early(self, first_round: int, last_round: int) -> None:
-        for early in self._early.take(first_round, last_round):
+    def _drop_early(self, dropped: list[Early]) -> None:
+        for early in dropped:
             self._doom(early.buffer)
 
     # --- frames coming in ------------------------------------------------------------------------------------
@@ -175,13 +184,26 @@ class Engine:
         if header.auxiliary and header.hop == len(header.path) - 1:
             self._outgoing.came(header, self._actions)
         if header.kind is FrameKind.ACK:
-            self._acknowledged(peer, header)
+            self._outgoing.acknowledged(peer, header, self._actions)
+        elif header.kind is FrameKind.SCATTER:
+            self._scatter(peer, header)
         elif header.path and header.hop < len(header.path) - 1:
             self._keep(peer, header, None)  # whether or not the round is over for us: it is not ours
         elif header.kind is FrameKind.PROBE or header.round < self._floor or header.round in self._closed:
             self._actions.append(Receive(How.DISCARD, peer, header))
         else:
             self._chunk(peer, header)
+
+    def _scatter(self, peer: int, header: FrameHeader) -> None:
+        """A chunk that left before its round was known, here at least."""
+        known, dropped = self._scattered.admit(peer, header)
+        if known is None:
+            self._actions.append(Receive(How.DISCARD, peer, header))
+        elif known is header:
+            self._keep(peer, header, None)
+        else:
+            self._chunk(peer, known)
+        self._drop_early(dropped)
 
     def _chunk(self, peer: int, header: FrameHeader) -> None:
         state = self._rounds.get(header.round)
@@ -234,7 +256,7 @@ class Engine:
                 shard.final[header.index] |= action.how is How.STORE
             elif action.how is How.STORE:
                 self._final(state, shard, header.index, None)
-                self._finished(state, shard, header.phase, origin)
+                self._outgoing.finished(state, shard, header.phase, origin, self._actions)
             elif action.how is How.ADD:
                 self._added(state, shard, header.index, 1)
             else:
@@ -246,14 +268,18 @@ class Engine:
         buffer, header = action.buffer, action.header
         if buffer is None:
             return
-        if self._buffers[buffer].round is None and header.hop >= len(header.path) - 1:
+        if header.kind is FrameKind.SCATTER:
+            self._scattered.failed(action.peer, header)
+        elif self._buffers[buffer].round is None and header.hop >= len(header.path) - 1:
             self._early.left(Early(action.peer, header, buffer))
         self._doom(buffer)
         self._buffers.unpin(buffer, self._actions)
 
     def _received_early(self, early: Early, state: RoundState | None) -> None:
         header = early.header
-        if header.round in self._closed or header.round < self._floor:
+        if header.kind is FrameKind.SCATTER:
+            self._received_scattered(early)
+        elif header.round in self._closed or header.round < self._floor:
             self._early.left(early)
             self._doom(early.buffer)
         elif state is not None and header.plan_version <= state.version:
@@ -262,6 +288,15 @@ class Engine:
         else:
             self._early.put(early)
 
+    def _received_scattered(self, early: Early) -> None:
+        known = self._scattered.place(early.origin, early.header)
+        if known is None:
+            self._doom(early.buffer)
+        elif known is early.header:
+            self._scattered.keep(early)
+        else:
+            self._end_early(replace(early, header=known), self._rounds[known.round])
+
     # --- summing -----------------------------------------------------------------------------------------------
 
     def _take(self, state: RoundState, shard: ShardState, origin: int, header: FrameHeader, buffer: int) -> None:
@@ -269,7 +304,7 @@ class Engine:
         if header.phase is Phase.BROADCAST and not shard.work.receives:
             self._final(state, shard, header.index, buffer)
             return
-        # A broadcast that came before the round was open here is copied as the only part of a sum.
+        # A result that came before the round was open here is copied as the only part of a sum.
         shard.sums.setdefault(header.index, Sum()).kept[shard.place.get(origin, 0)] = buffer
         self._advance(state, shard, header.index)
 
@@ -281,11 +316,11 @@ class Engine:
         places: list[int] = []
         while sum_.applied + len(places) in sum_.kept:
             places.append(sum_.applied + len(places))
-        complete = sum_.applied + len(places) == len(work.children)
+        complete = sum_.applied + len(places) >= len(work.children)
         if not places or (state.gathers and not complete):
             return
         parts = tuple(sum_.kept.pop(place) for place in places)
-        own = sum_.applied == 0 and work.contributes
+        own = sum_.applied == 0 and work.contributes and bool(work.children)
         if not work.in_place and sum_.into is None:
             sum_.into = self._buffers.new(self._buffers[parts[0]].nbytes, state.number) if own else parts[0]
         finish = work.is_root and complete
@@ -293,7 +328,8 @@ class Engine:
             self._added(state, shard, index, 1)
             return
         sum_.busy = True
-        action = Combine(state.number, state.version, work.shard, index, own, parts, sum_.into, finish)
+        copy = not work.children
+        action = Combine(state.number, state.version, work.shard, index, own, parts, sum_.into, finish, copy)
         for buffer in action.buffers:
             self._buffers.pin(buffer)
         self._actions.append(self._work.begun(action))
@@ -316,44 +352,27 @@ class Engine:
         sum_.applied += parts
         if work.in_place:
             for child in work.children[first : sum_.applied]:
-                self._finished(state, shard, Phase.REDUCE, child)
+                self._outgoing.finished(state, shard, Phase.REDUCE, child, self._actions)
         if sum_.applied < len(work.children):
             self._advance(state, shard, index)
             return
         del shard.sums[index]
         if work.is_root:
             self._final(state, shard, index, sum_.into)
-        elif shard.up is None:  # a broadcast, whose only inbound flow is that of the parent
+        elif shard.up is None or not work.children:  # a result, whose only inbound flow is that of the parent
             self._final(state, shard, index, None)
-            self._finished(state, shard, *next(iter(shard.inbound)))
+            self._outgoing.finished(state, shard, *next(iter(shard.inbound)), self._actions)
         else:
-            self._send(state, shard, [shard.up], index, sum_.into)
+            self._outgoing.send(state, shard, [shard.up], index, sum_.into, self._actions)
 
     def _final(self, state: RoundState, shard: ShardState, index: int, buffer: int | None) -> None:
         """A chunk of the result is known here."""
         shard.final[index] = 1
         if shard.work.receives:
             self._progress(state)
-        self._send(state, shard, shard.down, index, buffer)
-
-    def _finished(self, state: RoundState, shard: ShardState, phase: Phase, origin: int) -> None:
-        """A chunk takes no room here any more: let its sender know, now and then."""
-        header = state.ack_due(self.run, shard, phase, origin)
-        if header is not None:
-            self._outgoing.acknowledge(header.path[1] if header.path else origin, header, self._actions)
+        self._outgoing.send(state, shard, shard.down, index, buffer, self._actions)
 
     # --- frames going out ----------------------------------------------------------------------------------------
-
-    def _send(self, state: RoundState, shard: ShardState, flows: list[Flow], index: int, buffer: int | None) -> None:
-        if buffer is not None:
-            self._buffers[buffer].waiting = len(flows)
-            if not flows:
-                raise InternalError(f"round {state.number}: chunk {index} of shard {shard.work.shard} goes nowhere.")
-        for flow in flows:
-            flow.ready[index] = 1
-            if buffer is not None:
-                flow.buffers[index] = buffer
-            self._outgoing.offer(flow, self._actions)
 
     def _transmitted(self, action: Transmit) -> None:
         header, buffer = action.header, action.buffer
@@ -367,33 +386,15 @@ class Engine:
             if not kept.waiting:
                 self._doom(buffer)
                 if is_ours and state is not None:
-                    self._left(state, header)
+                    self._outgoing.left(state, header, self._actions)
             self._buffers.unpin(buffer, self._actions)
         if is_ours and state is not None and not state.halted:
             self._progress(state)
 
-    def _left(self, state: RoundState, header: FrameHeader) -> None:
-        """A chunk that was kept here has left: whoever sent it, or parts of it, may send more."""
-        shard = state.shards[header.shard]
-        came = Phase.REDUCE if shard.work.is_root else header.phase
-        for _, origin in [flow for flow in shard.inbound if flow[0] is came]:
-            self._finished(state, shard, came, origin)
-
     def _progress(self, state: RoundState) -> None:
         state.remaining -= 1
         if not state.remaining:
-            self._actions.append(RoundComplete(state.number, state.version))
-
-    def _acknowledged(self, peer: int, header: FrameHeader) -> None:
-        if header.path and header.hop < len(header.path) - 1:
-            self._outgoing.acknowledge(header.path[header.hop + 1], replace(header, hop=header.hop + 1), self._actions)
-            return
-        state = self._rounds.get(header.round)
-        if state is None or state.version != header.plan_version or header.shard >= len(state.shards):
-            return
-        for flow in state.shards[header.shard].flows:
-            if flow.acknowledge(header.path[0] if header.path else peer, header):
-                self._outgoing.offer(flow, self._actions)
+            self._actions.append(RoundComplete(state.number, state.version, state.early_bytes))
 
     def _doom(self, buffer: int) -> None:
         self._buffers.doom(buffer, self._actions)

@@ -10,6 +10,47 @@ from tradewind.wire.frames import FrameHeader
 
 
 @dataclass(frozen=True, slots=True)
+class BeginScatter:
+    """A part of a step may be sent before its round is known (see `scatter`)."""
+
+    epoch: int
+    """Rises whenever a worker is started anew."""
+    part: int
+    step: int
+    items: int
+    item_bytes: int
+    chunk_items: int
+    window: int
+    """So many chunks may go to each aggregator."""
+    blocks: tuple[tuple[int, int, int], ...]
+    """Aggregators, each with the first chunk of its block and the end of it."""
+
+    @property
+    def chunks(self) -> int:
+        """Of the whole array."""
+        return -(-self.items // self.chunk_items)
+
+
+@dataclass(frozen=True, slots=True)
+class EndScatter:
+    """Send nothing more of a part of a step: it has ended, or its round does not count what was sent."""
+
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScatteredRound:
+    """What members of a round have sent before it was known."""
+
+    epoch: int
+    part: int
+    chunk_items: int
+    """Arrays are cut into chunks of so many items, and shards start at a chunk."""
+    steps: tuple[tuple[int, int], ...]
+    """Members whose chunks count, each with its own number of the step."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRound:
     """The round may be worked on: the plan is known, and so is the own array of a member."""
 
@@ -20,6 +61,7 @@ class OpenRound:
     """Add only when all parts are there (see `Arithmetic.gathers`)."""
     done: tuple[bytes, ...] = ()
     """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final everywhere."""
+    scattered: ScatteredRound | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +162,8 @@ class AuxiliaryChanged:
 
 Event = (
     OpenRound
+    | BeginScatter
+    | EndScatter
     | CloseRound
     | HaltRound
     | ForgetBelow

@@ -8,7 +8,8 @@ before the site itself has started, chunks that are relayed, sums at sites that 
 their own to put them in. The sender of such a flow may be ahead of what its receiver has finished with by `window`
 chunks and no more, which bounds what any site keeps to KEPT_BYTES a round. The window follows from the plan alone, so
 both ends know it without asking. A result straight to a member is put where it belongs at once and needs none: it
-cannot come before the member has contributed, and so has started.
+cannot come before the member has contributed, and so has started. Only where members contribute before they know of
+their round (`scatter`) it can, and needs one like all others.
 """
 
 from __future__ import annotations
@@ -84,10 +85,13 @@ class Layout:
     """Sites of the plan that are no members."""
     overlaps: bool
     """Several shards hold the same items, so that one is summed while another still needs the input."""
+    scattered: bool = False
+    """Some members have contributed before they know of the round."""
 
     def needs_window(self, work: ShardWork, phase: Phase, route: Path) -> bool:
         """Whether the receiver of a flow that starts here, or a relay of it, may have to keep chunks."""
-        return phase is Phase.REDUCE or not work.reduces or len(route) > 2 or route[-1] in self.helpers
+        waited_for = phase is Phase.BROADCAST and work.reduces and not self.scattered
+        return not waited_for or len(route) > 2 or route[-1] in self.helpers
 
 
 def lay_out(
@@ -97,13 +101,15 @@ def lay_out(
     items: int,
     item_bytes: int,
     chunk_items: Sequence[int] = (),
+    scattered: bool = False,
 ) -> Layout:
-    """The part of `site` in a valid plan; `chunk_items` cuts each shard as it was cut before the plan was patched."""
+    """The part of `site` in a valid plan; `chunk_items` cuts each shard as was decided elsewhere."""
     numbers = _numbers(plan, roster)
     members = {numbers[name] for name in plan.members}
     if chunk_items and len(chunk_items) != len(plan.shards):
         raise BadPlan(f"plan {plan.planner!r} has {len(plan.shards)} shards, but {len(chunk_items)} were cut.")
-    chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, [n * item_bytes for n in chunk_items])
+    given_bytes = [n * item_bytes for n in chunk_items]
+    chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, given_bytes, scattered)
     here = roster[site]
     spans = _spans(plan, items)
     shards = tuple(
@@ -119,6 +125,7 @@ def lay_out(
         peers=_peers(plan, numbers, here),
         helpers=frozenset(numbers.values()) - members,
         overlaps=len(_splits(plan)) > 1,
+        scattered=scattered,
     )
 
 
@@ -164,7 +171,7 @@ def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:
     return min(shard.chunk_bytes, max(FITTED_CHUNK_BYTES, int(shard.fraction * nbytes / chunks)))
 
 
-def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int]) -> tuple[list[int], int]:
+def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int], scattered: bool = False) -> tuple[list[int], int]:
     """The chunk size of each shard, and how many chunks of a flow may be under way, so that no site keeps too much."""
     members = set(plan.members)
     size = [min(_fitting_chunk(shard, plan.nbytes, nbytes), MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
@@ -183,7 +190,7 @@ def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int]) -> tuple[l
     size = list(given) or [min(chunk, fitting) for chunk in size]
     kept: Counter[str] = Counter()
     for number, phase, route in _routes(plan):
-        waited_for = phase is Phase.BROADCAST and bool(plan.shards[number].reduce)
+        waited_for = phase is Phase.BROADCAST and bool(plan.shards[number].reduce) and not scattered
         stored = waited_for and len(route) == 2 and route[-1] in members
         for site in () if stored else route[1:]:
             kept[site] += size[number]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tradewind.engine import events as ev
 from tradewind.engine.actions import Action, Transmit
 from tradewind.engine.auxiliary import AuxiliaryPaths, acknowledgement
 from tradewind.engine.buffers import Buffers
-from tradewind.engine.receiving import RoundState
+from tradewind.engine.receiving import RoundState, ShardState
+from tradewind.engine.scatter import OwnScatters, ScatterFlow
 from tradewind.engine.sending import Flow, Outbox
-from tradewind.wire.frames import FrameHeader, FrameKind
+from tradewind.errors import InternalError
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 
 class _Outboxes(dict[int, Outbox]):
@@ -28,15 +31,29 @@ class Outgoing:
         self._run, self._rounds, self._buffers = run, rounds, buffers
         self._outboxes = _Outboxes()
         self._auxiliary = AuxiliaryPaths()
+        self.scatters = OwnScatters(run)
 
     def handle(
         self,
-        event: ev.LinkIdle | ev.LinksBroke | ev.PeerGone | ev.Explore | ev.AuxiliaryChanged,
+        event: ev.LinkIdle
+        | ev.LinksBroke
+        | ev.PeerGone
+        | ev.Explore
+        | ev.AuxiliaryChanged
+        | ev.BeginScatter
+        | ev.EndScatter,
         actions: list[Action],
     ) -> None:
         """What concerns connections and no round."""
         if isinstance(event, ev.AuxiliaryChanged):
             self._auxiliary.change(event.paths, event.queue_length)
+            return
+        if isinstance(event, ev.EndScatter):
+            self.scatters.end(event.part)
+            return
+        if isinstance(event, ev.BeginScatter):
+            for flow in self.scatters.begin(event):
+                self._queue_scatter(flow, actions)
             return
         outbox = self._outboxes[event.peer]
         match event:
@@ -45,9 +62,12 @@ class Outgoing:
                 self._serve(outbox, actions, follows=True)
             case ev.LinksBroke():
                 outbox.idle = 0
+                for lost in self.scatters.broke(event.peer):
+                    self._queue_scatter(lost, actions)
             case ev.PeerGone():
                 for forward in outbox.drop():
                     self._buffers.doom(forward.buffer, actions)
+                self.scatters.broke(event.peer)
             case ev.Explore():
                 outbox.explore(self._run, event)
                 self._serve(outbox, actions)
@@ -61,6 +81,56 @@ class Outgoing:
             self._auxiliary.note(flow)
             for peer in self._auxiliary.first_hops(flow):
                 self._serve(self._outboxes[peer], actions)
+
+    def send(
+        self,
+        state: RoundState,
+        shard: ShardState,
+        flows: list[Flow],
+        index: int,
+        buffer: int | None,
+        actions: list[Action],
+    ) -> None:
+        """A chunk that a round's flows wait for is there."""
+        if buffer is not None:
+            self._buffers[buffer].waiting = len(flows)
+            if not flows:
+                raise InternalError(f"round {state.number}: chunk {index} of shard {shard.work.shard} goes nowhere.")
+        for flow in flows:
+            flow.ready[index] = 1
+            if buffer is not None:
+                flow.buffers[index] = buffer
+            self.offer(flow, actions)
+
+    def finished(self, state: RoundState, shard: ShardState, phase: Phase, origin: int, actions: list[Action]) -> None:
+        """A chunk takes no room here any more: let its sender know, now and then."""
+        header = state.ack_due(self._run, shard, phase, origin)
+        if header is not None:
+            self.acknowledge(header.path[1] if header.path else origin, header, actions)
+
+    def left(self, state: RoundState, header: FrameHeader, actions: list[Action]) -> None:
+        """A chunk that was kept here has left: whoever sent it, or parts of it, may send more."""
+        shard = state.shards[header.shard]
+        came = Phase.REDUCE if shard.work.is_root else header.phase
+        for _, origin in [flow for flow in shard.inbound if flow[0] is came]:
+            self.finished(state, shard, came, origin, actions)
+
+    def _queue_scatter(self, flow: ScatterFlow, actions: list[Action]) -> None:
+        outbox = self._outboxes[flow.peer]
+        outbox.offer(flow)
+        self._serve(outbox, actions)
+
+    def acknowledged(self, peer: int, header: FrameHeader, actions: list[Action]) -> None:
+        """An acknowledgement came: it goes on to whom it is for, or lets a flow send more."""
+        if header.path and header.hop < len(header.path) - 1:
+            self.acknowledge(header.path[header.hop + 1], replace(header, hop=header.hop + 1), actions)
+            return
+        state = self._rounds.get(header.round)
+        if state is None or state.version != header.plan_version or header.shard >= len(state.shards):
+            return
+        for flow in state.shards[header.shard].flows:
+            if flow.acknowledge(header.path[0] if header.path else peer, header):
+                self.offer(flow, actions)
 
     def came(self, header: FrameHeader, actions: list[Action]) -> None:
         """A chunk or acknowledgement has come to the end of an auxiliary path."""
@@ -96,7 +166,11 @@ class Outgoing:
                 action = self._rounds[entry.round].next_chunk(entry, follows)
                 outbox.offer(entry)
                 self._auxiliary.note(entry)
+            elif isinstance(entry, ScatterFlow):
+                action = entry.next_chunk(follows)
+                outbox.offer(entry)
             else:
+                assert isinstance(entry, Transmit)
                 action = entry
             self._hand_out(action, actions)
         while self._auxiliary.used and outbox.idle and (found := self._auxiliary.find(outbox.peer, self._backlog)):

@@ -19,7 +19,9 @@ import numpy as np
 
 from tradewind.arithmetic import Arithmetic, Array, storage_of
 from tradewind.engine.actions import Combine, Receive, Source, Transmit
+from tradewind.engine.events import BeginScatter
 from tradewind.engine.layout import Layout
+from tradewind.wire.frames import FrameHeader
 
 Bytes = bytearray | memoryview
 DIGEST_BLOCK_BYTES = 4096
@@ -29,6 +31,30 @@ MOST_DIGESTED_BYTES = 4 * 2**20
 def same_memory(first: Array, second: Array) -> bool:
     """Whether two contiguous arrays of one type are the same items."""
     return first.ctypes.data == second.ctypes.data and first.size == second.size
+
+
+class EarlyPayloads:
+    """Arrays that are being sent before their rounds are known, by part of their step."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[BeginScatter, Array, int]] = {}
+
+    def begin(self, scatter: BeginScatter, own: Array, operation: int) -> None:
+        """A part of a step is being sent."""
+        self._known[scatter.part] = scatter, own.reshape(-1).view(np.uint8), operation
+
+    def end(self, operation: int) -> None:
+        """It has ended, and nobody needs what is still to be sent of it."""
+        for part in [part for part, known in list(self._known.items()) if known[2] == operation]:
+            del self._known[part]
+
+    def outgoing(self, header: FrameHeader) -> memoryview | None:
+        """The bytes of a chunk; None where nobody needs it."""
+        scatter, own, _ = self._known.get(header.shard, (None, None, 0))
+        if scatter is None or own is None or scatter.step != header.round:
+            return None
+        start = header.index * scatter.chunk_items * scatter.item_bytes
+        return memoryview(own.data)[start : start + header.payload_bytes]
 
 
 class RoundPayload:
@@ -72,6 +98,9 @@ class RoundPayload:
             out = self.chunk(self.result, action.shard, action.index)
         else:
             out = self.items(buffers[action.into])
+        if action.copy:
+            out[...] = parts[0]
+            return
         if action.own:
             own = self.chunk(self.own, action.shard, action.index)
         elif action.into is None or action.into not in action.parts:

@@ -19,6 +19,8 @@ class Asked:
     array: bytes | None
     """To travel with the question, where it is small."""
     outcome: Outcome | None = None
+    scatter: int | None = None
+    """The version of the splitting that it is being sent by, before its round is known."""
 
 
 @dataclass(slots=True)

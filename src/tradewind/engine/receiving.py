@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from tradewind.engine.actions import RoundQuiet, Source, Transmit
@@ -104,7 +105,7 @@ class ShardState:
 class RoundState:
     """One round at one site."""
 
-    __slots__ = ("gathers", "halted", "layout", "number", "remaining", "shards", "version")
+    __slots__ = ("early_bytes", "gathers", "halted", "layout", "number", "remaining", "shards", "version")
 
     def __init__(self, run: int, opened: OpenRound) -> None:
         self.number, self.version = opened.round, opened.version
@@ -114,9 +115,11 @@ class RoundState:
         self.shards = [ShardState(run, opened, work) for work in opened.layout.shards]
         self.remaining = sum(state.final.count(0) * (state.work.receives + len(state.flows)) for state in self.shards)
         """Chunks of the result that are not final, and chunks that have not left."""
+        self.early_bytes = 0
+        """Of the own array, what had left before the round was known."""
 
-    def expect(self, site: int, origin: int, header: FrameHeader) -> ShardState:
-        """The shard that a chunk belongs to, if the plan expects it at `site`."""
+    def expect(self, site: int, origin: int, header: FrameHeader, early: bool = False) -> ShardState:
+        """The shard that a chunk belongs to, if the plan expects it at `site`; `early`: before the round was open."""
         if header.shard >= len(self.shards):
             raise _unfit(origin, header, f"the plan has {len(self.shards)} shards")
         shard = self.shards[header.shard]
@@ -127,7 +130,15 @@ class RoundState:
         expected = self.payload_bytes(shard.work, header.index)
         if header.payload_bytes != expected:
             raise _unfit(origin, header, f"it has {header.payload_bytes} bytes, not {expected}")
+        contributed = header.phase is Phase.BROADCAST and shard.work.receives and shard.work.reduces
+        if early and contributed and not self.layout.scattered:
+            raise _unfit(origin, header, f"it is a result that came before {site} contributed")
         return shard
+
+    def shard_at(self, item: int) -> ShardState | None:
+        """The shard that holds an item, where shards follow each other through the array."""
+        place = bisect_right(self.shards, item, key=lambda shard: shard.work.first_item) - 1
+        return self.shards[place] if place >= 0 and item < self.layout.items else None
 
     def ack_due(self, run: int, shard: ShardState, phase: Phase, origin: int) -> FrameHeader | None:
         """One more chunk of a flow takes no room here any more: the acknowledgement, when one is due.
@@ -137,7 +148,7 @@ class RoundState:
         """
         inbound, window = shard.inbound[phase, origin], self.layout.window
         inbound.finished += 1
-        waited_for = phase is Phase.BROADCAST and shard.work.reduces
+        waited_for = phase is Phase.BROADCAST and shard.work.reduces and not self.layout.scattered
         needs_none = waited_for and not inbound.path and shard.work.receives
         may_send_all = inbound.acknowledged + window >= shard.work.chunks
         if needs_none or may_send_all or inbound.finished - inbound.acknowledged < max(1, window // 4):

@@ -5,6 +5,7 @@ order of their numbers: first come, first served, and the same everywhere, so th
 later round. Within a round the chunk with the least progress, (index + 0.5) / chunks of its shard, goes first, whoever
 it comes from: leaves have all their chunks ready at once and would else block what is relayed. A round that has nothing
 to send just now holds up nobody. Acknowledgements go before everything: they are small, and somebody waits for them.
+Chunks whose round is not known yet (`scatter`) go after all rounds.
 Probes go after everything: they are there to be measured, and nobody waits for them.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from tradewind.engine.actions import Source, Transmit
 from tradewind.engine.events import Explore
@@ -55,6 +57,14 @@ class Flow:
         self.sent += 1
         self._skip_done()
 
+    def sent_before(self, indices: range) -> None:
+        """Those chunks have left before the flow began."""
+        self.done = bytearray(self.done or self.chunks)
+        for index in indices:
+            self.done[index] = 1
+        self.sent += len(indices)
+        self._skip_done()
+
     def _skip_done(self) -> None:
         while self.done and self.next_index < self.chunks and self.done[self.next_index]:
             self.next_index += 1
@@ -69,6 +79,11 @@ class Flow:
             and bool(self.ready[index])
             and (self.window is None or self.sent < self.acknowledged + self.window)
         )
+
+    @property
+    def progress(self) -> float:
+        """How far its shard has come with its next chunk, between 0 and 1."""
+        return (self.next_index + 0.5) / self.chunks
 
     def ready_ahead(self, most: int) -> int:
         """How many chunks may go now, counted up to `most`."""
@@ -116,7 +131,28 @@ class Forward:
     buffer: int
 
 
-Entry = Flow | Forward
+class Sending(Protocol):
+    """What has chunks to send, one after the other: a flow of a round, or of a scatter."""
+
+    queued: bool
+
+    @property
+    def round(self) -> int:
+        """Lower ones go first."""
+        ...
+
+    @property
+    def progress(self) -> float:
+        """Among those of a round, the least goes first."""
+        ...
+
+    @property
+    def sendable(self) -> bool:
+        """Whether its next chunk may go now."""
+        ...
+
+
+Entry = Sending | Forward
 
 
 class Outbox:
@@ -133,11 +169,11 @@ class Outbox:
         self._heap: list[tuple[int, float, int, Entry]] = []
         self._sequence = 0
 
-    def offer(self, flow: Flow) -> None:
+    def offer(self, flow: Sending) -> None:
         """Queue a flow's next chunk, if it may go and is not queued already."""
         if not flow.queued and flow.sendable:
             flow.queued = True
-            self._push(flow.round, (flow.next_index + 0.5) / flow.chunks, flow)
+            self._push(flow.round, flow.progress, flow)
 
     def forward(self, header: FrameHeader, buffer: int) -> None:
         """Queue a relayed chunk."""
@@ -157,19 +193,18 @@ class Outbox:
             for index in range(event.chunks)
         )
 
-    def pop(self, follows: bool = False) -> Transmit | Flow | None:
+    def pop(self, follows: bool = False) -> Transmit | Sending | None:
         """What goes next: a frame, or a flow that may send a chunk; None if there is nothing."""
         if self.acks:
             return Transmit(self.peer, self.acks.popleft(), Source.NOTHING)
         while self._heap:
             entry = heapq.heappop(self._heap)[3]
-            if isinstance(entry, Flow):
-                entry.queued = False
-                if not entry.sendable:
-                    continue
+            if isinstance(entry, Forward):
+                header = replace(entry.header, hop=entry.header.hop + 1, follows=follows)
+                return Transmit(self.peer, header, Source.KEPT, entry.buffer)
+            entry.queued = False
+            if entry.sendable:
                 return entry
-            header = replace(entry.header, hop=entry.header.hop + 1, follows=follows)
-            return Transmit(self.peer, header, Source.KEPT, entry.buffer)
         if self.probes:
             return Transmit(self.peer, replace(self.probes.popleft(), follows=follows), Source.PADDING)
         return None
@@ -181,7 +216,7 @@ class Outbox:
         self.acks.clear()
         self.idle = 0
         for entry in entries:
-            if isinstance(entry, Flow):
+            if not isinstance(entry, Forward):
                 entry.queued = False
         return [entry for entry in entries if isinstance(entry, Forward)]
 

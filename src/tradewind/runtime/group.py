@@ -22,6 +22,7 @@ from tradewind.arithmetic import Array, check_operation, name_dtype, storage_of
 from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
+from tradewind.control.options import Scatter
 from tradewind.engine.effects import Outcome
 from tradewind.engine.measuring import MeasuringOptions
 from tradewind.engine.payload import same_memory
@@ -259,6 +260,7 @@ def connect(
     plan: Plan | str | Path | None = None,
     policy: str = "bsp",
     policy_options: Mapping[str, object] | None = None,
+    scatter: Scatter = "blocking",
     embed: bool = True,
     bind: str | None = None,
     interface: str | None = None,
@@ -277,7 +279,7 @@ def connect(
 
     `controller` is where the controller listens: rank 0 runs it there, unless `embed` is false and `tradewind
     controller` does. With several addresses the first controller acts and the others stand by (docs/failover.md), rank
-    1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `policy_options`)
+    1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `scatter`)
     counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
     Data connections listen on loopback unless `bind` or `interface` says otherwise. Processes of one machine (and one
     network namespace) exchange data through Unix sockets, at half the processor time of TCP, unless `local_sockets` is
@@ -311,6 +313,7 @@ def connect(
             policy,
             policy_options or {},
             deadlines,
+            scatter,
             awareness=aware,
             tolerant=True if len(addresses) > 1 else tolerant,
             controllers=len(addresses),

@@ -20,6 +20,7 @@ import msgspec
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
+from tradewind.control.options import Scatter
 from tradewind.errors import BadOption, InputError, UnknownName
 from tradewind.network import Network
 from tradewind.planning import planner as look_up_planner
@@ -60,6 +61,8 @@ class Options:
     """Who averages with whom, where a `Synchronizer` or `Group.average` does; all other operations are of everybody."""
     policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the policy; in the environment as key=value,key=value."""
+    scatter: Scatter = "blocking"
+    """non-blocking: a worker that is ready sends before its round is known (docs/synchronizer.md)."""
     network: str | Network | None = None
     """What lies between the sites: a name from `tradewind networks` or a file."""
     site: str | None = None

@@ -18,25 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from tradewind.arithmetic import Array
 from tradewind.control.deadlines import Deadlines
 from tradewind.engine import actions as do
+from tradewind.engine import effects as to
 from tradewind.engine import events as ev
 from tradewind.engine.client import Client
-from tradewind.engine.effects import (
-    Close,
-    Connect,
-    Departed,
-    Distrust,
-    Effect,
-    Failed,
-    Forget,
-    Halt,
-    Joined,
-    Open,
-    SendControl,
-    Succeeded,
-)
 from tradewind.engine.engine import Engine
 from tradewind.engine.measuring import LinkMeters, MeasuringOptions
-from tradewind.engine.payload import RoundPayload, same_memory
+from tradewind.engine.payload import EarlyPayloads, RoundPayload, same_memory
 from tradewind.engine.pending import small_array
 from tradewind.errors import PeerLost, TradewindError
 from tradewind.runtime import welcome
@@ -49,7 +36,7 @@ from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
 from tradewind.runtime.submitted import Ended, Submitted
 from tradewind.wire import messages as m
-from tradewind.wire.frames import FrameHeader
+from tradewind.wire.frames import FrameHeader, FrameKind
 from tradewind.wire.handshake import Credentials, Peer
 
 log = logging.getLogger("tradewind.runtime")
@@ -91,6 +78,7 @@ class Worker:
         self._pool = Pool()
         self._payloads: dict[int, RoundPayload] = {}
         self._operations: dict[int, Submitted] = {}
+        self._early = EarlyPayloads()
         self._closed = threading.Event()
         self._seen: queue.SimpleQueue[m.NetworkSeen] = queue.SimpleQueue()
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
@@ -177,40 +165,49 @@ class Worker:
             self._operations[number] = Submitted(own, result, ended, time.monotonic())
         self._carry_out(effects)
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _carry_out(self, effects: list[to.Effect]) -> None:
         for effect in effects:
             match effect:
-                case SendControl(message):
+                case to.SendControl(message):
                     self._say(message)
-                case Joined(roster):
+                case to.Joined(roster):
                     self._join(roster)
-                case Distrust(reason):
+                case to.Distrust(reason):
                     log.info("%s looks for another controller: %s", self.site, reason)
                     self._controlled().look_on()
-                case Departed(peer):
+                case to.Departed(peer):
                     self.addresses = tuple(address for address in self.addresses if address.number != peer)
                     self._peers.forget(peer)
                     self.tell(ev.PeerGone(peer))
-                case Open():
+                case to.Open():
                     self._open(effect)
-                case Connect(peer):
+                case to.Connect(peer):
                     self._peers.want(peer)
-                case ev.Explore() | ev.AuxiliaryChanged():
+                case ev.Explore() | ev.AuxiliaryChanged() | ev.EndScatter():
                     self.tell(effect)
+                case to.Scatter(event, operation):
+                    if (asked := self._operations.get(operation)) is not None:
+                        self._early.begin(event, asked.own, operation)
+                        self.tell(event)
                 case m.NetworkSeen():
                     self._seen.put(effect)
-                case Close(round_):
+                case to.Close(round_):
                     if self._engine is not None:
                         self.tell(ev.CloseRound(round_))
                     self._payloads.pop(round_, None)
-                case Halt(round_):
+                case to.Halt(round_):
                     self.tell(ev.HaltRound(round_))
-                case Forget(round_):
+                case to.Forget(round_):
                     self.tell(ev.ForgetBelow(round_))
-                case Succeeded(operation, outcome, array):
-                    self._operations.pop(operation).succeeded(outcome, array)
-                case Failed(operation, error):
-                    self._operations.pop(operation).ended(error)
+                case to.Succeeded(operation, outcome, array):
+                    self._take(operation).succeeded(outcome, array)
+                case to.Failed(operation, error):
+                    self._take(operation).ended(error)
+
+    def _take(self, operation: int) -> Submitted:
+        """An operation that has ended."""
+        self._early.end(operation)
+        return self._operations.pop(operation)
 
     def _join(self, roster: m.Roster) -> None:
         """Everybody is there, or somebody more."""
@@ -225,7 +222,7 @@ class Worker:
                 self._say(m.Heartbeat(time.monotonic()))
         self.joined.set()
 
-    def _open(self, effect: Open) -> None:
+    def _open(self, effect: to.Open) -> None:
         own = result = None
         if effect.operation is not None:
             submitted = self._operations[effect.operation]
@@ -340,11 +337,11 @@ class Worker:
                     self._pool.give_back(self._buffers.pop(buffer, None))
                 case do.Combine():
                     self._combine(action)
-                case do.RoundComplete(number, version):
+                case do.RoundComplete(number):
                     payload = self._payloads.get(number)
                     digest = None if payload is None else payload.digest(number)
                     with self._lock:
-                        effects = self._client.completed(number, version, digest)
+                        effects = self._client.completed(action, digest)
                     self._carry_out(effects)
                 case do.RoundQuiet():
                     with self._lock:
@@ -395,5 +392,7 @@ class Worker:
             return self._buffers.get(action.buffer)
         if action.source is do.Source.PADDING:
             return memoryview(bytes(action.header.payload_bytes))
+        if action.header.kind is FrameKind.SCATTER:
+            return self._early.outgoing(action.header)
         payload = self._payloads.get(action.header.round)
         return None if payload is None else payload.outgoing(action)

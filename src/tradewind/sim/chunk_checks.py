@@ -30,7 +30,7 @@ class StormChecks:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.steps = self.alone = self.repaired = self.carried = 0
+        self.steps = self.alone = self.repaired = self.carried = self.early_bytes = 0
         self.rounds: dict[tuple[int, tuple[int, int]], bytes] = {}
         """The result of every committed round."""
         self.terms: set[int] = set()
@@ -40,10 +40,12 @@ class StormChecks:
         """What each member brought to each round that ever started."""
         self._weights: dict[object, dict[str, float]] = {}
         self._values: dict[tuple[SimulatedWorker, int], float] = {}
+        self._latest: dict[str, float] = {}
+        """What each worker asked for last: it may contribute that before it knows of its round, and be lost."""
 
     def submitted(self, worker: SimulatedWorker, operation: int, value: float) -> None:
         """A worker asks for a step."""
-        self._values[worker, operation] = value
+        self._values[worker, operation] = self._latest[worker.name] = value
         worker.opened = self._opened
 
     def _opened(self, worker: SimulatedWorker, operation: int, outcome: Outcome) -> None:
@@ -55,6 +57,7 @@ class StormChecks:
         weights = self._weights.setdefault(key, {})
         for name, weight in zip(outcome.contributors, outcome.weights, strict=True):
             weights.setdefault(name, weight)
+            brought.setdefault(name, self._latest[name])
 
     def combined(self, answer: m.Carried, who: tuple[int, int], values: dict[str, float]) -> None:
         """A controller has done a round by itself: all members have brought their values, whoever is lost later."""
@@ -77,6 +80,7 @@ class StormChecks:
             return outcome
         self.repaired += outcome.repaired
         self.carried += outcome.carried
+        self.early_bytes += outcome.early_bytes
         era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all may have been restarted since
         before = self.rounds.setdefault((outcome.round, era), result.tobytes())
         if before != result.tobytes():

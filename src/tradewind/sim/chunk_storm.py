@@ -9,7 +9,7 @@ have come back stays out. `chunk_checks` says what must hold at every step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
+from tradewind.control.options import Scatter
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network, Site
 from tradewind.sim.chunk_checks import StormChecks
@@ -51,6 +52,7 @@ class Storm:
     controllers: int = 1
     is_known: bool = True
     """Whether controllers are given the network; else they know those who have come, and learn of others."""
+    scatter: Scatter = "blocking"
     patience_s: float = 3.0
     carried_bytes: int = 0
     """Arrays of at most so many travel in messages."""
@@ -72,6 +74,7 @@ class StormResult:
     """Steps whose round travelled in messages."""
     terms: int
     seconds: float
+    early_bytes: int
 
 
 @dataclass(eq=False)
@@ -113,6 +116,7 @@ class StormRun:
             policy=storm.policy,
             policy_options=storm.policy_options,
             deadlines=self.deadlines,
+            scatter=storm.scatter,
             seed=storm.seed,
             tolerant=True,
             awareness=Awareness(measure=False),
@@ -352,6 +356,7 @@ class StormRun:
             checks.carried,
             len(checks.terms),
             self.clock.now_s,
+            checks.early_bytes,
         )
 
 
@@ -360,14 +365,13 @@ def run_storm(storm: Storm) -> StormResult:
     try:
         return StormRun(storm).run()
     except (TradewindError, AssertionError, KeyError) as error:
-        replay = (
-            f"python -c 'from tradewind.sim.chunk_storm import *; run_storm(storm_of({storm.seed}, {storm.events}))'"
-        )
+        which = f'{storm.seed}, {storm.events}, "{storm.scatter}"'
+        replay = f"python -c 'from tradewind.sim.chunk_storm import *; run_storm(storm_of({which}))'"
         raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
 
 
-def storm_of(seed: int, events: int = 20) -> Storm:
-    """A storm of everything that can vary, from a seed."""
+def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Storm:
+    """A storm of everything that can vary, from a seed; with a non-blocking scatter, of what can have one."""
     random = np.random.default_rng([seed, 8])
     n = int(random.integers(3, 7))
     rate = random.choice([1e6, 1e7, 1e8], (n, n)) * (1 - np.eye(n))
@@ -376,7 +380,7 @@ def storm_of(seed: int, events: int = 20) -> Storm:
     options: dict[str, Any] = {"p": 2} if policy == "partial" else {}
     if policy == "selective":
         options = {"p": 2, "full_every": int(random.choice([0, 5]))}
-    return Storm(
+    storm = Storm(
         Network("storm", [Site(f"s{i}") for i in range(n)], rate, latency_s),
         str(random.choice(["ring", "multi-star", "scatter", "fapt", "balanced-tree"])),
         policy,
@@ -390,3 +394,7 @@ def storm_of(seed: int, events: int = 20) -> Storm:
         is_known=bool(random.random() < 0.7),
         carried_bytes=int(random.choice([0, 64 * 1024])),
     )
+    if scatter == "blocking":
+        return storm
+    options |= {"weights": "uniform"} if policy == "selective" else {}
+    return replace(storm, scatter=scatter, planner=str(random.choice(["scatter", "multi-star"])), items=20_000)

@@ -37,12 +37,13 @@ from tradewind.engine.effects import (
     Joined,
     Open,
     Outcome,
+    Scatter,
     SendControl,
     Succeeded,
 )
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import KEPT_BYTES
-from tradewind.engine.payload import RoundPayload
+from tradewind.engine.payload import EarlyPayloads, RoundPayload
 from tradewind.engine.pending import small_array
 from tradewind.errors import InternalError, TradewindError
 from tradewind.sim.chunk_links import Connection, Frame
@@ -75,6 +76,7 @@ class SimulatedWorker:
         self._arrays: dict[int, tuple[Array, Array]] = {}
         self._buffers: dict[int, bytearray] = {}
         self._payloads: dict[int, RoundPayload] = {}
+        self._early = EarlyPayloads()
         self._applied: set[tuple[object, ...]] = set()
         self.dead = False
         """It was killed: nothing happens here any more."""
@@ -128,8 +130,11 @@ class SimulatedWorker:
                     if self.engine is None:
                         self.engine = Engine(RUN, self.client.numbers[self.name])
                         self.tell(ev.ForgetBelow(roster.floor))
-                case ev.Explore() | ev.AuxiliaryChanged():
+                case ev.Explore() | ev.AuxiliaryChanged() | ev.EndScatter():
                     self.tell(effect)
+                case Scatter(event, operation):
+                    self._early.begin(event, self._arrays[operation][0], operation)
+                    self.tell(event)
                 case Departed(peer):
                     self.broke(peer)
                     self.tell(ev.PeerGone(peer))
@@ -163,6 +168,7 @@ class SimulatedWorker:
 
     def _end(self, operation: int, how: Array | TradewindError) -> None:
         self.results[operation], self.ended_s[operation] = how, self.clock.now_s
+        self._early.end(operation)
 
     # --- data --------------------------------------------------------------------------------------------------
 
@@ -244,7 +250,7 @@ class SimulatedWorker:
             self._act(action)
         kept = self.engine.kept_bytes
         self.most_kept_bytes = max(self.most_kept_bytes, kept)
-        if kept > KEPT_BYTES * max(1, self._most_rounds + len(self.client.pending)):
+        if kept > KEPT_BYTES * (1 + max(1, self._most_rounds + len(self.client.pending))):  # 1: scattered
             raise InternalError(f"{self.name} keeps {kept} bytes.")
         if kept != sum(map(len, self._buffers.values())):
             raise InternalError(f"{self.name} counts {kept} kept bytes wrongly.")
@@ -263,10 +269,10 @@ class SimulatedWorker:
                 self._transmit(action)
             case Release(buffer):
                 del self._buffers[buffer]
-            case RoundComplete(number, version):
+            case RoundComplete(number):
                 payload = self._payloads.get(number)
                 digest = None if payload is None else payload.digest(number)
-                self.carry_out(self.client.completed(number, version, digest))
+                self.carry_out(self.client.completed(action, digest))
             case RoundQuiet():
                 self.carry_out(self.client.quiet(action))
             case PeerFaulty(peer, reason):
@@ -287,6 +293,8 @@ class SimulatedWorker:
             body = self._buffers[action.buffer]
         elif action.source is Source.PADDING:
             body = bytes(action.header.payload_bytes)
+        elif action.header.kind is FrameKind.SCATTER:
+            body = self._early.outgoing(action.header) or bytes(action.header.payload_bytes)
         elif action.source is not Source.NOTHING and payload is not None:
             body = payload.outgoing(action)
         idle = self._idle[action.peer]

@@ -88,6 +88,7 @@ def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) 
             planner_options=options.chosen_planner_options,
             policy=options.policy,
             policy_options=options.policy_options,
+            scatter=options.scatter,
             plan=options.plan if place.is_world else None,
             listening=lambda address: store.set(WHERE, f"{secret} {_called_from_outside(address, given)}"),
             **given,

@@ -9,6 +9,10 @@ All kinds share the layout, so that a reader needs one rule and one limit for ev
 a chunk's progress known to sites that have never seen its plan: relays order their queue by it. A relayed chunk carries
 its whole path and where on it it is (`hop`), so that a stale view of the plan cannot make it run in a circle.
 
+A chunk that is **scattered** leaves before its round is known (`engine.scatter`): `round` is its sender's own number of
+the step, `plan_version` the epoch in which it was told how to send, `shard` the part of the step, and `index` counts
+chunks through the whole array.
+
 An acknowledgement looks like the chunk that it answers, without a payload; its `index` says how many chunks of that
 flow the receiver has finished with, and its path leads back.
 
@@ -27,7 +31,7 @@ from enum import IntEnum
 
 from tradewind.errors import BadFrame
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAGIC = b"TW"
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
 HEADER_BYTES = HEADER.size
@@ -48,6 +52,7 @@ class FrameKind(IntEnum):
     CHUNK = 2
     ACK = 3
     PROBE = 4
+    SCATTER = 5
 
 
 class Phase(IntEnum):
@@ -59,12 +64,13 @@ class Phase(IntEnum):
 
 _KINDS = {int(kind): kind for kind in FrameKind}  # a tenth of the time of calling the enumeration
 _PHASES = {int(phase): phase for phase in Phase}
-_NUMBERED = (FrameKind.CHUNK, FrameKind.PROBE)
+_NUMBERED = (FrameKind.CHUNK, FrameKind.PROBE, FrameKind.SCATTER)
 _MOST_PAYLOAD = {
     FrameKind.MESSAGE: MAX_MESSAGE_BYTES,
     FrameKind.CHUNK: MAX_CHUNK_BYTES,
     FrameKind.ACK: 0,
     FrameKind.PROBE: MAX_CHUNK_BYTES,
+    FrameKind.SCATTER: MAX_CHUNK_BYTES,
 }
 
 
@@ -164,8 +170,8 @@ def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
         raise BadFrame(f"a frame's path {path} visits a site twice.")
     if kind in _NUMBERED and not (index < chunks and payload > 0):
         raise BadFrame(f"a {kind.name.lower()} is number {index} of {chunks} and has {payload} bytes.")
-    if path and kind is FrameKind.PROBE:
-        raise BadFrame(f"a probe has a path, {path}, but measures one link.")
+    if path and kind in (FrameKind.PROBE, FrameKind.SCATTER):
+        raise BadFrame(f"a {kind.name.lower()} has a path, {path}, but goes to a neighbour.")
     if flags & _AUXILIARY and not path:
         raise BadFrame("a frame is on an auxiliary path, but does not say which.")
     if kind is FrameKind.ACK and index > chunks:

@@ -89,6 +89,12 @@ from tradewind.wire.operation_messages import (
 from tradewind.wire.operation_messages import (
     Ready as Ready,
 )
+from tradewind.wire.scatter_messages import (
+    ScatterBy as ScatterBy,
+)
+from tradewind.wire.scatter_messages import (
+    Scattered as Scattered,
+)
 
 # --- worker to controller ---------------------------------------------------------------------------------
 
@@ -246,9 +252,12 @@ class Start(MessageBase, frozen=True):
     staleness: tuple[Count, ...] = ()
     """How many steps each member's model is behind the most advanced one of them."""
     chunk_items: tuple[Count, ...] = ()
-    """Of a repaired round: how its shards were cut, which does not change; empty: as the plan says."""
+    """How its shards are cut, where that is decided: of a repaired round as before; empty: as the plan says."""
     done: tuple[bytes, ...] = ()
     """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final at every member."""
+    scattered: Scattered | None = None
+    """What members have sent before they knew of it; then `chunk_items` is how they cut their arrays."""
+    repaired: bool = False
 
 
 class Halt(MessageBase, frozen=True):
@@ -335,6 +344,7 @@ Message = (
     | RosterSeen
     | Lost
     | PlanChanged
+    | ScatterBy
     | Start
     | Carried
     | Halt

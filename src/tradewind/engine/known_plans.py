@@ -1,0 +1,39 @@
+"""The plans that a worker was told, and its own part in them, which is worked out once for rounds of the same size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tradewind.engine.layout import Layout, lay_out
+from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.wire import messages as m
+
+
+class KnownPlans:
+    """One worker's, by version."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, Plan] = {}
+        self._layouts: dict[tuple[int, int, int], Layout] = {}
+        """By version, items and bytes of an item: training asks for the same again and again."""
+
+    def told(self, message: m.PlanChanged) -> None:
+        """A new one, and which of the others are over."""
+        for old in message.forget:
+            self._plans.pop(old, None)
+        self.renumbered()
+        self._plans[message.version] = plan_from_json(message.plan, f"plan version {message.version}")
+
+    def renumbered(self) -> None:
+        """Sites may have other numbers now."""
+        self._layouts.clear()
+
+    def layout(self, start: m.Start, site: str, numbers: Mapping[str, int]) -> Layout:
+        """A site's part in a round."""
+        plan, cut = self._plans[start.version], start.chunk_items
+        key = start.version, start.operation.items, start.operation.item_bytes
+        if cut:  # as was decided for this round alone
+            return lay_out(plan, numbers, site, *key[1:], cut, scattered=start.scattered is not None)
+        if key not in self._layouts:
+            self._layouts[key] = lay_out(plan, numbers, site, *key[1:])
+        return self._layouts[key]

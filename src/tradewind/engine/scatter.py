@@ -1,0 +1,243 @@
+"""Non-blocking scatter: chunks that leave before their round is known (CREW IV-A2), at both ends.
+
+Theory of operation. A **blocking** scatter, the default, waits: a ready worker sends nothing until the controller has
+decided who is in its round and every site has the plan. A **non-blocking** one starts when the worker is ready, by a
+default splitting that the controller has sent around: whole chunks of the array, a block of consecutive ones for every
+aggregator, in rising order, on links that no round needs just now.
+
+- An **aggregator** cannot add such chunks, since it does not know whose they will be added to. It keeps them, by
+  sender, step and part. Windows that the controller chose bound what everybody together may make it keep.
+- When the **round** is known, its plan is cut at the same chunks. The controller has rearranged the blocks for those
+  who take part (Algorithm 2), so that chunks that left first stay where they are. The round's members and their own
+  numbers of the step come along: what is kept of these, and what is still on its way, counts as if it had been sent in
+  the round. A chunk that now belongs to another aggregator is discarded where it arrived and sent again.
+- The **sender** marks what has left as sent, as long as the connection that took it stands. If that broke before, all
+  of it is sent again, and what comes twice is discarded. If it breaks afterwards, the round is repaired like any other,
+  and repaired rounds count nothing that came early.
+- An aggregator forgets what came over a connection that broke, and when a worker's next step begins, what is left of
+  the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tradewind.engine.actions import Source, Transmit
+from tradewind.engine.early import Early
+from tradewind.engine.events import BeginScatter, ScatteredRound
+from tradewind.engine.layout import KEPT_BYTES
+from tradewind.engine.receiving import RoundState
+from tradewind.errors import BadFrame
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+
+AFTER_ALL_ROUNDS = 2**63
+"""Rounds are served in the order of their numbers, and scatters when no round has anything to send."""
+
+
+@dataclass(slots=True, eq=False)
+class ScatterFlow:
+    """One aggregator's block on its way there, before the round is known."""
+
+    run: int
+    scatter: BeginScatter
+    peer: int
+    first: int
+    end: int
+    """As far as the window allows."""
+    next_index: int = field(init=False)
+    queued: bool = False
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.next_index = self.first
+
+    @property
+    def round(self) -> int:
+        """Its place among rounds."""
+        return AFTER_ALL_ROUNDS
+
+    @property
+    def progress(self) -> float:
+        """How far it has come, for its place among scatters."""
+        return (self.next_index - self.first + 0.5) / (self.end - self.first)
+
+    @property
+    def sendable(self) -> bool:
+        """Whether its next chunk may go now."""
+        return not self.closed and self.next_index < self.end
+
+    def next_chunk(self, follows: bool) -> Transmit:
+        """Its next chunk."""
+        scatter, index = self.scatter, self.next_index
+        self.next_index += 1
+        items = min(scatter.chunk_items, scatter.items - index * scatter.chunk_items)
+        header = FrameHeader(
+            kind=FrameKind.SCATTER,
+            run=self.run,
+            payload_bytes=items * scatter.item_bytes,
+            round=scatter.step,
+            plan_version=scatter.epoch,
+            shard=scatter.part,
+            index=index,
+            chunks=scatter.chunks,
+            follows=follows,
+        )
+        return Transmit(self.peer, header, Source.INPUT)
+
+
+class OwnScatters:
+    """What this site sends of its own steps before their rounds are known, by part of the step."""
+
+    def __init__(self, run: int) -> None:
+        self._run = run
+        self._flows: dict[int, list[ScatterFlow]] = {}
+
+    def begin(self, scatter: BeginScatter) -> list[ScatterFlow]:
+        """The flows of a step's part, to be queued."""
+        self.end(scatter.part)
+        self._flows[scatter.part] = [
+            ScatterFlow(self._run, scatter, peer, first, min(end, first + scatter.window))
+            for peer, first, end in scatter.blocks
+            if first < end
+        ]
+        return self._flows[scatter.part]
+
+    def end(self, part: int) -> list[ScatterFlow]:
+        """Send nothing more of a part; what was sent of it."""
+        flows = self._flows.pop(part, [])
+        for flow in flows:
+            flow.closed = True
+        return flows
+
+    def broke(self, peer: int) -> list[ScatterFlow]:
+        """The connections to a peer are gone, and nobody knows what arrived: its blocks start again."""
+        lost = [flow for flows in self._flows.values() for flow in flows if flow.peer == peer]
+        for flow in lost:
+            flow.next_index = flow.first
+        return lost
+
+    def adopt(self, scattered: ScatteredRound, state: RoundState) -> None:
+        """The round of a part is known: what was sent to the right aggregator need not be sent again."""
+        step = dict(scattered.steps).get(state.layout.site)
+        flows = self.end(scattered.part)
+        known = scattered.epoch, step
+        sent = {flow.peer: flow for flow in flows if (flow.scatter.epoch, flow.scatter.step) == known}
+        for shard in state.shards:
+            flow = None if shard.up is None else sent.get(shard.up.route[-1])
+            if flow is None or shard.up is None:
+                continue
+            offset = shard.work.first_item // scattered.chunk_items
+            early = range(max(flow.first - offset, 0), min(flow.next_index - offset, shard.work.chunks))
+            shard.up.sent_before(early)
+            state.remaining -= len(early)
+            state.early_bytes += sum(state.payload_bytes(shard.work, index) for index in early)
+
+
+Step = tuple[int, int]
+"""An epoch and a worker's own number of its step in it: later steps are greater, even those of a new process."""
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """What one worker sent here early, of one part of its latest step."""
+
+    step: Step
+    kept: dict[int, Early] = field(default_factory=dict)
+    """By chunk."""
+    seen: set[int] = field(default_factory=set)
+    nbytes: int = 0
+    bound: tuple[ScatteredRound, RoundState] | None = None
+    """Its round, if that is known."""
+
+
+class ScatteredChunks:
+    """What others have sent here before their rounds are known."""
+
+    def __init__(self, rounds: Mapping[int, RoundState]) -> None:
+        self._rounds = rounds
+        self._inboxes: dict[tuple[int, int], _Inbox] = {}
+        """By worker and part of a step."""
+
+    def admit(self, origin: int, header: FrameHeader) -> tuple[FrameHeader | None, list[Early]]:
+        """What is about to come: its header in its round, if known; itself, to be kept; or None, to be discarded.
+
+        And what is not needed any more.
+        """
+        dropped = self._move_on((origin, header.shard), (header.plan_version, header.round))
+        known = self.place(origin, header)
+        if known is not header:
+            return known, dropped
+        inbox = self._inboxes[origin, header.shard]
+        if header.index in inbox.seen:
+            return None, dropped
+        if inbox.nbytes + header.payload_bytes > KEPT_BYTES:
+            raise BadFrame(f"{origin} sent more than {KEPT_BYTES} bytes of a round that is not known.")
+        inbox.seen.add(header.index)
+        inbox.nbytes += header.payload_bytes
+        return header, dropped
+
+    def place(self, origin: int, header: FrameHeader) -> FrameHeader | None:
+        """A chunk's header in its round; itself if that is not known yet; None if nobody needs it here."""
+        inbox = self._inboxes.get((origin, header.shard))
+        if inbox is None or inbox.step != (header.plan_version, header.round):
+            return None
+        if inbox.bound is None:
+            return header
+        scattered, state = inbox.bound
+        if self._rounds.get(state.number) is not state or state.halted:
+            return None
+        shard = state.shard_at(header.index * scattered.chunk_items)
+        if shard is None or (Phase.REDUCE, origin) not in shard.inbound:
+            return None
+        return replace(
+            header,
+            kind=FrameKind.CHUNK,
+            round=state.number,
+            plan_version=state.version,
+            shard=shard.work.shard,
+            index=header.index - shard.work.first_item // scattered.chunk_items,
+            chunks=shard.work.chunks,
+        )
+
+    def keep(self, early: Early) -> None:
+        """A chunk is here, and its round is not known."""
+        self._inboxes[early.origin, early.header.shard].kept[early.header.index] = early
+
+    def failed(self, origin: int, header: FrameHeader) -> None:
+        """A chunk did not come whole: it may come again."""
+        inbox = self._inboxes.get((origin, header.shard))
+        if inbox is not None and inbox.step == (header.plan_version, header.round):
+            inbox.seen.discard(header.index)
+            inbox.nbytes -= header.payload_bytes
+
+    def bind(self, scattered: ScatteredRound, state: RoundState) -> tuple[list[Early], list[Early]]:
+        """A round takes over what its members sent of it: chunks that it can use, and what nobody can."""
+        useful, useless = list[Early](), list[Early]()
+        for origin, number in scattered.steps:
+            step = scattered.epoch, number
+            useless += self._move_on((origin, scattered.part), step)
+            inbox = self._inboxes[origin, scattered.part]
+            if inbox.step != step:
+                continue
+            inbox.bound = scattered, state
+            for early in map(inbox.kept.pop, sorted(inbox.kept)):
+                known = self.place(origin, early.header)
+                if known is None:
+                    useless.append(early)
+                else:
+                    useful.append(replace(early, header=known))
+        return useful, useless
+
+    def drop(self, origin: int) -> list[Early]:
+        """The connections with a worker are gone, and it will send again: what it sent, which nobody needs."""
+        gone = [self._inboxes.pop(key) for key in sorted(self._inboxes) if key[0] == origin]
+        return [early for inbox in gone for early in inbox.kept.values()]
+
+    def _move_on(self, key: tuple[int, int], step: Step) -> list[Early]:
+        """A worker is at this step: what is left of an earlier one."""
+        inbox = self._inboxes.get(key)
+        if inbox is not None and inbox.step >= step:
+            return []
+        self._inboxes[key] = _Inbox(step)
+        return [] if inbox is None else list(inbox.kept.values())
