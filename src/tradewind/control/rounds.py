@@ -121,7 +121,7 @@ class Rounds:
         """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
         assert step.decided is not None
         operation = next(iter(ready.values())).operation
-        order = tuple(name for name in self.plans.view.network.names if name in ready)
+        order = tuple(name for name in self.plans.view.names if name in ready)
         result = None if self.plans.is_fixed else combined(ready, order, step.weights)
         if result is not None:
             return self._carry(step, lane, ready, order, result, now_s)
@@ -147,8 +147,8 @@ class Rounds:
         """Send a result to everybody, who may use it at once unless the run is tolerant (`carrying`)."""
         final, number = not self.members.options.is_tolerant, self.next_number
         self.next_number += 1
-        weights = tuple(step.weights[name] for name in order)
-        staleness = tuple(step.staleness[name] for name in order)
+        by_name, behind = step.weights, step.staleness
+        weights, staleness = tuple(by_name[name] for name in order), tuple(behind[name] for name in order)
         answers = {
             iteration: m.Carried(number, lane, iteration, order, weights, staleness, result, final)
             for iteration in {asked.iteration for asked in ready.values()}

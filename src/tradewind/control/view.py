@@ -46,6 +46,11 @@ class NetworkView:
         """How often what was measured has been taken to plan with."""
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The sites that are there, in the network's order, which is that of sums."""
+        return tuple(name for name in self._given.names if name in self._present)
+
+    @property
     def network(self) -> Network:
         """The network to plan with: the sites that are there, and the links that work."""
         given, bandwidth_bps = self._given, self._planned_bps.copy()
