@@ -44,6 +44,7 @@ def headers(draw: st.DrawFn) -> FrameHeader:
         path=tuple(path),
         follows=draw(st.booleans()),
         auxiliary=bool(path) and draw(st.booleans()),
+        queued=draw(st.booleans()),
         sent_us=draw(U32),
     )
 

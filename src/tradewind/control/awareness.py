@@ -7,7 +7,7 @@ from typing import Literal
 
 from tradewind.errors import BadOption
 
-LEAD_BYTES = 128 * 1024
+LEAD_BYTES = 32 * 1024
 """As in `engine.measuring`: the first bytes after a pause say nothing of a link."""
 
 

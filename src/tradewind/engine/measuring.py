@@ -1,13 +1,14 @@
 """What a link carries, told from the chunks that cross it anyway (NetStorm V, with a better clock).
 
-Theory of operation. The receiver looks at its own clock only. A frame that `follows` was waiting while the frame before
-it was sent on the same connection, so the time between the two arrivals is the time that the link needed for it.
-Bytes of such frames over the time of such gaps is the link's rate: idle gaps, slow senders and latency are not in it.
-Sums are divided, not ratios averaged, so that a reader that wakes up late does little harm: what one gap gains the
-next one loses. Where it was late for a whole burst, the time that the sender needed for the same frames is longer, and
-the longer one counts: nothing arrives faster than it was sent. Small frames say more about processors than about links
-and are left out. So are the first LEAD_BYTES after an idle moment: shapers and buffers let them pass at once, and they
-say that a link was idle, not what it carries.
+Theory of operation. The receiver looks at its own clock only. A frame that waited while the one before it was carried
+arrives right behind it, so the time between the two arrivals is the time that the link needed for it. It waited for its
+connection (`follows`), or in the sender's kernel, which takes frames that the link has not carried yet (`queued`): most
+do so there. Bytes of such frames over the time of such gaps is the link's rate: idle gaps, slow senders and latency are
+not in it. Sums are divided, not ratios averaged, so that a reader that wakes up late does little harm: what one gap
+gains the next one loses. Where it was late for a whole burst, the time that the sender needed for the frames that
+waited for it is longer, and the longer one counts: nothing arrives faster than it was sent. Small frames say more about
+processors than about links and are left out. So are the first LEAD_BYTES after an idle moment: shapers and buffers let
+them pass at once, and they say that a link was idle, not what it carries.
 
 A link that is never kept busy shows no rate. What it did carry in a while is then reported as such: it can do at
 least that.
@@ -33,9 +34,9 @@ Estimator = Literal["arrivals", "delays"]
 
 STALE_S = 10.0
 """Gaps that were seen so long ago are not mixed with new ones."""
-MIN_BUSY_S, ENOUGH_BYTES = 0.1, 4 * 2**20
+MIN_BUSY_S, ENOUGH_BYTES = 0.05, 4 * 2**20
 """Less time and fewer bytes say more about bursts, and about who was late to look, than about a link."""
-LEAD_BYTES = 128 * 1024
+LEAD_BYTES = 32 * 1024
 """What the buckets and buffers on a path let pass at once after it was idle."""
 SMALL_FRAME_BYTES = 2048
 """Takes no time worth speaking of: its delay is latency."""
@@ -159,18 +160,21 @@ class LinkMeter:
         last = self._last.get(connection)
         self._last[connection] = now_s, header.sent_us
         seen.nbytes += nbytes
-        lead = self._lead.get(connection, 0) if header.follows else 0
+        follows = header.follows or header.queued
+        lead = self._lead.get(connection, 0) if follows else 0
         self._lead[connection] = lead + nbytes
-        is_short = header.kind is FrameKind.PROBE and header.chunks * nbytes < 3 * LEAD_BYTES
+        spare_bytes = (header.chunks - 1 - self.options.chunks) * nbytes
+        is_short = header.kind is FrameKind.PROBE and spare_bytes < LEAD_BYTES
         counts = lead >= LEAD_BYTES or is_short  # a short train is all that there is
-        if counts and header.payload_bytes >= self.options.min_chunk_bytes and header.follows and last is not None:
+        if counts and header.payload_bytes >= self.options.min_chunk_bytes and follows and last is not None:
             last_s, last_us = last
             # Connections are busy at the same time: the time that any of them was counts once.
-            seen.busy_s += max(0.0, now_s - max(last_s, self._covered_s))
+            gap_s = max(0.0, now_s - max(last_s, self._covered_s))
+            seen.busy_s += gap_s
             self._covered_s = now_s
             between_us = (header.sent_us - last_us) % SENT_MODULUS_US
-            if last_us and header.sent_us and len(self._last) == 1 and between_us < LONGEST_SENDING_US:
-                seen.sending_s += between_us / 1e6
+            is_paced = header.follows and last_us and header.sent_us and len(self._last) == 1
+            seen.sending_s += between_us / 1e6 if is_paced and between_us < LONGEST_SENDING_US else gap_s
             seen.full_bytes += nbytes
             seen.full_chunks += 1
         self._note_delay(seen, header, nbytes, now_s)
@@ -182,7 +186,7 @@ class LinkMeter:
             return
         if header.payload_bytes >= self.options.min_chunk_bytes and delay_s > 0:
             seen.ratios_bps.append(8.0 * nbytes / delay_s)
-        if header.follows or (nbytes > SMALL_FRAME_BYTES and self._rate_bps is None):
+        if header.follows or header.queued or (nbytes > SMALL_FRAME_BYTES and self._rate_bps is None):
             return  # it waited behind others, or nobody knows how long its bytes take
         latency_s = max(0.0, delay_s - (8.0 * nbytes / self._rate_bps if self._rate_bps else 0.0))
         seen.latency_s = latency_s if seen.latency_s is None else min(seen.latency_s, latency_s)

@@ -5,6 +5,9 @@
         class 1:8000+j                   data
         class 1:4000+j                   packets under 128 bytes: acknowledgements do not wait behind data
 
+TCP hands packets down in lumps of up to 64 KiB. HTB lets a lump pass whole and makes the link wait afterwards: a narrow
+link that was idle would carry a tenth of a second's bytes at once, as no real one does. So lumps are kept short.
+
 HTB knows no latency and no loss, so networks that have them are refused (`lab/faithful.py`). A link is cut by queues of
 length zero: what is sent vanishes, as on a broken link, and nobody is told.
 """
@@ -32,6 +35,8 @@ _SMALL_SHARE = 0.05
 _BURST_S = 0.002
 _LEAST_BURST_BYTES = 2 * MTU_BYTES
 _QUEUE_PACKETS = 500
+_LUMP_BYTES = range(2**14, 2**16)
+"""Shorter ones cost more processor time than they are worth; longer ones there are not."""
 
 
 class HtbSites:
@@ -75,6 +80,9 @@ class HtbSites:
     def _configure(self, site: Any, i: int) -> None:
         interface = site.link_lookup(ifname=INTERFACE)[0]
         self._interface.append(interface)
+        burst_bytes = _burst_bytes(float(self._network.bandwidth_bps[i].max()))
+        lump_bytes = min(max(burst_bytes, _LUMP_BYTES.start), _LUMP_BYTES.stop)
+        site.link("set", index=interface, gso_max_size=lump_bytes)
         for index in (1, interface):
             site.link("set", index=index, state="up")
         site.addr("add", index=interface, address=address_of(i), prefixlen=32)
@@ -111,7 +119,7 @@ class HtbSites:
             (_SMALL + j, _LINK + j, _SMALL_SHARE, 0),
             (_DATA + j, _LINK + j, 1.0 - _SMALL_SHARE, 1),
         ):
-            burst_bytes = max(_LEAST_BURST_BYTES, round(bps / 8 * _BURST_S))
+            burst_bytes = _burst_bytes(bps)
             site.tc(
                 command,
                 "htb",
@@ -157,3 +165,8 @@ class HtbSites:
 
     def close(self) -> None:
         """The kernel takes it all away with the keeper."""
+
+
+def _burst_bytes(bps: float) -> int:
+    """What a link of this rate may carry at once."""
+    return max(_LEAST_BURST_BYTES, round(bps / 8 * _BURST_S))

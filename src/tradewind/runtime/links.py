@@ -21,7 +21,7 @@ from tradewind.engine.actions import Action, How, Receive, Transmit
 from tradewind.engine.payload import RoundPayload
 from tradewind.errors import BadFrame
 from tradewind.runtime.shaping import ShapedSender
-from tradewind.runtime.sockets import SharedSocket, receive_header, receive_into, send_all
+from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
 
 SCRATCH_BYTES = 256 * 1024
@@ -151,7 +151,9 @@ class Link:
             while (action := self._outbox.get()) is not None:
                 body = host.bytes_to_send(action)
                 if body is not None:
-                    self._send_frame(encode_header(action.header, host.stamp_us()), body)
+                    sent_us = host.stamp_us()
+                    queued = bool(sent_us) and self._shaped is None and has_unsent(self._sock)
+                    self._send_frame(encode_header(action.header, sent_us, queued), body)
                     self.moved += 1
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:

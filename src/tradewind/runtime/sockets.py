@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import secrets
 import socket
 import struct
@@ -34,6 +35,7 @@ NOTSENT_LOWAT_BYTES = 128 * 1024
 NEIGHBOUR_BUFFER_BYTES = 416 * 1024
 """With 208 KiB, the default, two processes change places three times as often; with 2 MiB the cache is too small."""
 RETRY_S = 0.05
+_SIOCOUTQNSD = 0x894B
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
 
@@ -41,6 +43,14 @@ def shorten_queue(sock: socket.socket) -> None:
     """Keep the kernel's queue short, for slow links; on fast ones it only costs wake-ups."""
     with contextlib.suppress(OSError):  # not every kernel offers it, and it only makes things better
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+
+
+def has_unsent(sock: socket.socket) -> bool:
+    """Whether the kernel holds bytes that it has not sent yet: the link is what they wait for."""
+    try:
+        return any(fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, b"\0\0\0\0"))
+    except OSError:  # no such question, or no such connection any more
+        return False
 
 
 def set_timeout(sock: socket.socket, seconds: float) -> None:

@@ -16,10 +16,11 @@ chunks through the whole array.
 An acknowledgement looks like the chunk that it answers, without a payload; its `index` says how many chunks of that
 flow the receiver has finished with, and its path leads back.
 
-Two things are there for measuring links, and no engine looks at them: when a frame was sent, on the controller's clock
-as the sender knows it; and whether it `follows`: it was waiting while the frame before it was sent on the same
-connection, so the time between the two is the link's and nobody else's. A probe is padding whose only use is to be
-measured: number `index` of the `chunks` in the train of probes that `round` numbers.
+Three things are there for measuring links, and no engine looks at them: when a frame was sent, on the controller's
+clock as the sender knows it; whether it `follows`: it was waiting while the frame before it was sent on the same
+connection; and whether it is `queued`: its sender's kernel took it while bytes before it had not been sent. In both
+cases the time between its arrival and that of the frame before is the link's and nobody else's. A probe is padding
+whose only use is to be measured: number `index` of the `chunks` in the train of probes that `round` numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_PATH_SITES = 64
 SENT_MODULUS_US = 2**32
 """Send times start again after 71 minutes: a difference of two of them is what counts."""
-_FOLLOWS, _AUXILIARY = 1, 2
+_FOLLOWS, _AUXILIARY, _QUEUED = 1, 2, 4
 
 
 class FrameKind(IntEnum):
@@ -99,10 +100,12 @@ class FrameHeader:
     auxiliary: bool = False
     """It takes a path beside its flow's own, and each such chunk is acknowledged by itself."""
     sent_us: int = 0
+    queued: bool = False
+    """It waits in the sender's kernel for bytes that were given to it before."""
 
 
-def encode_header(header: FrameHeader, sent_us: int | None = None) -> bytes:
-    """The header's bytes, path included; `sent_us` is when it is sent, where the header itself cannot know."""
+def encode_header(header: FrameHeader, sent_us: int | None = None, queued: bool = False) -> bytes:
+    """The header's bytes, path included; when it is sent and what it finds then a header itself may not know."""
     fixed = HEADER.pack(
         MAGIC,
         WIRE_VERSION,
@@ -116,7 +119,7 @@ def encode_header(header: FrameHeader, sent_us: int | None = None) -> bytes:
         header.payload_bytes,
         header.phase,
         header.hop,
-        _FOLLOWS * header.follows | _AUXILIARY * header.auxiliary,
+        _FOLLOWS * header.follows | _AUXILIARY * header.auxiliary | _QUEUED * (queued or header.queued),
         len(header.path),
         header.sent_us if sent_us is None else sent_us,
     )
@@ -161,7 +164,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
         raise BadFrame(f"a frame header holds a kind or phase {error} that is unknown.") from None
     if payload > _MOST_PAYLOAD[kind]:
         raise BadFrame(f"a frame of kind {kind.name} has {payload} bytes; the most is {_MOST_PAYLOAD[kind]}.")
-    if flags > _FOLLOWS | _AUXILIARY:
+    if flags > _FOLLOWS | _AUXILIARY | _QUEUED:
         raise BadFrame(f"a frame header has unknown flags {flags:#x}.")
     path = struct.unpack_from(f"!{length}H", data, HEADER_BYTES) if length else ()
     if path and (len(path) < 3 or not 0 < hop < len(path)):
@@ -191,6 +194,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
         bool(flags & _FOLLOWS),
         bool(flags & _AUXILIARY),
         sent_us,
+        bool(flags & _QUEUED),
     )
 
 
