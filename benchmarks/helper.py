@@ -1,12 +1,13 @@
 """What helping costs a worker's own training.
 
-Sites a and b average in rounds whose sums are made at h1, then at h2, then at h1 again, and so on: 100 Mbps on every
-link, so that a helper takes in up to twice that, and sends out as much. h1 and h2 train all the time, on one thread.
+Sites a and b average in rounds whose sums are made at h, at a rate that has h take in about 100 Mbps and send out as
+much; then they pause as long; and so on. h trains all the time, on one thread. Everything runs on this machine, so
+that a and b take processor time as well, which on other machines they would not.
 
-Wall time says nothing on a busy machine with few cores, so processor time is counted: of the thread that trains, for a
-step, and of all other threads of its process, for a second. A worker with a core to spare loses what its steps take
-longer; one without loses the other threads' share, too. Waiting for the interpreter's lock is in wall time only, and
-not seen here.
+Each phase in which h helps is compared with the pause after it. Two costs are told apart: *wall time* of training
+steps, which has everything in it (other threads on the same cores, waiting for the interpreter's lock, and whatever
+else the machine does), and *processor time* of the thread that trains and of all others of its process, which says
+what a worker without a core to spare would lose.
 """
 
 from __future__ import annotations
@@ -22,75 +23,89 @@ from tradewind.lab.processes import call_sites
 from tradewind.lab.site import Place
 from tradewind.network import Network, Site
 
-RATE_BPS = 100e6
-NBYTES = 2_500_000
-PHASES, ROUNDS_A_PHASE = 24, 5
-HELPERS = ("h1", "h2")
+RATE_BPS = 60e6
+"""Of each link; rounds follow each other with small gaps, so that two of them carry a little less than twice this."""
+NBYTES = 1_500_000
+PHASES, ROUNDS_A_PHASE = 24, 4
+AIM_BPS = 100e6
+HELPER = "h"
+
+Step = tuple[float, float, float, float]
+"""When it began, how long it took, and the processor time of its thread and of all others."""
 
 
 def run(out: TextIO) -> None:
     """Measure, and write one table."""
-    names = ("a", "b", *HELPERS)
-    network = Network("helpers", [Site(name) for name in names], RATE_BPS * (1 - np.eye(len(names))))
+    names = ("a", "b", HELPER)
+    network = Network("helper", [Site(name) for name in names], RATE_BPS * (1 - np.eye(len(names))))
     load = os.getloadavg()[0]
-    answers = call_sites(network, work_at, groups=len(HELPERS) + 1, deadline_s=120.0)
-    phases, steps = answers[0], dict(zip(HELPERS, answers[2:], strict=True))
-    trains_s, others_s, wall_s = ({True: [], False: []} for _ in range(3))
-    for helper, start_s, end_s in phases:
-        for who in HELPERS:
-            inside = [step for step in steps[who] if start_s <= step[0] and step[0] + step[1] <= end_s]
-            for kind, values in zip((wall_s, trains_s, others_s), list(zip(*inside, strict=True))[1:], strict=True):
-                kind[who == helper] += values
-    rate = statistics.median(8 * NBYTES * 2 * ROUNDS_A_PHASE / (end - start) for _, start, end in phases)
+    phases, _, steps = call_sites(network, work_at, groups=2, deadline_s=120.0)
+    inside = [[step for step in steps if start_s <= step[0] < end_s] for _, start_s, end_s in phases]
+    rates = [8 * NBYTES * 2 * ROUNDS_A_PHASE / (end_s - start_s) for helps, start_s, end_s in phases if helps]
+    rate_bps = statistics.median(rates)
     out.write(
-        f"Load before: {load:.1f} on {os.cpu_count()} cores. A helper takes in {rate / 1e6:.0f} Mbps and sends as"
+        f"Load before: {load:.1f} on {os.cpu_count()} cores. A helper takes in {rate_bps / 1e6:.0f} Mbps and sends as "
+        f"much. {PHASES // 2} phases of each kind, in turn.\n\n"
     )
-    out.write(" much.\n\n")
-    out.write("| a worker that | steps | processor time of a step | other threads |\n|---|---:|---:|---:|\n")
-    share = {helps: sum(others_s[helps]) / sum(wall_s[helps]) for helps in (False, True)}
+    out.write("| a worker that | steps | wall time of a step, median | mean | its processor time | other threads |\n")
+    out.write("|---|---:|---:|---:|---:|---:|\n")
+    share = {}
     for helps, what in ((False, "only trains"), (True, "helps as well")):
-        step_ms = 1e3 * statistics.fmean(trains_s[helps])
-        out.write(f"| {what} | {len(trains_s[helps])} | {step_ms:.2f} ms | {share[helps]:.3f} of a core |\n")
-    at_rate = (share[True] - share[False]) * RATE_BPS / rate
+        own = [step for (kind, *_), some in zip(phases, inside, strict=True) if kind == helps for step in some]
+        _, wall_s, thread_s, others_s = zip(*own, strict=True)
+        share[helps] = sum(others_s) / sum(wall_s)
+        times = [statistics.median(wall_s), statistics.fmean(wall_s), statistics.fmean(thread_s)]
+        told = " | ".join(f"{1e3 * seconds:.2f} ms" for seconds in times)
+        out.write(f"| {what} | {len(own)} | {told} | {share[helps]:.3f} of a core |\n")
+    slower = [_mean_s(helping) / _mean_s(after) for helping, after in zip(inside[::2], inside[1::2], strict=True)]
+    low, middle, high = (statistics.quantiles(slower, n=4)[k] for k in range(3))
     out.write(
-        f"\nFor {RATE_BPS / 1e6:g} Mbps in and out that is {at_rate:.3f} of a core: training without a core to spare "
-        f"takes {1 / (1 - at_rate):.3f} times as long.\n"
+        f"\nA phase's steps take {middle:.3f} times as long as those of the pause after it (median of {len(slower)} "
+        f"pairs; half of them are between {low:.3f} and {high:.3f}). "
     )
+    at_aim = (share[True] - share[False]) * AIM_BPS / rate_bps
+    out.write(
+        f"Other threads use {at_aim:.3f} of a core for {AIM_BPS / 1e6:g} Mbps: training without a core to spare takes "
+        f"{1 / (1 - at_aim):.3f} times as long.\n"
+    )
+
+
+def _mean_s(steps: list[Step]) -> float:
+    return statistics.fmean(step[1] for step in steps)
 
 
 def work_at(place: Place) -> list[Any]:
-    """In a site's process: rounds in turn through one helper or the other, or training."""
-    groups = [
-        place.connect(k, planner="star", planner_options={"root": helper}, policy="partial", policy_options={"p": 2})
-        for k, helper in enumerate(HELPERS)
-    ]
-    end = place.connect(len(HELPERS))
-    train = _training() if place.site in HELPERS else None
+    """In a site's process: rounds and pauses in turn, or training."""
+    star = {"planner": "star", "planner_options": {"root": HELPER}}
+    group = place.connect(0, **star, policy="partial", policy_options={"p": 2})
+    end = place.connect(1)
+    train = _training() if place.site == HELPER else None
     end.barrier()
     if train is None:
-        answer = rounds_through(groups)
+        answer = rounds_and_pauses(group)
         end.all_reduce(np.ones(1, np.int32))
     else:
         answer = steps_until(end.all_reduce_async(np.ones(1, np.int32)), train)
     end.barrier()
-    for group in (*groups, end):
-        group.close()
+    for joined in (group, end):
+        joined.close()
     return answer
 
 
-def rounds_through(groups: list[Any]) -> list[Any]:
-    """Rounds in phases: which helper, from when to when."""
+def rounds_and_pauses(group: Any) -> list[tuple[bool, float, float]]:
+    """Phases: whether somebody helps, from when to when."""
     array = np.ones(NBYTES // 4, np.float32)
     out = np.empty_like(array)
-    for group in groups:
-        group.average(array, out=out)  # connections
+    group.average(array, out=out)  # connections
     phases = []
     for phase in range(PHASES):
-        which = phase % len(groups)
-        start_s = time.monotonic()
-        for _ in range(ROUNDS_A_PHASE):
-            groups[which].average(array, out=out)
-        phases.append((HELPERS[which], start_s, time.monotonic()))
+        helps, start_s = phase % 2 == 0, time.monotonic()
+        if helps:
+            for _ in range(ROUNDS_A_PHASE):
+                group.average(array, out=out)
+        else:
+            time.sleep(phases[-1][2] - phases[-1][1])  # as long as the rounds before it
+        phases.append((helps, start_s, time.monotonic()))
     return phases
 
 
@@ -112,9 +127,8 @@ def _training() -> Any:
     return step
 
 
-def steps_until(over: Any, step: Any) -> list[tuple[float, float, float, float]]:
-    """Train until the others are done. Of every step: when it began, how long it took, and the processor time of its
-    thread and of all others."""
+def steps_until(over: Any, step: Any) -> list[Step]:
+    """Train until the others are done."""
     steps = []
     while not over.done:
         began_s, thread_s, process_s = time.monotonic(), time.thread_time(), time.process_time()

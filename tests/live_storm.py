@@ -30,7 +30,7 @@ from tradewind.formats.json_network import network_to_json
 from tradewind.network import Network, Site
 
 PATIENCE_S = 4.0
-MOST_DEAD, MOST_CUT = 3, 6
+MOST_CUT = 6
 CALM_STEPS = 3
 """So many rounds with others everybody must have after the storm."""
 
@@ -157,11 +157,11 @@ class LiveStorm:
         """One of those that are possible now."""
         alive, dead = sorted(self._workers), sorted(set(self.names) - set(self._workers))
         possible: list[tuple[str, Callable[[], None]]] = []
-        if len(dead) < MOST_DEAD:
+        joined = [name for name in alive if any("joined" in said for said in self._workers[name].heard)]
+        if len(joined) > len(self.names) // 2 + 1:  # a run whose majority is gone cannot go on, and should not
             possible.append(("kill", lambda: self._kill(self._random.choice(alive))))
         if dead:
             possible.append(("restart", lambda: self.start_worker(self._random.choice(dead))))
-        joined = [name for name in alive if any("joined" in said for said in self._workers[name].heard)]
         whole = [pair for pair in combinations(joined, 2) if pair not in self._cut]
         if whole and len(self._cut) < MOST_CUT:
             possible.append(("cut", lambda: self._order("cut", self._random.choice(whole))))

@@ -15,6 +15,7 @@
     ├── RemoteFault              another process, machine or link failed              exit 1
     │   ├── BadFrame             a peer sent bytes that are not our protocol
     │   ├── NotAdmitted          wrong secret, wrong version, wrong run: one side refused the other
+    │   │   └── NoAnswer         it took the call and then said nothing: busy, or not one of ours
     │   ├── PeerLost             a worker or the controller died, left, or cannot be reached
     │   └── SiteFailed           a process that the lab started failed, was killed, or took too long
     └── InternalError            our bug: please report it                            exit 1
@@ -104,6 +105,10 @@ class BadFrame(RemoteFault):
 
 class NotAdmitted(RemoteFault):
     """One side of a connection refused the other."""
+
+
+class NoAnswer(NotAdmitted):
+    """Somebody took a call and did not say who it is in time: it is too busy, or does not speak our protocol."""
 
 
 class PeerLost(RemoteFault):

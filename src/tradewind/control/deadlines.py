@@ -40,6 +40,11 @@ class Deadlines:
         return self.patience_s / 3
 
     @property
+    def admission_s(self) -> float:
+        """For a worker and a controller that are connected to prove themselves: busy ones take a while."""
+        return self.silence_s
+
+    @property
     def reconnect_s(self) -> float:
         """For a broken connection to be made again, before rounds go around it."""
         return self.patience_s / 3

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from tradewind.catalog import load_compute_times, load_network
 from tradewind.catalog.compute_times import ComputeTimes
+from tradewind.control.options import Scatter
 from tradewind.errors import CannotEmulate
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
@@ -60,6 +61,7 @@ class System:
     """DiLoCo's outer optimizer."""
     seconds: float = 6.0
     """Enough for its accuracy to level off."""
+    scatter: Scatter = "blocking"
 
 
 @dataclass(frozen=True, slots=True)

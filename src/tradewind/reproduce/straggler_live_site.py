@@ -204,6 +204,7 @@ def _averaging(place: Place, number: int, system: System, learner: Any, store: A
             planner_options=dict(system.planner_options),
             policy=system.policy,
             policy_options=dict(system.policy_options),
+            scatter=system.scatter,
         )
         make = importlib.import_module("tradewind.torch").Synchronizer
         with contextlib.closing(group):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 
 from tradewind.figures.chart import Panel, Series
@@ -244,7 +245,10 @@ DS_SYNC_TRAINING = Experiment(
 
 
 _PLAIN, _DILOCO = "bsp x optimal", "bsp x optimal, every 4, outer"
+_CREW, _EARLY = "partial(4) x scatter", "partial(4) x scatter, non-blocking"
 COMBINATIONS = {
+    _CREW: _pair("partial", "scatter", P, seconds=4.0),
+    _EARLY: replace(_pair("partial", "scatter", P, seconds=4.0), scatter="non-blocking"),
     "partial(4) x relay": _pair("partial", "relay", P, seconds=4.0),
     "partial(4) x scatter, every 2": _pair("partial", "scatter", P, every=2, seconds=4.0),
     "partial(4) x scatter, every 4": _pair("partial", "scatter", P, every=4, seconds=4.0),
@@ -262,6 +266,7 @@ COMBINATIONS = {
 _COMBINATION_CLAIMS = (
     "Sites that do not synchronise never reach the accuracy.",
     "Local steps between rounds, and an outer optimizer (DiLoCo), save communication without costing accuracy.",
+    "CREW's non-blocking scatter makes rounds faster than a blocking one (up to 1.2 times the rounds).",
 )
 
 
@@ -269,7 +274,8 @@ def judge_combinations(found: Trials) -> tuple[Claim, ...]:
     """Verdicts from what was measured."""
     best = min((name for name in found.trained if name != ALONE), key=lambda name: fmean(found.target_s(name)))
     alone, plain, diloco = (fmean(found.finals(name)) for name in (ALONE, _PLAIN, _DILOCO))
-    sooner = found.sooner(_DILOCO, _PLAIN)
+    sooner, soon = found.sooner(_DILOCO, _PLAIN), found.sooner(_EARLY, _CREW)
+    faster = found.mean(_CREW, "round_s") / found.mean(_EARLY, "round_s")
     return (
         Claim(
             _COMBINATION_CLAIMS[0],
@@ -281,6 +287,12 @@ def judge_combinations(found: Trials) -> tuple[Claim, ...]:
             f"{sooner:.2f} times as soon, {diloco:.3f} instead of {plain:.3f} in the end",
             verdict_of([sooner > 1, diloco >= plain - NEAR]),
             "Rounds are rare, but each waits for the slow site's four steps: what is slow here is computing.",
+        ),
+        Claim(
+            _COMBINATION_CLAIMS[2],
+            f"rounds {faster:.2f} times as fast, {soon:.2f} times as soon at the accuracy",
+            verdict_of([faster > 1, soon > 1]),
+            "A model of 104 kB has 26 chunks of 4 KiB: what is sent early saves little, and frames cost time.",
         ),
     )
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from tradewind.control.deadlines import Deadlines
-from tradewind.errors import BadFrame, InternalError, NotAdmitted, PeerLost, RemoteFault, TradewindError
+from tradewind.errors import BadFrame, InternalError, NoAnswer, NotAdmitted, PeerLost, RemoteFault, TradewindError
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.sockets import call, shut_down
 from tradewind.wire import messages as m
@@ -63,9 +63,9 @@ class ControlHost(Protocol):
 class ControlLink:
     """One connection to one controller."""
 
-    def __init__(self, address: HostPort, credentials: Credentials, deadline_s: float) -> None:
+    def __init__(self, address: HostPort, credentials: Credentials, deadline_s: float, answer_s: float) -> None:
         self._credentials = credentials
-        self._sock, peer = call(address, credentials, "control", deadline_s)
+        self._sock, peer = call(address, credentials, "control", deadline_s, answer_s=answer_s)
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._ended = False
         self.controller = f"{peer.site!r} at {address}"
@@ -229,18 +229,23 @@ class Control:
 
     def _call(self, limit_s: float) -> ControlLink:
         address = self._controllers[self._which % len(self._controllers)]
-        return ControlLink(address, self._credentials, time.monotonic() + limit_s)
+        return ControlLink(address, self._credentials, time.monotonic() + limit_s, self._deadlines.admission_s)
 
     def _first_link(self) -> ControlLink:
-        """The first controller; where it cannot be reached, one that stands by, as long as a run may take to begin."""
+        """The first controller; where it cannot be reached, one that stands by, as long as a run may take to begin.
+
+        One that refuses us may be another run's, or another program, and is the end if all do. One that does not
+        answer may just be busy.
+        """
         if len(self._controllers) == 1:
             return self._call(self._deadlines.gather_s)
         until_s, refused = time.monotonic() + self._deadlines.gather_s, 0
         while True:
             try:
-                return self._call(self._deadlines.handshake_s)
+                return self._call(self._deadlines.handshake_s / 4)
             except RemoteFault as error:
-                refused = refused + 1 if isinstance(error, NotAdmitted) else 0
+                is_refused = isinstance(error, NotAdmitted) and not isinstance(error, NoAnswer)
+                refused = refused + 1 if is_refused else 0
                 if refused >= len(self._controllers) or time.monotonic() > until_s:
                     raise
                 self._which += 1

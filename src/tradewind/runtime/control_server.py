@@ -52,7 +52,7 @@ class ControlServer:
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
         sock = listen_on(host, port)
         self.host = host
-        self._listener = Listener([sock], credentials, options.deadlines.handshake_s, self._serve)
+        self._listener = Listener([sock], credentials, options.deadlines.admission_s, self._serve)
         self.port = self._listener.port
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
         threading.Thread(target=self._watch, name="tradewind-control-time", daemon=True).start()

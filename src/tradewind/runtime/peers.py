@@ -190,8 +190,9 @@ class Peers:
         socks = []
         try:
             for _ in range(self._connections(address.site)):
-                deadline_s = time.monotonic() + limit_s
-                sock, _ = call(where, self._credentials, purpose, deadline_s, address.site, self._neighbours)
+                deadline_s, answer_s = time.monotonic() + limit_s, self._deadlines.handshake_s
+                near = address.site, self._neighbours
+                sock, _ = call(where, self._credentials, purpose, deadline_s, *near, answer_s)
                 socks.append(sock)
         except RemoteFault:
             for sock in socks:

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 
-from tradewind.errors import BadFrame, NotAdmitted, PeerLost
+from tradewind.errors import BadFrame, NoAnswer, NotAdmitted, PeerLost
 from tradewind.runtime.addresses import HostPort, neighbour_address
 from tradewind.wire.frames import (
     HEADER_BYTES,
@@ -145,7 +145,7 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, wh
             if answer:
                 sock.sendall(answer)
     except TimeoutError:
-        raise NotAdmitted(f"{whom} did not answer the handshake in time: it may not speak our protocol.") from None
+        raise NoAnswer(f"{whom} did not answer the handshake in time: it may not speak our protocol.") from None
     except (NotAdmitted, BadFrame):
         with contextlib.suppress(OSError):
             sock.sendall(handshake.last_words)
@@ -185,14 +185,19 @@ def call(
     deadline_s: float,
     expected: str | None = None,
     neighbours: bool = False,
+    answer_s: float = 0.0,
 ) -> tuple[socket.socket, Peer]:
-    """Connect and prove ourselves; `neighbours`: without a network where `expected` is on this machine."""
+    """Connect and prove ourselves; `neighbours`: without a network where `expected` is on this machine.
+
+    Whoever takes the call is there, and on a busy machine may need `answer_s` to say so, even if the deadline passes.
+    """
     near = dial_neighbour(address, credentials.run, expected) if neighbours and expected is not None else None
     sock = near or dial(address, deadline_s)
     try:
         tune(sock)
         handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected)
-        return sock, shake_hands(sock, handshake, deadline_s, f"whoever listens at {address}")
+        answered_s = max(deadline_s, time.monotonic() + answer_s)
+        return sock, shake_hands(sock, handshake, answered_s, f"whoever listens at {address}")
     except BaseException:
         sock.close()
         raise
