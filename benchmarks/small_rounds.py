@@ -1,7 +1,8 @@
 """Small all-reduces: in messages through the controller, by a plan between members, and over Gloo.
 
-- **loopback**: real processes, all three in the same ones, round by round in turn after a barrier; a round takes as
-  long as its slowest process. Only ratios mean anything on a shared machine. Gloo is left out where torch is missing.
+- **loopback**: real processes, all three in the same ones, round by round in turn after a barrier of another group; a
+  round takes as long as its slowest process. Only ratios mean anything on a shared machine. Gloo is left out where
+  torch is missing.
 - **far away**: four sites in a lab whose links all have 25 ms of latency, the controller at one of them. A site that is
   not the controller's waits for two ways in messages; by a plan it waits for four and for what members exchange.
 """
@@ -80,7 +81,7 @@ def _in_place(group: Group, array: Any) -> None:
 def _loopback(processes: int) -> dict[int, list[float]]:
     """By size, the median of each way."""
     ports = []
-    for _ in range(3):
+    for _ in range(4):
         with listen_on(LOOPBACK, 0) as probe:
             ports.append(str(probe.getsockname()[1]))
     environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(16), "OMP_NUM_THREADS": "1"}
@@ -100,19 +101,20 @@ def _loopback(processes: int) -> dict[int, list[float]]:
     return {int(nbytes): medians for nbytes, medians in json.loads(said[0].splitlines()[-1]).items()}
 
 
-def _worker(world: int, carried_port: str, planned_port: str, gloo_port: str, rank: int) -> None:
+def _worker(world: int, waiting_port: str, carried_port: str, planned_port: str, gloo_port: str, rank: int) -> None:
     with (
+        connect(f"{LOOPBACK}:{waiting_port}", rank, world) as waiting,
         connect(f"{LOOPBACK}:{carried_port}", rank, world, carried_bytes=MAX_CARRIED_BYTES) as carried,
         connect(f"{LOOPBACK}:{planned_port}", rank, world, carried_bytes=0) as planned,
     ):
         gloo = _gloo(rank, gloo_port, world)
         ways = [functools.partial(_in_place, carried), functools.partial(_in_place, planned)]
         every = [*ways, gloo] if gloo is not None else ways
-        answer = {nbytes: _turns(carried, nbytes, ROUNDS, every) for nbytes in SIZES}
+        answer = {nbytes: _turns(waiting, nbytes, ROUNDS, every) for nbytes in SIZES}
         if rank == 0:
             print(json.dumps(answer))
-        carried.barrier()
-        planned.barrier()
+        for group in (carried, planned, waiting):
+            group.barrier()
 
 
 def _gloo(rank: int, port: str, world: int) -> Callable[[Any], object] | None:
@@ -135,7 +137,7 @@ def _far(out: TextIO) -> None:
     network = Network("far", sites, FAR_BPS * apart, FAR_LATENCY_S * apart)
     try:
         with Lab(network, "delay", calibrate=False) as lab:
-            answers = call_sites(network, far_site, groups=2, deadline_s=LONGEST_S, inside=lab)
+            answers = call_sites(network, far_site, groups=3, deadline_s=LONGEST_S, inside=lab)
     except TradewindError as error:
         out.write(f"Not run: {error}\n")
         return
@@ -147,16 +149,17 @@ def _far(out: TextIO) -> None:
 def far_site(place: Place) -> list[list[float]]:
     """One site's part; for `call_sites`."""
     with (
-        place.connect(0, carried_bytes=MAX_CARRIED_BYTES) as carried,
-        place.connect(1, carried_bytes=0) as planned,
+        place.connect(0) as waiting,
+        place.connect(1, carried_bytes=MAX_CARRIED_BYTES) as carried,
+        place.connect(2, carried_bytes=0) as planned,
     ):
         ways = [functools.partial(_in_place, carried), functools.partial(_in_place, planned)]
-        times = [[nbytes, *_turns(carried, nbytes, FAR_ROUNDS, ways)] for nbytes in SIZES]
-        carried.barrier()
-        planned.barrier()
+        times = [[nbytes, *_turns(waiting, nbytes, FAR_ROUNDS, ways)] for nbytes in SIZES]
+        for group in (carried, planned, waiting):
+            group.barrier()
     return times
 
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    _worker(int(given[0]), given[1], given[2], given[3], int(given[4]))
+    _worker(int(given[0]), given[1], given[2], given[3], given[4], int(given[5]))

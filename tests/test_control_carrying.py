@@ -15,6 +15,7 @@ from tradewind.control.controller import Action, Send
 from tradewind.control.terms import resolve
 from tradewind.engine.client import Client
 from tradewind.engine.effects import SendControl, Succeeded
+from tradewind.engine.pending import small_array
 from tradewind.errors import BadFrame
 from tradewind.wire import messages as m
 from tradewind.wire.frames import HEADER_BYTES
@@ -125,6 +126,17 @@ def joined(site: str, tolerant: bool) -> Client:
 
 def carried(round_: int, final: bool, iteration: int = 1) -> m.Carried:
     return m.Carried(round_, 0, iteration, ("a", "b", "c"), (1 / 3,) * 3, (0, 0, 0), array(9, 12), final)
+
+
+def test_arrays_are_carried_as_far_as_the_controllers_links_go() -> None:
+    def goes(nbytes: int, workers: int, most_bytes: int = 16_000) -> bool:
+        return small_array(SUM, np.zeros(nbytes, np.uint8), "a", most_bytes, workers) is not None
+
+    assert goes(16_000, 2) and goes(16_000, 17) and not goes(16_001, 2) and not goes(16_000, 18)
+    assert goes(4_000, 65) and not goes(4_000, 66)
+    assert goes(0, 2) and not goes(0, 2, most_bytes=0)
+    broadcast = m.Operation(3, 1, "bytes", "broadcast", root="b")
+    assert small_array(broadcast, np.zeros(3, np.uint8), "a", 100, 2) == b""
 
 
 def test_a_client_uses_a_final_answer_at_once_and_asks_for_the_next() -> None:

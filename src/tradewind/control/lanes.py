@@ -57,10 +57,11 @@ class Step:
     def weights(self) -> dict[str, float]:
         """What each member that is left counts in a mean."""
         assert self.decided is not None
-        given = dict(zip(self.decided.members, self.decided.weights, strict=True))
-        total = sum(given[name] for name in self.members)
-        whole = len(self.members) == len(given)
-        return {name: given[name] if whole else given[name] / total for name in self.members}
+        given, members = dict(zip(self.decided.members, self.decided.weights, strict=True)), self.members
+        if len(members) == len(given):
+            return given
+        total = sum(given[name] for name in members)
+        return {name: given[name] / total for name in members}
 
     @property
     def staleness(self) -> dict[str, int]:
@@ -70,7 +71,7 @@ class Step:
 
     def take(self, ready: dict[str, Ready]) -> dict[str, Ready] | None:
         """Everybody's part out of a lane, when all of it is there."""
-        if any(w not in ready or ready[w].iteration != self.iterations[w] for w in self.members):
+        if any(w not in ready or ready[w].iteration != iteration for w, iteration in self.iterations.items()):
             return None
         return {worker: ready.pop(worker) for worker in self.members}
 

@@ -122,9 +122,10 @@ class Rounds:
         assert step.decided is not None
         operation = next(iter(ready.values())).operation
         order = tuple(name for name in self.plans.view.names if name in ready)
-        result = None if self.plans.is_fixed else combined(ready, order, step.weights)
-        if result is not None:
-            return self._carry(step, lane, ready, order, result, now_s)
+        if not self.plans.is_fixed and all(asked.array is not None for asked in ready.values()):
+            result = combined(ready, order, step.weights)
+            if result is not None:
+                return self._carry(step, lane, ready, order, result, now_s)
         size = max(1, operation.nbytes)
         if operation.op == "broadcast":
             version = self.plans.broadcast_plan_for(operation.root, order, size, step.decided.plan_hint)

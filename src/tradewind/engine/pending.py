@@ -37,11 +37,15 @@ class Holding:
     """Of a carried round, until it is committed."""
 
 
-def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int) -> bytes | None:
+CARRIED_MEMBERS = 16
+"""The controller's own links carry every member's array: above so many others, arrays have to be smaller."""
+
+
+def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, workers: int) -> bytes | None:
     """What goes along with the question for an operation; None where that would be too much.
 
     The array as it is now, and of a broadcast the source's alone.
     """
-    if own.nbytes > most_bytes:
+    if not most_bytes or own.nbytes * max(CARRIED_MEMBERS, workers - 1) > most_bytes * CARRIED_MEMBERS:
         return None
     return b"" if operation.op == "broadcast" and operation.root != site else own.tobytes()

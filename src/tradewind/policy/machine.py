@@ -67,13 +67,14 @@ class Machine(ABC):
         self._retries: dict[str, tuple[str, ...]] = {}
         self._failures_in_a_row = 0
         self._actions: list[Action] = []
-        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
+        self._story: deque[tuple[float | None, Event | Action]] = deque(maxlen=STORY_LENGTH)
+        """Events with their time, and actions; put in words when something is wrong, and not before."""
 
     # --- for drivers -------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> tuple[Action, ...]:
         """What to do about an event. Raises InternalError, with the last events, for one that cannot happen."""
-        self._story.append(f"{now_s:.6g} s: {event}")
+        self._story.append((now_s, event))
         self._actions = []
         try:
             if not now_s >= self.now_s:
@@ -83,9 +84,11 @@ class Machine(ABC):
             self.observe(event)
             self.decide()
         except InternalError as error:
-            story = "\n  ".join(self._story)
+            story = "\n  ".join(
+                f"    -> {what}" if at_s is None else f"{at_s:.6g} s: {what}" for at_s, what in self._story
+            )
             raise InternalError(f"policy {self.name!r}: {error} The last events and actions:\n  {story}") from error
-        self._story.extend(f"    -> {action}" for action in self._actions)
+        self._story.extend((None, action) for action in self._actions)
         return tuple(self._actions)
 
     @property

@@ -164,7 +164,7 @@ class Group:
                 f"out is a {result.dtype} array of shape {result.shape}, array one of {array.dtype} and {array.shape}: "
                 "they must be alike, and out contiguous."
             )
-        if np.may_share_memory(own, result) and not same_memory(own, result):
+        if out is not None and out is not array and np.may_share_memory(own, out) and not same_memory(own, out):
             raise BadArray("out shares a part of array's memory. Give array itself as out, or an array of its own.")
         return self._submit(Operation(own.size, storage.itemsize, name, op, parts=parts), own, result, part)
 

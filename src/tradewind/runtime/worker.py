@@ -157,7 +157,7 @@ class Worker:
 
     def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
         """Ask for a round of everybody, or a part of a step; `ended` is called once, in a thread of ours."""
-        array = small_array(operation, own, self.site, self.carried_bytes)
+        array = small_array(operation, own, self.site, self.carried_bytes, len(self.addresses))
         with self._lock:
             number, effects = self._client.submit(operation, part, array)
             if self._client.tolerant and same_memory(own, result):

@@ -106,7 +106,7 @@ class SimulatedWorker:
 
     def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         try:
-            array = small_array(operation, own, self.name, self.carried_bytes)
+            array = small_array(operation, own, self.name, self.carried_bytes, len(self.client.numbers))
             number, effects = self.client.submit(operation, part, array)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
