@@ -29,7 +29,8 @@ from tradewind.lab.session import Lab
 from tradewind.lab.site import Place
 from tradewind.network import Network, Site
 from tradewind.runtime.addresses import LOOPBACK, listen_on
-from tradewind.runtime.group import SECRET_VARIABLE, Group, connect
+from tradewind.runtime.group import Group, connect
+from tradewind.wire.handshake import SECRET_VARIABLE
 from tradewind.wire.messages import MAX_CARRIED_BYTES
 
 PROCESSES, SIZES = (2, 4, 8), (4, 4_000, 16_000, 64_000)

@@ -26,6 +26,7 @@ import numpy as np
 from tradewind.errors import RemoteFault
 from tradewind.runtime.addresses import LOOPBACK, listen_on
 from tradewind.runtime.group import connect
+from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES
 from tradewind.wire.handshake import SECRET_VARIABLE
 
 WARM_UP_ROUNDS = 2
@@ -110,7 +111,9 @@ def _peak_bytes() -> int:
 
 
 def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rounds: int, planner: str | None) -> None:
-    group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, planner=planner)
+    carried_bytes = 0 if planner else DEFAULT_CARRIED_BYTES  # who names a planner wants to see its plans
+    about: dict[str, Any] = {"planner": planner, "carried_bytes": carried_bytes}
+    group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, **about)
     array = np.ones(nbytes // 4, np.float32)
     systems: dict[str, Callable[[], object]] = {OURS: lambda: group.all_reduce(array, out=array)}
     group.barrier()
@@ -118,7 +121,7 @@ def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rou
     for _ in range(WARM_UP_ROUNDS):
         systems[OURS]()
     extra = np.array([_peak_bytes() - before], np.int64)
-    by_tcp = connect(f"{LOOPBACK}:{ports[1]}", rank, world, planner=planner, run=OVER_TCP, local_sockets=False)
+    by_tcp = connect(f"{LOOPBACK}:{ports[1]}", rank, world, run=OVER_TCP, local_sockets=False, **about)
     systems[OVER_TCP] = lambda: by_tcp.all_reduce(array, out=array)
     gloo = _gloo(rank, ports[2], world, array)
     if gloo is not None:
