@@ -221,6 +221,25 @@ def test_links_that_carry_nothing_are_explored_within_the_budget() -> None:
     assert updating.explorations(101.0) == [], "not before the next update"
 
 
+def test_a_link_that_seemed_faster_once_is_explored_before_all_others() -> None:
+    """A plan that thinks little of it gives it too little to show more."""
+    plans, updating = changed(explore_share=0.02, update_time_s=5.0)
+    for src, dst in links(MESH):
+        plans.view.measured(src, dst, 1e8, 99.0)
+    plans.view.measured("c", "a", 3e8, 99.5)
+    updating.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
+    told = [(src, message.peer) for src, message in updating.explorations(100.0) if isinstance(message, m.Explore)]
+    assert told == [("c", "a")], "all others were measured a second ago"
+
+
+@given(st.floats(1e5, 1e11))
+def test_exploring_keeps_no_link_busy_for_long(rate: float) -> None:
+    chunks, chunk_bytes = Awareness().train(rate)
+    shortest_s = 8 * 7 * 16 * 1024 / rate
+    assert 8 * chunks * chunk_bytes / rate <= max(0.13, shortest_s)
+    assert chunks > Awareness().probe_chunks + 1, "what passes at once after a pause is not measured"
+
+
 def test_switched_off_nothing_is_learned() -> None:
     plans, updating = changed(measure=False)
     updating.measured("b", m.Measured("a", 1e6), 1.0)

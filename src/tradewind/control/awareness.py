@@ -10,6 +10,9 @@ from tradewind.errors import BadOption
 LEAD_BYTES = 32 * 1024
 """As in `engine.measuring`: the first bytes after a pause say nothing of a link."""
 
+TRAIN_S, SHORTEST_CHUNK_BYTES = 0.1, 16 * 1024
+"""How long an exploration keeps a link busy, about; a measurement of shorter chunks is one of processors."""
+
 
 @dataclass(frozen=True, slots=True)
 class Awareness:
@@ -34,7 +37,7 @@ class Awareness:
     probe_s: float = 2.0
     """How long two sites measure their links at most, then."""
     probe_chunk_bytes: int = 64 * 1024
-    """Size of the chunks that explore and probe."""
+    """Size of the chunks that explore and probe; on narrow links they are smaller."""
     probe_chunks: int = 4
     """How many a measurement rests on at least (PROBE_CHUNK_NUM)."""
     chunk_bytes: int | None = None
@@ -51,10 +54,17 @@ class Awareness:
         """How often workers report a link at most: several times in an update, and not more than they need to."""
         return min(0.5, self.update_time_s / 4)
 
-    @property
-    def train_chunks(self) -> int:
-        """Of an exploration: the first one, those that pass at once after a pause, and those that count."""
-        return 1 + self.probe_chunks + -(-LEAD_BYTES // self.probe_chunk_bytes)
+    def train(self, bandwidth_bps: float) -> tuple[int, int]:
+        """Chunks of an exploration and their size: the first, those that pass at once after a pause, those that count.
+
+        Rounds wait for what is in their way on a narrow link, so its chunks are smaller.
+
+        >>> Awareness().train(100e6), Awareness().train(5e6)
+        ((6, 65536), (7, 16384))
+        """
+        fitting_bytes = int(bandwidth_bps / 8 * TRAIN_S / (2 + self.probe_chunks))
+        chunk_bytes = min(self.probe_chunk_bytes, max(SHORTEST_CHUNK_BYTES, fitting_bytes))
+        return 1 + self.probe_chunks + -(-LEAD_BYTES // chunk_bytes), chunk_bytes
 
     @property
     def confirm_s(self) -> float:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tradewind.network import Matrix, Network
 
@@ -28,6 +29,8 @@ FAR_OFF = 0.1
 """Measurements that are off by more are not averaged in: they wait for others that say the same."""
 CONFIRM_S = 0.5
 """For so long a link must seem slower, unless the run says something else."""
+LONG_AGO = 10.0
+"""A link that nobody has looked at for so many times as long is believed at once to be faster."""
 RECENT_S = 2.0
 SHARED_FULL = 0.9
 """A shared capacity that carries this much of what it can is what slows its links."""
@@ -113,8 +116,13 @@ class LinkEstimates:
         """Whether enough measurements in a row say the same."""
         count, span_s = self._waiting_count[i, j], now_s - float(self._waiting_s[i, j])
         if self._waiting[i, j] > 0:
-            return bool(count > 1 or now_s - float(self.measured_s[i, j]) > 2 * self._confirm_s)
+            return bool(count > 1 or now_s - float(self.measured_s[i, j]) > LONG_AGO * self._confirm_s)
         return bool((count > 2 and span_s >= self._confirm_s) or (count > 1 and span_s >= 2 * self._confirm_s))
+
+    @property
+    def promising(self) -> NDArray[np.bool_]:
+        """Links that seem faster than is believed, and wait for somebody to say so again."""
+        return self._waiting > 0
 
     def _was_noise(self, i: int, j: int) -> None:
         """What waited was contradicted: that is how noisy the link is."""

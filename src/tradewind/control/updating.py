@@ -13,7 +13,8 @@ undone, and each time that happens the next update waits twice as long, until a 
 estimates are worth, a run loses a few rounds by them and no more.
 
 A link that carries nothing is never measured. So a small share of what rounds move is spent on trains of probes on
-the links that were not measured for the longest time, no site sending or receiving two trains in one update. Where
+the links that were not measured for the longest time, and before these on those that seemed to be faster once: a plan
+that thinks little of a link gives it too little to show more. No site sends or receives two trains in one update. Where
 nobody said what the network is like and what was seen of it is slow, the rest is explored at once, each link once.
 
 If asked to, a run measures every link before its first round (`probing`); rounds wait until that is done.
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.detours import detours
@@ -41,6 +43,8 @@ CHECKS_PER_UPDATE = 10
 """How often estimates are compared with the snapshot, for a significant change."""
 NOISE = 0.02
 """Changes below are nothing to plan for, even when it is time."""
+MOST_SAVED_BYTES = 3 * 2**20
+"""What was not needed for exploring is not saved up for long."""
 LONGEST_WAIT = 32
 """Updates are put off by this many update times at most."""
 
@@ -193,14 +197,13 @@ class Updating:
         options = self.options
         if self._probing is not None:
             return self._probed(self._probing.tick(now_s), now_s)
-        cost_bytes = options.probe_chunk_bytes * options.train_chunks
         if not options.measure:
             return []
         view = self._plans.view
         if view.is_discovering:
             links = [link for link in view.stale_links(float("inf"), now_s) if link not in self._discovered]
-            self._budget_bytes += cost_bytes * len(links)
-        elif now_s < self._explored_s + options.update_time_s or self._budget_bytes < cost_bytes:
+            self._budget_bytes = float("inf") if links else 0.0
+        elif now_s < self._explored_s + options.update_time_s or self._budget_bytes < prod(options.train(0.0)):
             return []
         else:
             links = view.stale_links(2 * options.update_time_s, now_s)
@@ -209,15 +212,16 @@ class Updating:
         sending: set[str] = set()
         receiving: set[str] = set()
         for src, dst in links:
-            if src in sending or dst in receiving or self._budget_bytes < cost_bytes:
+            chunks, chunk_bytes = options.train(view.link_bps(src, dst))
+            if src in sending or dst in receiving or self._budget_bytes < chunks * chunk_bytes:
                 continue
             sending.add(src)
             receiving.add(dst)
-            self._budget_bytes -= cost_bytes
+            self._budget_bytes -= chunks * chunk_bytes
             self._train += 1
             self._discovered.add((src, dst))
-            found.append((src, m.Explore(dst, self._train, options.train_chunks, options.probe_chunk_bytes)))
-        self._budget_bytes = min(self._budget_bytes, 8 * cost_bytes)  # what was not needed is not saved up for long
+            found.append((src, m.Explore(dst, self._train, chunks, chunk_bytes)))
+        self._budget_bytes = min(self._budget_bytes, MOST_SAVED_BYTES)
         return _with_connections(found)
 
     def detours(self) -> list[Told]:

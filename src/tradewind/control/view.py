@@ -178,9 +178,9 @@ class NetworkView:
             self.is_guess = False
 
     def stale_links(self, older_than_s: float, now_s: float) -> list[tuple[str, str]]:
-        """Links that were not measured for so long, or never, the oldest first."""
+        """Links to look at: not measured for so long, or never, or seen to be faster only once; the oldest first."""
         names, given = self._given.names, self._given.bandwidth_bps
-        age_s = now_s - self.estimates.measured_s
+        age_s = np.where(self.estimates.promising, np.inf, now_s - self.estimates.measured_s)
         stale = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(given), strict=True)]
         found = [(names[i], names[j]) for age, i, j in sorted(stale) if -age >= older_than_s]
         return [(a, b) for a, b in found if {a, b} <= self._present and frozenset((a, b)) not in self._cut]

@@ -34,7 +34,7 @@ Estimator = Literal["arrivals", "delays"]
 
 STALE_S = 10.0
 """Gaps that were seen so long ago are not mixed with new ones."""
-MIN_BUSY_S, ENOUGH_BYTES = 0.05, 4 * 2**20
+MIN_BUSY_S, ENOUGH_BYTES = 0.03, 4 * 2**20
 """Less time and fewer bytes say more about bursts, and about who was late to look, than about a link."""
 LEAD_BYTES = 32 * 1024
 """What the buckets and buffers on a path let pass at once after it was idle."""
