@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from lab_traffic import open_lab, python, reaches, transfer
 from tradewind.catalog.traces import BandwidthTrace
 from tradewind.errors import BadNetwork, BadOption, CannotEmulate, UnknownName
-from tradewind.lab import delay
+from tradewind.lab import delay, htb
 from tradewind.lab.session import Lab
 from tradewind.network import Link, Network, Site, Trunk
 
@@ -60,6 +61,15 @@ def test_a_cut_link_carries_nothing_until_it_heals(backend: str) -> None:
         assert reaches(lab, "a", "b", 20.0)
         lab.cut("b-c-1")
         assert not reaches(lab, "c-1", "b")
+
+
+def test_slow_links_carry_small_lumps_and_busy_machines_large_ones() -> None:
+    slow, fast = (Network(name, SITES, bps * (1 - np.eye(3))) for name, bps in (("slow", 2e6), ("fast", 1e12)))
+    assert (htb.lump_bytes(slow, 0), htb.lump_bytes(fast, 0)) == (2 * htb.MTU_BYTES, 2**16)
+    read = "from pyroute2 import IPRoute; print(IPRoute().get_links(ifname='eth0')[0].get_attr('IFLA_GSO_MAX_SIZE'))"
+    with open_lab(slow, "htb") as lab:
+        said = lab.popen("a", [sys.executable, "-c", read], stdout=subprocess.PIPE, text=True)
+        assert said.communicate(timeout=30)[0] == f"{2 * htb.MTU_BYTES}\n"
 
 
 def test_latency_is_there_both_ways() -> None:

@@ -1,9 +1,9 @@
 """NetStorm's evaluation on real connections: the systems that it compares, one after the other in a lab.
 
 Everything that takes time is compressed by `COMPRESSION`, and rates by `RATE_SCALE`, so that minutes become seconds on
-one machine: the 180 s between two draws of the rates become 9 s, UPDATE_TIME's 5 s become 0.25 s, AlexNet's 244 MB
-become 1.2 MB. With fewer bytes there are fewer frames: at a quarter of the rates, processors limited those who use many
-links; at a tenth, iterations take what links take (docs/live.md). Times are then a twentieth of what they would be, and
+one machine: the 180 s between two draws of the rates become 18 s, UPDATE_TIME's 5 s become 0.5 s, AlexNet's 244 MB
+become 2.4 MB. Slow links need few frames a second: at a quarter of the rates processors limited those who use many
+links, at a tenth iterations take what links take (docs/live.md). Times are then a tenth of what they would be, and
 ratios what they would be.
 
 Every site is one process, which takes part in all turns. A turn is one system on one network: all-reduces of a model,
@@ -39,7 +39,7 @@ from tradewind.reproduce.netstorm import ALEXNET_BYTES, COMPUTE_S, UPDATE_S, cha
 from tradewind.reproduce.netstorm_scale import cluster_network
 from tradewind.runtime.group import Group, Handle
 
-COMPRESSION = 20.0
+COMPRESSION = 10.0
 RATE_SCALE = 0.1
 SHRINK = COMPRESSION / RATE_SCALE
 """By how much models and chunks are smaller."""
@@ -50,7 +50,7 @@ PARTS, PARTS_UNDER_WAY = 4, 2
 SMALL_ITEMS = 1024
 NEVER = 999.0
 """A change of a link by this share does not happen."""
-OURS = Awareness(significant_change=0.3, min_gain=0.3, explore_share=0.05)
+OURS = Awareness(significant_change=0.3, min_gain=0.3, explore_share=0.02)
 """Plans at once when a link has changed by 30%, and changes to a plan that is 30% better or more: a busy machine makes
 measurements noisy, and a plan for noise is worse than the one before."""
 DEADLINE_S = 900.0
@@ -71,7 +71,7 @@ class System:
     update_time_s: float = UPDATE_S / COMPRESSION
     probe_chunk_bytes: int = 8 * 1024
     probe_chunks: int = 4
-    chunk_bytes: int = 16 * 1024
+    chunk_bytes: int = 32 * 1024
     ours: bool = False
     """Explores links that carry nothing, and plans when something has changed rather than all the time (`OURS`)."""
 
@@ -101,9 +101,10 @@ class System:
 LITE = System("fapt")
 STD = replace(LITE, follows=True)
 PRO = replace(STD, auxiliary=True)
-TRADEWIND = System("optimal", follows=True, ours=True, update_time_s=0.5)
+TRADEWIND = System("optimal", follows=True, ours=True, update_time_s=1.0)
 
 Kind = Literal["static", "dynamic"]
+KINDS: tuple[Kind, ...] = ("static", "dynamic")
 Items = npt.NDArray[np.float32]
 
 

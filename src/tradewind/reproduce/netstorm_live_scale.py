@@ -28,7 +28,7 @@ SYSTEMS = {STAR: System("star"), NETSTORM: PRO, OPTIMAL: TRADEWIND}
 SIZES = ("MobileNet-v1", "ResNet-50", "AlexNet")
 CLUSTERS, QUICK_CLUSTERS = (5, 9, 15), (5, 7)
 NUM_NODES = 9
-TURN_S = 4.0
+TURN_S = 8.0
 
 
 def _run_fig19(setting: Setting) -> Outcome:
@@ -101,8 +101,8 @@ PARAMETERS = {
     PROBE_NUM: Parameter("chunks", {float(value): replace(PRO, probe_chunks=value) for value in (2, 4, 32)}),
 }
 QUICK_VALUES = 2
-SENSITIVITY_S = 12.0
-"""Of a turn in Figure 20: thirteen of them fit into three minutes, and each sees two draws."""
+SENSITIVITY_S = 24.0
+"""Of a turn in Figure 20: thirteen of them fit into five minutes, and each sees two draws."""
 _FIG20_CLAIMS = (
     "CHUNK_SIZE matters most: throughput falls as chunks grow, and 0.5 to 1 million parameters are best.",
     "UPDATE_TIME is best at 5 seconds: with longer ones plans are stale.",

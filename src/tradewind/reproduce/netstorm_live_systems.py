@@ -16,7 +16,7 @@ from tradewind.reproduce.netstorm import (
     judge_fig14,
     over,
 )
-from tradewind.reproduce.netstorm_live import LITE, PRO, STD, TRADEWIND, Kind, System
+from tradewind.reproduce.netstorm_live import KINDS, LITE, PRO, STD, TRADEWIND, Kind, System
 from tradewind.reproduce.netstorm_live_trials import COLUMNS, Measured, measure
 from tradewind.reproduce.report import Claim, Outcome, verdict_of
 
@@ -28,7 +28,6 @@ SYSTEMS = {
     NETSTORM: PRO,
     OURS: TRADEWIND,
 }
-KINDS: tuple[Kind, ...] = ("static", "dynamic")
 MARGIN = 0.9
 """A number of the paper counts as met from here on."""
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from statistics import median
 
 from tradewind.reproduce import Setting
-from tradewind.reproduce.netstorm import over
+from tradewind.reproduce.netstorm import COMPUTE_S, over
 from tradewind.reproduce.netstorm_live import (
     COMPRESSION,
     EPOCH_S,
     MODEL_BYTES,
+    OURS,
+    PRO,
     RATE_SCALE,
+    TRADEWIND,
     Kind,
     Played,
     Session,
@@ -22,21 +25,22 @@ from tradewind.reproduce.netstorm_live import (
 )
 from tradewind.reproduce.report import Cell
 
-STATIC_S, DYNAMIC_S = 6.0, 2 * EPOCH_S
-QUICK_STATIC_S, QUICK_DYNAMIC_S = 1.5, 5.0
+STATIC_S, DYNAMIC_S = 12.0, 2 * EPOCH_S
+QUICK_STATIC_S, QUICK_DYNAMIC_S = 3.0, 10.0
 QUICK_SHRINK = 4
 SATURATED = 0.05
 """Less idle time than this share: other work may have slowed a turn."""
 
 COMPRESSED = (
     f"Time is compressed {COMPRESSION:g} times and rates are {RATE_SCALE:g} of NetStorm's: rates are redrawn every "
-    f"{EPOCH_S:g} s, AlexNet is {MODEL_BYTES / 1e6:.2f} MB, computing takes 0.05 s. Multiply seconds by "
-    f"{COMPRESSION:g} to compare them with the paper's."
+    f"{EPOCH_S:g} s, AlexNet is {MODEL_BYTES / 1e6:.2f} MB, computing takes {COMPUTE_S / COMPRESSION:g} s. "
+    f"Multiply seconds by {COMPRESSION:g} to compare them with the paper's."
 )
 READINGS = (
     "In a dynamic network a system begins with the plan for the draw before the first. NetStorm's systems measure by "
-    "arrival times (kinder than Eq. (17)) and replan every 0.25 s; ours every 0.5 s and when a link has "
-    "changed by 30%, takes plans that are better by 30%, and explores unused links with 5% of its traffic."
+    f"arrival times (kinder than Eq. (17)) and replan every {PRO.update_time_s:g} s; ours every "
+    f"{TRADEWIND.update_time_s:g} s and when a link has changed by {OURS.significant_change:.0%}, takes plans that are "
+    f"better by {OURS.min_gain:.0%}, and explores unused links with {OURS.explore_share:.0%} of its traffic."
 )
 
 
