@@ -7,6 +7,7 @@ a first one that is not counted.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,7 @@ BARE = "python -c pass"
 
 def run(out: TextIO) -> None:
     """Measure everything, and write one table."""
+    out.write(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n\n")
     rows = {**commands(), **calls()}
     seconds: dict[str, list[float]] = {name: [] for name in rows}
     for work in rows.values():
