@@ -47,6 +47,8 @@ class Step:
     """What the members disagree about, if they do: no part starts any more."""
     committed: int = 0
     """Parts whose result is in use."""
+    first_round: int | None = None
+    """Of its parts, where it has several."""
 
     @property
     def members(self) -> tuple[str, ...]:

@@ -139,6 +139,8 @@ class Rounds:
         self.next_number += 1
         round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
         self.running[number] = round_
+        if operation.parts > 1 and step.first_round is None:
+            step.first_round = number
         self._send_start(round_, cut, (), scattered)
         return False
 
@@ -314,6 +316,7 @@ class Rounds:
                 done=done,
                 scattered=scattered,
                 repaired=round_.repairs > 0,
+                turn=round_.step.first_round,
             )
             self.members.send(worker, start)
 

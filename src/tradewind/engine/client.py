@@ -341,7 +341,7 @@ class Client:
         if operation is not None:
             about = start.members, start.weights, start.staleness, wanted.nbytes, start.round
             self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
-        opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done, scattered)
+        opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done, scattered, start.turn)
         ended = self._end_scatter(operation)
         is_known = scattered is not None and self.numbers[self.site] in dict(scattered.steps)
         return [*([] if is_known else ended), Forget(start.floor), Open(opened, arithmetic, operation)]

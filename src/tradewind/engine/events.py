@@ -62,6 +62,8 @@ class OpenRound:
     done: tuple[bytes, ...] = ()
     """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final everywhere."""
     scattered: ScatteredRound | None = None
+    turn: int | None = None
+    """The first round of the step that it is a part of, if that has several."""
 
 
 @dataclass(frozen=True, slots=True)

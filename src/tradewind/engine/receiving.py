@@ -87,7 +87,7 @@ class ShardState:
             window = layout.window if layout.needs_window(work, phase, route) else None
             flags = bytearray(b"\1" * work.chunks) if ready else bytearray(work.chunks)
             numbers = run, opened.round, opened.version, work.shard
-            return Flow(*numbers, phase, route, work.chunks, window, source, flags, done=done)
+            return Flow(*numbers, phase, route, work.chunks, window, source, flags, done=done, turn=opened.turn)
 
         summed = Source.RESULT if work.in_place else Source.KEPT
         is_leaf = not work.children

@@ -31,7 +31,7 @@ from tradewind.engine.receiving import RoundState
 from tradewind.errors import BadFrame
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
-AFTER_ALL_ROUNDS = 2**63
+AFTER_ALL_ROUNDS = (2**63, 0)
 """Rounds are served in the order of their numbers, and scatters when no round has anything to send."""
 
 
@@ -53,7 +53,7 @@ class ScatterFlow:
         self.next_index = self.first
 
     @property
-    def round(self) -> int:
+    def order(self) -> tuple[int, int]:
         """Its place among rounds."""
         return AFTER_ALL_ROUNDS
 

@@ -2,11 +2,12 @@
 
 Each peer has one queue for all its connections. Rounds are served in the order in which they started, which is the
 order of their numbers: first come, first served, and the same everywhere, so that no two sites wait for each other's
-later round. Within a round the chunk with the least progress, (index + 0.5) / chunks of its shard, goes first, whoever
-it comes from: leaves have all their chunks ready at once and would else block what is relayed. A round that has nothing
-to send just now holds up nobody. Acknowledgements go before everything: they are small, and somebody waits for them.
-Chunks whose round is not known yet (`scatter`) go after all rounds.
-Probes go after everything: they are there to be measured, and nobody waits for them.
+later round. Parts of one step share a turn: of those that have something to send the one that started last goes first,
+since it holds the layers that the next forward pass needs first. Within a round the chunk with the least progress,
+(index + 0.5) / chunks of its shard, goes first, whoever it comes from: leaves have all their chunks ready at once and
+would else block what is relayed. A round that has nothing to send just now holds up nobody. Acknowledgements go before
+everything: they are small, and somebody waits for them. Chunks whose round is not known yet (`scatter`) go after all
+rounds. Probes go after everything: they are there to be measured, and nobody waits for them.
 """
 
 from __future__ import annotations
@@ -47,9 +48,16 @@ class Flow:
     acknowledged: int = 0
     queued: bool = False
     closed: bool = False
+    turn: int | None = None
+    """The first round of its step, whose other parts are served together with it."""
 
     def __post_init__(self) -> None:
         self._skip_done()
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Lower ones go first."""
+        return (self.round if self.turn is None else self.turn, -self.round)
 
     def advance(self) -> None:
         """Its next chunk is on its way."""
@@ -137,13 +145,13 @@ class Sending(Protocol):
     queued: bool
 
     @property
-    def round(self) -> int:
+    def order(self) -> tuple[int, int]:
         """Lower ones go first."""
         ...
 
     @property
     def progress(self) -> float:
-        """Among those of a round, the least goes first."""
+        """Among those of the same order, the least goes first."""
         ...
 
     @property
@@ -166,18 +174,18 @@ class Outbox:
         """How many connections wait for a frame."""
         self.acks: deque[FrameHeader] = deque()
         self.probes: deque[FrameHeader] = deque()
-        self._heap: list[tuple[int, float, int, Entry]] = []
+        self._heap: list[tuple[tuple[int, int], float, int, Entry]] = []
         self._sequence = 0
 
     def offer(self, flow: Sending) -> None:
         """Queue a flow's next chunk, if it may go and is not queued already."""
         if not flow.queued and flow.sendable:
             flow.queued = True
-            self._push(flow.round, flow.progress, flow)
+            self._push(flow.order, flow.progress, flow)
 
     def forward(self, header: FrameHeader, buffer: int) -> None:
         """Queue a relayed chunk."""
-        self._push(header.round, (header.index + 0.5) / header.chunks, Forward(header, buffer))
+        self._push((header.round, -header.round), (header.index + 0.5) / header.chunks, Forward(header, buffer))
 
     @property
     def backlog(self) -> int:
@@ -220,6 +228,6 @@ class Outbox:
                 entry.queued = False
         return [entry for entry in entries if isinstance(entry, Forward)]
 
-    def _push(self, round_: int, progress: float, entry: Entry) -> None:
+    def _push(self, order: tuple[int, int], progress: float, entry: Entry) -> None:
         self._sequence += 1
-        heapq.heappush(self._heap, (round_, progress, self._sequence, entry))
+        heapq.heappush(self._heap, (order, progress, self._sequence, entry))

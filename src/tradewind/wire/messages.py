@@ -258,6 +258,8 @@ class Start(MessageBase, frozen=True):
     scattered: Scattered | None = None
     """What members have sent before they knew of it; then `chunk_items` is how they cut their arrays."""
     repaired: bool = False
+    turn: Count | None = None
+    """The first round of the step that it is a part of, if that has several: all its parts share that one's turn."""
 
 
 class Halt(MessageBase, frozen=True):
