@@ -16,7 +16,7 @@ from tradewind.errors import UnknownName
 from tradewind.figures import render
 from tradewind.figures.contest import Entry, contest_figure
 from tradewind.lab.contest import GLOO, GLOO_BEST
-from tradewind.lab.wan import gloo_order, run_contest, taking_part
+from tradewind.lab.wan import gloo_order, plans_of, run_contest, taking_part
 from tradewind.network import Network, Site
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -36,6 +36,12 @@ def test_the_best_order_for_gloo_is_the_widest_ring_in_its_direction() -> None:
     network = Network("one-way", [Site(name) for name in "abcd"], bandwidth)
     assert widest_along(network, gloo_order(network)) == fast
     assert widest_along(network, list(network.names)) == slow
+
+
+def test_a_planner_that_cannot_plan_here_leaves_the_others_alone() -> None:
+    slow = load_network("mesh", n=3, max_mbps=20).scaled(0.1)  # below the least rate of mtree
+    plans, refused = plans_of([GLOO, "star", "mtree"], slow, 10**6)
+    assert list(plans) == ["star"] and len(refused) == 1 and refused[0].startswith("mtree: ")
 
 
 @pytest.mark.slow

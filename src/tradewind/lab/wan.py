@@ -11,12 +11,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tradewind.errors import UnknownName
+from tradewind.errors import ImpossibleProblem, UnknownName
 from tradewind.lab.contest import GLOO, GLOO_BEST, HIVEMIND, take_turns
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.network import Network
 from tradewind.planning import make_plan
+from tradewind.planning.plan import Plan
 from tradewind.planning.ring import auto_order
 from tradewind.planning.routes import Routes
 
@@ -83,10 +84,24 @@ def gloo_order(network: Network) -> list[str]:
     return auto_order(Routes(network), network.names)[::-1]
 
 
+def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dict[str, Plan], list[str]]:
+    """The plans of our own among the systems, and why others cannot plan here: their least rate, for one."""
+    plans: dict[str, Plan] = {}
+    refused: list[str] = []
+    for name in systems:
+        if name not in (GLOO, GLOO_BEST, HIVEMIND):
+            try:
+                plans[name] = make_plan(name, network, nbytes)
+            except ImpossibleProblem as error:
+                refused.append(f"{name}: {error}")
+    return plans, refused
+
+
 def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skipped: Sequence[str]) -> WanContest:
     """Let the systems take turns in a lab with namespaces."""
     network, share = lab.network, lab.payload_share
-    plans = {name: make_plan(name, network, nbytes) for name in systems if name not in (GLOO, GLOO_BEST, HIVEMIND)}
+    plans, refused = plans_of(systems, network, nbytes)
+    systems = [name for name in systems if name in plans or name in (GLOO, GLOO_BEST, HIVEMIND)]
     limit = next(iter(plans.values()), None) or make_plan("star", network, nbytes)
     assert limit.predicted is not None
     answers = call_sites(
@@ -121,5 +136,5 @@ def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skip
         congestion_control=lab.congestion_control,
         limit_s=limit.predicted.bound_seconds / share,
         times=tuple(times),
-        skipped=tuple(skipped),
+        skipped=(*skipped, *refused),
     )
