@@ -134,5 +134,7 @@ def _figure(contest: WanContest) -> Any:
     ]
     title = f"all-reduce of {format_size(contest.nbytes)} on {contest.sites} sites of {contest.network}"
     rounds = len(contest.times[0].seconds)
-    subtitle = f"{contest.backend}, median of {rounds}; line: no plan over TCP can be faster; in brackets: share of it"
+    taken = "one round" if rounds == 1 else f"median of {rounds}"
+    scaled = "" if contest.scale == 1.0 else f", rates times {contest.scale:.3g}"
+    subtitle = f"{contest.backend}{scaled}, {taken}; line: no plan over TCP can be faster; in brackets: share of it"
     return contest_figure(title, subtitle, entries, contest.limit_s)
