@@ -200,7 +200,7 @@ def test_combinations_need_a_lone_site_that_stays_below() -> None:
 
 
 def test_all_live_forms_load() -> None:
-    for name in (*resolve_experiments(["tradewind"], live=True), "ds-sync/training/live"):
+    for name in (*resolve_experiments(["tradewind"], live=True), "ds-sync/training/live", "selective/training/live"):
         assert experiment(name).name == name and experiment(name).claims
 
 

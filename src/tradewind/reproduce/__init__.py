@@ -50,6 +50,7 @@ _EXPERIMENTS = {
     "selective/fig13": "tradewind.reproduce.selective_robustness:FIG13",
     "selective/fig14": "tradewind.reproduce.selective_robustness:FIG14",
     "selective/options": "tradewind.reproduce.selective_options:OPTIONS",
+    "selective/training/live": "tradewind.reproduce.straggler_live_systems:SELECTIVE_TRAINING",
     "ds-sync/table2": "tradewind.reproduce.ds_sync_costs:TABLE2",
     "ds-sync/table3": "tradewind.reproduce.ds_sync:TABLE3",
     "ds-sync/table4": "tradewind.reproduce.ds_sync:TABLE4",

@@ -27,7 +27,7 @@ from tradewind.control.options import Scatter
 from tradewind.errors import CannotEmulate
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
-from tradewind.network import Network
+from tradewind.network import Network, Site
 
 COMPRESSION = 25.0
 RATE_SCALE = 0.25
@@ -75,6 +75,8 @@ class Turn:
     """Of the classes that a site sees, as in `digits.deal`; None: all see the same (IID)."""
     slow_site: bool = True
     """Whether there is one."""
+    nics: bool = False
+    """What differs is the sites' NICs, as in Selective Reduce's evaluation, and no link by itself."""
     sites: int = SITES
 
 
@@ -123,11 +125,20 @@ def compute_times(is_slow: bool) -> ComputeTimes:
     return load_compute_times("lstm").scaled((SLOWER_SITE if is_slow else 1.0) / COMPRESSION)
 
 
+@cache
+def nics_network(sites: int = SITES) -> Network:
+    """Selective Reduce's workers, the widest NIC at a quarter of 100 Mbps: a link carries what its slower end does."""
+    given = load_network("selective-nics", n=sites)
+    rates_bps = given.bandwidth_bps * (RATE_SCALE * 100e6 / given.bandwidth_bps.max())
+    return Network(given.name, [Site(name) for name in given.names], rates_bps)
+
+
 def play_turns(turns: Sequence[Turn], backend: str = "auto") -> Session:
     """Play all turns in one lab, in processes that are started once."""
     from tradewind.reproduce.straggler_live_site import take_part
 
-    network, loads = sites_network(turns[0].sites), [os.getloadavg()[0]]
+    network = nics_network(turns[0].sites) if turns[0].nics else sites_network(turns[0].sites)
+    loads = [os.getloadavg()[0]]
     with Lab(network, backend, calibrate=False) as lab:
         if lab.backend == "inproc":
             raise CannotEmulate(

@@ -225,6 +225,30 @@ SKEWED = Experiment(
     "tradewind/stragglers-skewed/live", "Time to accuracy with stragglers and skewed data, live", CLAIMS, _run_skewed
 )
 
+# --- Selective Reduce's own setting: what differs is the NICs --------------------------------------------------------
+
+_SELECTIVE_CLAIMS = CLAIMS[3:5]
+
+
+def _run_selective(setting: Setting) -> Outcome:
+    names = (P_REDUCE, P_REDUCE_RING, SELECTIVE)
+    systems = {name: SYSTEMS[name] for name in names}
+    found = measure(setting, "selective/training live", systems, SEEDS, slow_site=False, nics=True)
+    notes = (
+        "No site computes slower than others; NICs differ as in the paper's evaluation.",
+        *SETTING[1:],
+        *found.notes,
+    )
+    return Outcome(COLUMNS, tuple(found.rows(P_REDUCE_RING)), panels(found), _selective(found), notes)
+
+
+SELECTIVE_TRAINING = Experiment(
+    "selective/training/live",
+    "Selective Reduce, live: time to accuracy with skewed NICs",
+    _SELECTIVE_CLAIMS,
+    _run_selective,
+)
+
 # --- DS-Sync's own setting: what is slow is the network ---------------------------------------------------------
 
 _DS_SYNC_CLAIMS = CLAIMS[5:7]
