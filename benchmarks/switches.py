@@ -30,8 +30,8 @@ from tradewind.sim.chunk_changing import ChangingRun, run_changing
 from tradewind.sim.chunk_run import ChunkRun
 
 RATE_SCALE = 0.1
-PAIRS = 20
-NBYTES = {4: 2_000_000, 8: 8_000_000}
+PAIRS = 40
+NBYTES = {4: 1_000_000, 8: 2_000_000}
 SIMULATED_ROUNDS = {4: 24, 8: 6}
 DEADLINE_S = 150.0
 

@@ -204,3 +204,14 @@ def test_connect_takes_shape_and_name_from_the_environment(monkeypatch: pytest.M
     monkeypatch.setenv(SHAPE_VARIABLE, str(tmp_path / "missing.json"))
     with pytest.raises(BadNetwork, match="no such file"):
         connect("127.0.0.1:0", 0, 1, secret="long enough")
+
+
+def wait_for_ever(place: Place) -> None:
+    """For `call_sites`."""
+    del place
+    signal.pause()
+
+
+def test_functions_that_take_too_long_are_ended_and_named() -> None:
+    with pytest.raises(SiteFailed, match="had not ended: fra, sin, nyc"):
+        call_sites(TRIO, wait_for_ever, deadline_s=2.0)

@@ -167,7 +167,7 @@ def _explained(failed: SiteFailed, network: Network, folder: Path) -> Exception:
         for site in failed.sites
         if outcome_file(folder, network.index[site]).exists()
     }
-    if failed.sites[:1] != tuple(said)[:1]:  # the worst had no time for words
+    if not said or failed.sites[:1] != tuple(said)[:1]:  # the worst had no time for words, or all were too slow
         return failed
     blamed = min(said, key=lambda site: said[site].error == PeerLost.__name__)
     return said[blamed].as_error(blamed) if said[blamed].error else failed  # or it failed after it had answered
