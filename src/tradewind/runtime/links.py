@@ -72,6 +72,7 @@ class Link:
         """`moved` changes whenever something got through, either way."""
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
         self._broke, self._ended = broke, ended
+        self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, users=2)
         self._receiving: Receive | None = None
         """What the receiver is in the middle of."""
@@ -152,7 +153,7 @@ class Link:
                 body = host.bytes_to_send(action)
                 if body is not None:
                     sent_us = host.stamp_us()
-                    queued = bool(sent_us) and self._shaped is None and has_unsent(self._sock)
+                    queued = bool(sent_us) and self._crosses_network and has_unsent(self._sock)
                     self._send_frame(encode_header(action.header, sent_us, queued), body)
                     self.moved += 1
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
