@@ -263,13 +263,13 @@ def _with_chunks(shard: Shard, nbytes: int, fast: bool) -> Shard:
     """Chunks large enough to be worth their overhead.
 
     Planners think of 100 Mbps, where a chunk of 64 KiB takes 5 ms. Nobody who runs on one machine or in one rack says
-    what the network is like, and there a chunk costs more than its bytes: four to a shard keep all of them busy. A
+    what the network is like, and there a chunk costs more than its bytes: two to a shard keep all of them busy. A
     shard of many default chunks flows as well in half as many, for half the processor time; whoever chose a size of
     their own, as `mtree` does, gets it.
     """
     shard_bytes, least = int(shard.fraction * nbytes), MIN_CHUNK_BYTES
     if fast:
-        least = min(FAST_CHUNK_BYTES, max(DEFAULT_CHUNK_BYTES, shard_bytes // 4))
+        least = min(FAST_CHUNK_BYTES, max(DEFAULT_CHUNK_BYTES, shard_bytes // 2))
     elif shard.chunk_bytes == DEFAULT_CHUNK_BYTES:
         least = min(SLOW_CHUNK_BYTES, shard_bytes // MIN_CHUNKS_PER_SHARD)
     return replace(shard, chunk_bytes=max(shard.chunk_bytes, least))
