@@ -13,9 +13,7 @@ import functools
 import importlib.util
 import json
 import os
-import secrets
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,14 +21,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from tradewind.errors import RemoteFault, TradewindError
+from tradewind.errors import TradewindError
+from tradewind.lab.loopback import ask_ranks
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.lab.site import Place
 from tradewind.network import Network, Site
-from tradewind.runtime.addresses import LOOPBACK, listen_on
+from tradewind.runtime.addresses import LOOPBACK
 from tradewind.runtime.group import Group, connect
-from tradewind.wire.handshake import SECRET_VARIABLE
 from tradewind.wire.messages import MAX_CARRIED_BYTES
 
 PROCESSES, SIZES = (2, 4, 8), (4, 4_000, 16_000, 64_000)
@@ -81,28 +79,10 @@ def _in_place(group: Group, array: Any) -> None:
 
 def _loopback(processes: int) -> dict[int, list[float]]:
     """By size, the median of each way."""
-    ports = []
-    for _ in range(4):
-        with listen_on(LOOPBACK, 0) as probe:
-            ports.append(str(probe.getsockname()[1]))
-    environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(16), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", __name__, str(processes), *ports]
-    started = [
-        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True)
-        for rank in range(processes)
-    ]
-    try:
-        said = [process.communicate(timeout=LONGEST_S)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    if any(process.returncode for process in started):
-        raise RemoteFault("a process of the benchmark failed; what it said is above.")
-    return {int(nbytes): medians for nbytes, medians in json.loads(said[0].splitlines()[-1]).items()}
+    return {int(nbytes): medians for nbytes, medians in ask_ranks(__name__, processes, 4).items()}
 
 
-def _worker(world: int, waiting_port: str, carried_port: str, planned_port: str, gloo_port: str, rank: int) -> None:
+def _worker(rank: int, waiting_port: str, carried_port: str, planned_port: str, gloo_port: str, world: int) -> None:
     with (
         connect(f"{LOOPBACK}:{waiting_port}", rank, world) as waiting,
         connect(f"{LOOPBACK}:{carried_port}", rank, world, carried_bytes=MAX_CARRIED_BYTES) as carried,

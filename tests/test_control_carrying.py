@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_driver import said
 from tradewind.arithmetic import DTYPES, OPERATIONS, storage_of
 from tradewind.control import Controller, ControlOptions
-from tradewind.control.controller import Action, Send
+from tradewind.control.controller import Action
 from tradewind.control.terms import resolve
 from tradewind.engine.client import Client
 from tradewind.engine.effects import SendControl, Succeeded
@@ -27,14 +28,6 @@ POLICY = {"policy": "partial", "policy_options": {"p": 3}, "tolerant": True}
 
 def array(*items: float) -> bytes:
     return np.array(items, np.float32).tobytes()
-
-
-def said(actions: list[Action]) -> dict[str, list[m.Message]]:
-    by_worker: dict[str, list[m.Message]] = {}
-    for action in actions:
-        if isinstance(action, Send):
-            by_worker.setdefault(action.worker, []).append(action.message)
-    return by_worker
 
 
 def gathered(**options: object) -> Controller:

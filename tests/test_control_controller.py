@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from control_driver import said
 from tradewind.control import Controller, ControlOptions
-from tradewind.control.controller import Action, Disconnect, Send
+from tradewind.control.controller import Action, Disconnect
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.terms import resolve
 from tradewind.errors import BadOption
@@ -19,14 +20,6 @@ from tradewind.wire import messages as m
 
 MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 SUM = m.Operation(100, 4, "float32", "sum")
-
-
-def said(actions: list[Action]) -> dict[str, list[m.Message]]:
-    by_worker: dict[str, list[m.Message]] = {}
-    for action in actions:
-        if isinstance(action, Send):
-            by_worker.setdefault(action.worker, []).append(action.message)
-    return by_worker
 
 
 def gathered(**options: object) -> Controller:

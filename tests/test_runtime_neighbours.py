@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.ranks import SECRET, free_port, run_ranks
 
+from ranks import SECRET, free_port, run_ranks
 from tradewind.catalog import load_network
 from tradewind.runtime.addresses import listen_for_neighbours, listen_on, neighbour_address
 from tradewind.runtime.group import Group, connect

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES
 from tradewind.wire.handshake import SECRET_VARIABLE
 
 WARM_UP_ROUNDS = 2
+LONGEST_S = 3600.0
 
 
 OURS, OVER_TCP, GLOO = "tradewind", "tradewind over TCP", "gloo"
@@ -54,27 +55,7 @@ class LoopbackTimes:
 
 def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | None = None) -> list[LoopbackTimes]:
     """Start processes, have them all-reduce in turns with all systems, and gather the times."""
-    ports = []
-    for _ in range(3):
-        with listen_on(LOOPBACK, 0) as probe:
-            ports.append(str(probe.getsockname()[1]))
-    environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(16), "OMP_NUM_THREADS": "1"}
-    common = [*ports, str(processes), str(nbytes), str(rounds), planner or ""]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, str(rank), *common], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(processes)
-    ]
-    try:
-        said = [process.communicate()[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    if any(process.returncode for process in started):
-        raise RemoteFault("a process of the benchmark failed; what it said is above.")
-    answer = json.loads(said[0].splitlines()[-1])
+    answer = ask_ranks(__name__, processes, 3, [str(nbytes), str(rounds), planner or ""])
     took = {system: (tuple(seconds), cpu_s) for system, seconds, cpu_s in answer["took"]}
     gloo_s, gloo_cpu_s = took.get(GLOO, ((), 0.0))
     return [
@@ -90,6 +71,34 @@ def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | No
         )
         for system, (seconds, cpu_s) in took.items()
     ]
+
+
+def ask_ranks(module: str, processes: int, ports: int, arguments: Sequence[str] = ()) -> Any:
+    """Run a module once for each rank; what rank 0 said last, as JSON.
+
+    Each gets its rank, so many free ports, the number of processes and the arguments, and the same secret.
+    """
+    free = []
+    for _ in range(ports):
+        with listen_on(LOOPBACK, 0) as probe:
+            free.append(str(probe.getsockname()[1]))
+    environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(16), "OMP_NUM_THREADS": "1"}
+    command, common = [sys.executable, "-m", module], [*free, str(processes), *arguments]
+    started = [
+        subprocess.Popen([*command, str(rank), *common], env=environment, stdout=subprocess.PIPE, text=True)
+        for rank in range(processes)
+    ]
+    try:
+        said = [process.communicate(timeout=LONGEST_S)[0] for process in started]
+    except subprocess.TimeoutExpired:
+        raise RemoteFault(f"a process of the benchmark was not through after {LONGEST_S:g} s.") from None
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    if any(process.returncode for process in started):
+        raise RemoteFault("a process of the benchmark failed; what it said is above.")
+    return json.loads(said[0].splitlines()[-1])
 
 
 def _gloo(rank: int, port: str, world: int, array: np.ndarray[Any, Any]) -> Callable[[], None] | None:

@@ -64,7 +64,7 @@ def listen_on(host: str, port: int) -> socket.socket:
 def neighbour_address(run: str, site: str, port: int) -> str | None:
     """Where workers of the same machine reach the one that listens on a TCP port; None where there are no such names.
 
-    A Unix socket costs half the processor time of TCP on loopback. Names that begin with a zero byte exist in a network
+    A Unix socket costs half the kernel's time of TCP on loopback. Names that begin with a zero byte exist in a network
     namespace, not in the file system: nothing is left behind, and whoever finds one has no network to cross.
     """
     if not sys.platform.startswith("linux"):

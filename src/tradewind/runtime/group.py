@@ -282,7 +282,7 @@ def connect(
     1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `scatter`)
     counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
     Data connections listen on loopback unless `bind` or `interface` says otherwise. Processes of one machine (and one
-    network namespace) exchange data through Unix sockets, at half the processor time of TCP, unless `local_sockets` is
+    network namespace) exchange data through Unix sockets, at half the kernel's time of TCP, unless `local_sockets` is
     false. A `tolerant` run goes on without those who are lost, who may come back; by default it is one unless the
     policy is bsp. `patience_s` is how long a silence may be before somebody is lost; every other time limit follows
     from it, unless `straggler_s` says how long a round waits for its last member. `awareness` is what the run does

@@ -80,7 +80,7 @@ class Options:
     connections: int | None = None
     """TCP connections to each peer; by default as many as bandwidth x delay of the network asks for."""
     local_sockets: bool = True
-    """Whether processes of one machine exchange data through Unix sockets, at half the processor time of TCP."""
+    """Whether processes of one machine exchange data through Unix sockets, at half the kernel's time of TCP."""
     inner: Literal["auto", "gloo"] = "auto"
     """Who does everything but all-reduce for CUDA tensors of a PyTorch group: auto (NCCL where it is there) or gloo."""
     awareness: bool = True
