@@ -1,0 +1,57 @@
+"""A worker works out its part in a plan once, and again when that may have changed."""
+
+from __future__ import annotations
+
+from tradewind.catalog import load_network
+from tradewind.engine.known_plans import KnownPlans
+from tradewind.planning import make_plan
+from tradewind.planning.plan import plan_to_json
+from tradewind.wire import messages as m
+
+NETWORK = load_network("mesh", n=3)
+NAMES = NETWORK.names
+NUMBERS = {name: number for number, name in enumerate(NAMES)}
+
+
+def told(plans: KnownPlans, version: int) -> None:
+    plan = make_plan("multi-star", NETWORK, 400)
+    plans.told(m.PlanChanged(version, plan_to_json(plan)))
+
+
+def start(version: int) -> m.Start:
+    return m.Start(
+        round=0,
+        lane=0,
+        iteration=1,
+        version=version,
+        floor=0,
+        operation=m.Operation(100, 4, "float32", "sum"),
+        members=NAMES,
+        weights=(1 / 3,) * 3,
+        staleness=(0,) * 3,
+    )
+
+
+def test_rounds_of_one_size_share_a_layout_and_another_size_has_its_own() -> None:
+    plans = KnownPlans()
+    told(plans, 1)
+    first = plans.layout(start(1), NAMES[0], NUMBERS)
+    assert plans.layout(start(1), NAMES[0], NUMBERS) is first
+    assert first.items == 100 and first.peers == (1, 2)
+
+
+def test_who_has_another_number_is_found_under_it() -> None:
+    """A worker that was started again is the same site of the same plan, and not the same peer."""
+    plans = KnownPlans()
+    told(plans, 1)
+    assert plans.layout(start(1), NAMES[0], NUMBERS).peers == (1, 2)
+    plans.renumbered()
+    assert plans.layout(start(1), NAMES[0], {**NUMBERS, NAMES[2]: 7}).peers == (1, 7)
+
+
+def test_what_was_worked_out_does_not_pile_up() -> None:
+    plans = KnownPlans()
+    for version in range(1, 20):
+        told(plans, version)
+        plans.layout(start(version), NAMES[0], NUMBERS)
+        assert len(plans._layouts) == 1
