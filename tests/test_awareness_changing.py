@@ -51,9 +51,9 @@ def switching(rounds: int, seed: int, control_s: float) -> ChangingRun:
     return ChangingRun(run, quick, control_s=control_s, switch_to=ANYTHING)
 
 
-@pytest.mark.parametrize(("control_s", "least"), [(0.01, 25), (1.0, 5)])
-def test_switches_under_load_lose_and_double_no_chunk(control_s: float, least: int) -> None:
-    result = run_changing(switching(40, 3, control_s))
+@pytest.mark.parametrize(("rounds", "control_s", "least"), [(40, 0.01, 25), (60, 1.0, 5)])
+def test_switches_under_load_lose_and_double_no_chunk(rounds: int, control_s: float, least: int) -> None:
+    result = run_changing(switching(rounds, 3, control_s))
     assert result.switches >= least, "with slow messages several rounds start before one has ended"
 
 

@@ -11,12 +11,13 @@ from control_driver import said
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect
 from tradewind.control.deadlines import Deadlines
+from tradewind.control.plans import PlanMade
 from tradewind.control.terms import resolve
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
-from tradewind.planning.plan import plan_from_json
 from tradewind.wire import messages as m
+from tradewind.wire.packed_plans import unpack_plan
 
 MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 SUM = m.Operation(100, 4, "float32", "sum")
@@ -42,12 +43,28 @@ def test_a_round_starts_when_all_are_ready_and_commits_when_all_have_finished() 
     for worker in "abc":
         change, start = told[worker]
         assert isinstance(change, m.PlanChanged) and isinstance(start, m.Start)
-        assert plan_from_json(change.plan).members == ("a", "b", "c") and start.version == change.version
+        assert unpack_plan(change.plan, "plan").members == ("a", "b", "c") and start.version == change.version
     assert controller.received("a", m.Finished(0, 1), 1.0) == []
     assert controller.received("b", m.Finished(0, 1), 1.0) == []
     assert said(controller.received("c", m.Finished(0, 1), 1.0)) == {w: [m.Commit(0)] for w in "abc"}
     again = said(all_ready(controller, iteration=2))
     assert [type(x) for x in again["a"]] == [m.Start], "the plan is known already"
+
+
+def test_a_new_plan_is_told_when_it_is_made_and_not_when_a_round_starts_with_it() -> None:
+    controller = gathered(network=MESH)
+    large = m.Operation(10**6, 4, "float32", "sum")
+    all_ready(controller, large)
+    (key,) = controller.plans.keys
+    told = said(controller.planned(PlanMade(key, make_plan("star", MESH, key[1]), float("inf"), ""), 1.0))
+    changes = {w: change for w in "abc" for change in told[w] if isinstance(change, m.PlanChanged)}
+    assert changes.keys() == set("abc"), "while the first round is under way"
+    assert changes["a"] is changes["b"] and changes["a"].forget == (1,)
+    for worker in "abc":
+        controller.received(worker, m.Finished(0, 1), 1.0)
+    for worker, heard in said(all_ready(controller, large, iteration=2)).items():
+        (start,) = heard
+        assert isinstance(start, m.Start) and start.version == changes[worker].version
 
 
 def test_lanes_have_rounds_under_way_at_the_same_time() -> None:
@@ -117,7 +134,7 @@ def test_who_does_not_fit_is_refused_and_the_run_goes_on(worker: str, rank: int,
 def test_a_plan_that_is_given_is_used_and_refused_if_it_does_not_fit() -> None:
     plan = make_plan("star", MESH, 1000, root="c")
     told = said(all_ready(gathered(network=MESH, plan=plan)))
-    assert plan_from_json(told["a"][0].plan).shards == plan.shards  # type: ignore[union-attr]
+    assert unpack_plan(told["a"][0].plan, "plan").shards == plan.shards  # type: ignore[union-attr]
     two = make_plan("ring", MESH, 1000, ("a", "b"))
     closing = said(all_ready(gathered(network=MESH, plan=two)))["a"][0]
     assert isinstance(closing, m.Closing) and "is for a, b, but this round is of a, b, c" in closing.reason

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tradewind.catalog import load_network
 from tradewind.engine.known_plans import KnownPlans
 from tradewind.planning import make_plan
-from tradewind.planning.plan import plan_to_json
 from tradewind.wire import messages as m
+from tradewind.wire.packed_plans import pack_plan
 
 NETWORK = load_network("mesh", n=3)
 NAMES = NETWORK.names
@@ -15,7 +15,7 @@ NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
 def told(plans: KnownPlans, version: int) -> None:
     plan = make_plan("multi-star", NETWORK, 400)
-    plans.told(m.PlanChanged(version, plan_to_json(plan)))
+    plans.told(m.PlanChanged(version, pack_plan(plan), (version - 1,)))
 
 
 def start(version: int) -> m.Start:
@@ -47,6 +47,14 @@ def test_who_has_another_number_is_found_under_it() -> None:
     assert plans.layout(start(1), NAMES[0], NUMBERS).peers == (1, 2)
     plans.renumbered()
     assert plans.layout(start(1), NAMES[0], {**NUMBERS, NAMES[2]: 7}).peers == (1, 7)
+
+
+def test_a_plan_that_is_told_ahead_leaves_those_in_use_as_they_are() -> None:
+    plans = KnownPlans()
+    told(plans, 1)
+    first = plans.layout(start(1), NAMES[0], NUMBERS)
+    told(plans, 3)  # says nothing of the first
+    assert plans.layout(start(1), NAMES[0], NUMBERS) is first
 
 
 def test_what_was_worked_out_does_not_pile_up() -> None:

@@ -37,8 +37,9 @@ from tradewind.control.plans import Plans
 from tradewind.control.scattering import Scattering
 from tradewind.errors import InfeasiblePlan
 from tradewind.planning.patch import patch_plan
-from tradewind.planning.plan import Plan, plan_to_json
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
+from tradewind.wire.packed_plans import pack_plan
 
 MOST_REPAIRS = 20
 """Of one round: a connection that keeps breaking must not hold its members for ever."""
@@ -204,6 +205,22 @@ class Rounds:
             self.members.send(site, m.Abandon(round_.number, reason[:1000]))
         return {name: structs.replace(said, scatter=None) for name, said in round_.ready.items()}
 
+    def tell_plan(self, version: int) -> None:
+        """Let every site of a plan know it, whoever does not yet: the sooner, the less a round has to wait for it."""
+        plan = self.plans.by_version[version]
+        packed = b""
+        messages: dict[tuple[int, ...], m.PlanChanged] = {}
+        for worker in plan.sites:
+            known = self._knows.setdefault(worker, set())
+            if version in known or worker not in self.members.joined:
+                continue
+            packed = packed or pack_plan(plan)
+            forget = self.plans.obsolete(known)
+            known.difference_update(forget)
+            known.add(version)
+            # Those who are told the same share a message, which is encoded once.
+            self.members.send(worker, messages.setdefault(forget, m.PlanChanged(version, packed, forget)))
+
     # --- trouble -----------------------------------------------------------------------------------------------
 
     def lose(self, worker: str, now_s: float) -> None:
@@ -294,14 +311,8 @@ class Rounds:
         order = round_.plan.members
         weights, staleness = round_.step.weights, round_.step.staleness
         floor = min(self.running)
+        self.tell_plan(round_.version)
         for worker in round_.plan.sites:
-            known = self._knows.setdefault(worker, set())
-            if round_.version not in known:
-                forget = self.plans.obsolete(known)
-                known.difference_update(forget)
-                known.add(round_.version)
-                document = plan_to_json(round_.plan, indent=0).encode()
-                self.members.send(worker, m.PlanChanged(round_.version, document, forget))
             start = m.Start(
                 round=round_.number,
                 version=round_.version,

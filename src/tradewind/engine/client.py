@@ -37,6 +37,7 @@ from tradewind.engine.effects import (
 )
 from tradewind.engine.events import AuxiliaryChanged, EndScatter, Explore, OpenRound
 from tradewind.engine.known_plans import KnownPlans
+from tradewind.engine.layout import peers_in
 from tradewind.engine.pending import Asked, Holding
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.wire import messages as m
@@ -167,8 +168,8 @@ class Client:
     def _about_rounds(self, message: m.Message) -> list[Effect]:
         match message:
             case m.PlanChanged():
-                self._plans.told(message)
-                return []
+                peers = peers_in(self._plans.told(message), self.site)
+                return [Connect(self.numbers[peer]) for peer in peers if peer in self.numbers]
             case m.Start():
                 return self._start(message)
             case m.Carried():

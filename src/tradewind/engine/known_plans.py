@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tradewind.engine.layout import Layout, lay_out
-from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
+from tradewind.wire.packed_plans import unpack_plan
 
 
 class KnownPlans:
@@ -17,12 +18,13 @@ class KnownPlans:
         self._layouts: dict[tuple[int, int, int], Layout] = {}
         """By version, items and bytes of an item: training asks for the same again and again."""
 
-    def told(self, message: m.PlanChanged) -> None:
+    def told(self, message: m.PlanChanged) -> Plan:
         """A new one, and which of the others are over."""
         for old in message.forget:
             self._plans.pop(old, None)
-        self.renumbered()
-        self._plans[message.version] = plan_from_json(message.plan, f"plan version {message.version}")
+        self._layouts = {key: layout for key, layout in self._layouts.items() if key[0] not in message.forget}
+        plan = self._plans[message.version] = unpack_plan(message.plan, f"plan version {message.version}")
+        return plan
 
     def renumbered(self) -> None:
         """Sites may have other numbers now."""

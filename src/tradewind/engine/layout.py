@@ -122,7 +122,7 @@ def lay_out(
         item_bytes=item_bytes,
         window=window,
         shards=shards,
-        peers=_peers(plan, numbers, here),
+        peers=tuple(sorted(numbers[name] for name in peers_in(plan, site))),
         helpers=frozenset(numbers.values()) - members,
         overlaps=len(_splits(plan)) > 1,
         scattered=scattered,
@@ -197,14 +197,14 @@ def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int], scattered:
     return size, max(MIN_WINDOW, KEPT_BYTES // (max(kept.values(), default=1) + 1))
 
 
-def _peers(plan: Plan, numbers: Mapping[str, int], here: int) -> tuple[int, ...]:
-    peers: set[int] = set()
+def peers_in(plan: Plan, site: str) -> list[str]:
+    """Whom a site exchanges chunks with directly, relayed ones included."""
+    peers: set[str] = set()
     for _, _, route in _routes(plan):
-        path = [numbers[name] for name in route]
-        if here in path:
-            place = path.index(here)
-            peers.update(path[max(0, place - 1) : place] + path[place + 1 : place + 2])
-    return tuple(sorted(peers))
+        if site in route:
+            place = route.index(site)
+            peers.update(route[max(0, place - 1) : place] + route[place + 1 : place + 2])
+    return sorted(peers)
 
 
 def _shard_work(

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from tradewind.control.options import ControlOptions
 from tradewind.network import Network
 from tradewind.planning import predict
-from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.planning.plan import Plan
 from tradewind.units import format_duration, format_rate, format_size
 from tradewind.wire import messages as m
+from tradewind.wire.packed_plans import unpack_plan
 
 log = logging.getLogger("tradewind.run")
 
@@ -98,8 +99,8 @@ class RunReport:
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
-    def _explain(self, version: int, document: bytes) -> None:
-        plan = plan_from_json(document, f"plan version {version}")
+    def _explain(self, version: int, packed: bytes) -> None:
+        plan = unpack_plan(packed, f"plan version {version}")
         log.info("%s", describe_plan(version, plan, self._options))
 
     def end(self) -> None:

@@ -32,7 +32,7 @@ from enum import IntEnum
 
 from tradewind.errors import BadFrame
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 MAGIC = b"TW"
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
 HEADER_BYTES = HEADER.size

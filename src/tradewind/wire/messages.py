@@ -228,11 +228,11 @@ class Lost(MessageBase, frozen=True):
 
 
 class PlanChanged(MessageBase, frozen=True):
-    """A plan that rounds will refer to by its version."""
+    """A plan that rounds will refer to by its version: sent when it is made, before a round starts with it."""
 
     version: Count
     plan: bytes
-    """The plan's JSON."""
+    """As `packed_plans` has it."""
     forget: tuple[Count, ...] = ()
     """Versions that no round will start with any more."""
 
