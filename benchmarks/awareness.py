@@ -119,7 +119,7 @@ def _switch(group: Group) -> float:
         key = max(plans.keys, key=lambda key: key[1])
         current = plans.by_version[plans.plan_for(*key[:2])]
         (wanted,) = [wanted for wanted in plans.wanted() if wanted.key == key]
-        server._controller.planned(PlanMade(key, current, float("inf"), ""), time.monotonic())
+        server._do(server._controller.planned(PlanMade(key, current, float("inf"), ""), time.monotonic()))
     start_s = time.process_time()
     wanted.make()
     return time.process_time() - start_s

@@ -74,7 +74,7 @@ def renew(group: Group) -> None:
         plans = server._controller.plans
         key = max(plans.keys, key=lambda key: key[1])
         current = plans.by_version[plans.plan_for(*key[:2])]
-        server._controller.planned(PlanMade(key, current, float("inf"), ""), time.monotonic())
+        server._do(server._controller.planned(PlanMade(key, current, float("inf"), ""), time.monotonic()))
 
 
 def measure_live(sites: int, scale: float) -> tuple[list[float], list[float]]:

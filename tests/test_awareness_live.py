@@ -85,7 +85,7 @@ def switch(group: Group, planner: str) -> int | None:
         if plans.keys:
             key = max(plans.keys, key=lambda key: key[1])
             plan = finished_plan(planner, plans.view.network, key[1], key[0], {}, False)
-            server._controller.planned(PlanMade(key, plan, float("inf"), ""), time.monotonic())
+            server._do(server._controller.planned(PlanMade(key, plan, float("inf"), ""), time.monotonic()))
         return used
 
 
