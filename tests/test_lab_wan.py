@@ -15,9 +15,12 @@ from tradewind.catalog import load_network
 from tradewind.errors import UnknownName
 from tradewind.figures import render
 from tradewind.figures.contest import Entry, contest_figure
-from tradewind.lab.contest import GLOO, GLOO_BEST
+from tradewind.lab.contest import GLOO, GLOO_BEST, LeftOut, take_turn
+from tradewind.lab.inproc import run_inproc
+from tradewind.lab.site import Place
 from tradewind.lab.wan import gloo_order, plans_of, run_contest, taking_part
 from tradewind.network import Network, Site
+from tradewind.runtime.group import Group
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -86,6 +89,47 @@ def test_who_is_not_installed_is_left_out_with_a_reason(monkeypatch: pytest.Monk
     systems, skipped = taking_part(("gloo", "hivemind"), ("optimal",))
     assert systems == ["optimal"]
     assert skipped == ["gloo: torch is not installed", "hivemind: hivemind is not installed"]
+
+
+class Elsewhere:
+    """A system that is not ours: it knows the sum for 3 sites, and fails at one of them in one of its steps."""
+
+    def __init__(self, group: Group, fails: str) -> None:
+        self._fails = fails if group.rank == 1 else ""
+
+    def prepare(self, array: np.ndarray) -> None:
+        del array
+        if self._fails == "prepare":
+            raise LeftOut("it did not find its group")
+
+    def all_reduce(self, array: np.ndarray) -> None:
+        array[:] = 6
+        if self._fails == "all_reduce":
+            raise LeftOut("it took too long")
+        if self._fails == "sum":
+            array[0] += 1
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fails", "says"), [("prepare", "did not find"), ("all_reduce", "took too long"), ("sum", "w2 has a wrong sum")]
+)
+def test_a_peer_that_fails_at_one_site_is_left_out_by_all_and_others_go_on(fails: str, says: str) -> None:
+    network = load_network("mesh", n=3)
+
+    def body(group: Group) -> tuple[str, int]:
+        place = Place(group.rank, 3, network.names[group.rank], network, ())
+        reason = "never"
+        try:
+            take_turn(place, Elsewhere(group, fails), 4000, 400, group)
+        except LeftOut as error:
+            reason = str(error)
+        return reason, len(take_turn(place, Elsewhere(group, ""), 4000, 400, group))
+
+    reasons, turns = zip(*run_inproc(network, body, None, planner="star"), strict=True)
+    assert turns == (2, 2, 2) and says in reasons[1] and reasons[0] == reasons[2] == ""
 
 
 def test_unknown_peers_and_planners_are_refused_before_anything_starts() -> None:

@@ -51,7 +51,7 @@ def run_wan(
 
 def contest_rows(contest: WanContest) -> list[dict[str, Any]]:
     """One row per system, as in the JSON output."""
-    from tradewind.lab.contest import GLOO, GLOO_BEST
+    from tradewind.lab.contest import GLOO, GLOO_BEST, HIVEMIND
 
     def times(entry: SystemTimes, other: str) -> float | None:
         found = contest.of(other)
@@ -72,6 +72,7 @@ def contest_rows(contest: WanContest) -> list[dict[str, Any]]:
             "of_limit": contest.limit_s / entry.median_s,
             "speedup_over_gloo": times(entry, GLOO),
             "speedup_over_gloo_best_order": times(entry, GLOO_BEST),
+            "speedup_over_hivemind": times(entry, HIVEMIND),
             "all_seconds": entry.seconds,
         }
         for entry in contest.times
@@ -91,6 +92,7 @@ def show_contests(contests: Sequence[WanContest], json: bool, out: Path | None) 
                 "calibration": first.calibration,
                 "congestion_control": first.congestion_control,
                 "skipped": first.skipped,
+                "left_out": {name: why for contest in contests for name, why in contest.left_out.items()},
             }
         )
     else:
@@ -114,13 +116,24 @@ def _show(contest: WanContest) -> None:
     typer.echo(f"calibration: {contest.calibration}")
     for line in (*contest.notes, *(f"left out {reason}" for reason in contest.skipped)):
         typer.echo(f"note: {line}", err=True)
-    made = table("system", ">median", ">least", ">most", ">predicted", ">of limit", ">x gloo", ">x gloo, best order")
-    for entry, row in zip(contest.times, contest_rows(contest), strict=True):
+    rows = contest_rows(contest)
+    peers = {
+        "speedup_over_gloo": "gloo",
+        "speedup_over_gloo_best_order": "its best",
+        "speedup_over_hivemind": "hivemind",
+    }
+    met = [key for key in peers if any(row[key] is not None for row in rows)]
+    compared = [f">x {peers[key]}" for key in met]
+    made = table("system", ">median", ">least", ">most", ">predicted", ">of limit", *compared)
+    for entry, row in zip(contest.times, rows, strict=True):
         durations = [format_duration(s) for s in (entry.median_s, min(entry.seconds), max(entry.seconds))]
         predicted = "" if entry.predicted_s is None else format_duration(entry.predicted_s)
-        ratios = (row["speedup_over_gloo"], row["speedup_over_gloo_best_order"])
-        shown = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-        made.add_row(row["system"], *durations, predicted, f"{row['of_limit']:.0%}", *shown)
+        made.add_row(
+            row["system"], *durations, predicted, f"{row['of_limit']:.0%}", *(f"{row[key]:.2f}" for key in met)
+        )
+    for name, why in contest.left_out.items():
+        made.add_row(name, "none")
+        typer.echo(f"note: {name} has no time: {why}", err=True)
     show(console(), made)
 
 

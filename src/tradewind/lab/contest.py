@@ -4,6 +4,8 @@ Every site is one process that holds all the systems. A round lets each of them 
 with another one every round; before each turn everybody waits for everybody. The machine has one clock, so a turn's
 time is exact: from the moment when the last site began to the moment when the last one had the result.
 
+A system that is not ours and cannot go on is left out, with its reason, and everybody else goes on.
+
 This module runs inside a site; `lab/wan.py` starts the sites and gathers what they say.
 """
 
@@ -15,7 +17,7 @@ import importlib
 import os
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,8 +25,15 @@ from tradewind.control.awareness import Awareness
 from tradewind.errors import BadOption, InternalError
 from tradewind.lab.site import BIND_VARIABLE, Place
 
+if TYPE_CHECKING:
+    from tradewind.runtime.group import Group
+
 GLOO, GLOO_BEST, HIVEMIND = "gloo", "gloo, best order", "hivemind"
 GLOO_TIMEOUT_S = 300
+
+
+class LeftOut(Exception):
+    """A system that is not ours cannot go on: why. Sites agree on that, so that all of them leave it out."""
 
 
 class System(Protocol):
@@ -116,37 +125,63 @@ def _systems(place: Place, names: list[str], best_order: list[str]) -> Iterator[
 
 def take_turns(
     place: Place, systems: list[str], nbytes: int, rounds: int, warm_up_bytes: int, best_order: list[str]
-) -> dict[str, list[list[float]]]:
-    """When this site began and ended each turn of each system, on the machine's clock."""
+) -> dict[str, dict[str, Any]]:
+    """When this site began and ended each turn of each system, on the machine's clock; who was left out, and why."""
     if rounds < 1:
         raise BadOption(f"{rounds} rounds make no sense: give at least one.")
-    expected = np.float32(place.world * (place.world + 1) / 2)
     with contextlib.ExitStack() as stack:
         waiting = place.connect(0, planner="star")
         stack.callback(waiting.close)
         taking_part = dict(_systems(place, systems, best_order))
         for system in taking_part.values():
             stack.callback(system.close)
-
-        def turn(system: System, size: int) -> list[float]:
-            # Others had the links for up to minutes, and whatever is not used for long is cold: a small one goes first.
-            small, array = (np.full(nbytes // 4, place.rank + 1, np.float32) for nbytes in (warm_up_bytes, size))
-            system.prepare(small)
-            system.all_reduce(small)
-            system.prepare(array)
-            waiting.barrier()
-            began_s = time.monotonic()
-            system.all_reduce(array)
-            ended_s = time.monotonic()
-            if not (array == expected).all():
-                raise InternalError(f"{place.site} has a wrong sum: {array[:3]} instead of {expected}.")
-            return [began_s, ended_s]
-
-        for name, system in taking_part.items():  # connections, TCP's idea of the links; our plans are for a size
-            turn(system, warm_up_bytes if name in (GLOO, GLOO_BEST) else nbytes)
         times: dict[str, list[list[float]]] = {name: [] for name in systems}
+        left_out: dict[str, str] = {}
+
+        def turn(name: str, size: int) -> list[float]:
+            try:
+                return take_turn(place, taking_part[name], size, warm_up_bytes, waiting)
+            except LeftOut as problem:
+                left_out[name] = str(problem)
+                taking_part[name].close()
+                return []
+
+        for name in systems:  # connections, TCP's idea of the links; our plans are for a size
+            turn(name, warm_up_bytes if name in (GLOO, GLOO_BEST) else nbytes)
         for number in range(rounds):
             for name in systems[number % len(systems) :] + systems[: number % len(systems)]:
-                times[name].append(turn(taking_part[name], nbytes))
+                if name not in left_out:
+                    times[name].append(turn(name, nbytes))
         waiting.barrier()
-    return times
+    return {"times": {name: times[name] for name in systems if name not in left_out}, "left_out": left_out}
+
+
+def take_turn(place: Place, system: System, size: int, warm_up_bytes: int, waiting: Group) -> list[float]:
+    """One turn, after a small one: others had the links for up to minutes, and what is not used for long is cold."""
+    small, array = (np.full(nbytes // 4, place.rank + 1, np.float32) for nbytes in (warm_up_bytes, size))
+    with _together(waiting):
+        system.prepare(small)
+        system.all_reduce(small)
+        system.prepare(array)
+    with _together(waiting):
+        began_s = time.monotonic()
+        system.all_reduce(array)
+        ended_s = time.monotonic()
+        expected = np.float32(place.world * (place.world + 1) / 2)
+        if not (array == expected).all():
+            kind = InternalError if isinstance(system, TradewindSystem) else LeftOut
+            raise kind(f"{place.site} has a wrong sum: {array[:3]} instead of {expected}.")
+    return [began_s, ended_s]
+
+
+@contextlib.contextmanager
+def _together(waiting: Group) -> Iterator[None]:
+    """Everybody waits for everybody, and goes on only if all can."""
+    problem = ""
+    try:
+        yield
+    except LeftOut as error:
+        problem = str(error)
+    troubled = waiting.all_reduce(np.array([float(bool(problem))]))
+    if troubled[0]:
+        raise LeftOut(problem)

@@ -58,6 +58,8 @@ class WanContest:
     times: tuple[SystemTimes, ...]
     skipped: tuple[str, ...]
     """Who did not take part, and why."""
+    left_out: dict[str, str]
+    """Who could not go on, and why."""
 
     def of(self, system: str) -> SystemTimes | None:
         """The times of one system."""
@@ -118,9 +120,11 @@ def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skip
         deadline_s=DEADLINE_S,
         inside=lab,
     )
+    # Only those who met the trouble themselves can say what it was.
+    left_out = {name: max((a["left_out"][name] for a in answers), key=bool) for name in answers[0]["left_out"]}
     times = []
-    for name in systems:
-        turns = zip(*(answer[name] for answer in answers), strict=True)
+    for name in answers[0]["times"]:
+        turns = zip(*(answer["times"][name] for answer in answers), strict=True)
         seconds = tuple(max(end for _, end in turn) - max(start for start, _ in turn) for turn in turns)
         plan = plans.get(name)
         predicted_s = None if plan is None or plan.predicted is None else plan.predicted.seconds / share
@@ -137,4 +141,5 @@ def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skip
         limit_s=limit.predicted.bound_seconds / share,
         times=tuple(times),
         skipped=(*skipped, *refused),
+        left_out=left_out,
     )
