@@ -15,7 +15,7 @@ NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
 def told(plans: KnownPlans, version: int) -> None:
     plan = make_plan("multi-star", NETWORK, 400)
-    plans.told(m.PlanChanged(version, pack_plan(plan), (version - 1,)))
+    plans.told(m.PlanChanged(version, pack_plan(plan), (version - 1,)), NAMES[0], NUMBERS)
 
 
 def start(version: int) -> m.Start:
@@ -55,6 +55,25 @@ def test_a_plan_that_is_told_ahead_leaves_those_in_use_as_they_are() -> None:
     first = plans.layout(start(1), NAMES[0], NUMBERS)
     told(plans, 3)  # says nothing of the first
     assert plans.layout(start(1), NAMES[0], NUMBERS) is first
+
+
+def test_the_part_in_a_plan_that_takes_the_place_of_another_is_worked_out_ahead() -> None:
+    plans = KnownPlans()
+    told(plans, 1)
+    plans.layout(start(1), NAMES[0], NUMBERS)
+    told(plans, 2)
+    assert [key[0] for key in plans._layouts] == [2]
+    ahead = plans._layouts[2, 100, 4]
+    assert plans.layout(start(2), NAMES[0], NUMBERS) is ahead
+
+
+def test_a_plan_with_somebody_who_is_not_there_waits_for_its_round() -> None:
+    plans = KnownPlans()
+    told(plans, 1)
+    plans.layout(start(1), NAMES[0], NUMBERS)
+    two = {name: NUMBERS[name] for name in NAMES[:2]}
+    plans.told(m.PlanChanged(2, pack_plan(make_plan("multi-star", NETWORK, 400)), (1,)), NAMES[0], two)
+    assert plans._layouts == {}
 
 
 def test_what_was_worked_out_does_not_pile_up() -> None:

@@ -168,7 +168,7 @@ class Client:
     def _about_rounds(self, message: m.Message) -> list[Effect]:
         match message:
             case m.PlanChanged():
-                peers = peers_in(self._plans.told(message), self.site)
+                peers = peers_in(self._plans.told(message, self.site, self.numbers), self.site)
                 return [Connect(self.numbers[peer]) for peer in peers if peer in self.numbers]
             case m.Start():
                 return self._start(message)

@@ -18,12 +18,16 @@ class KnownPlans:
         self._layouts: dict[tuple[int, int, int], Layout] = {}
         """By version, items and bytes of an item: training asks for the same again and again."""
 
-    def told(self, message: m.PlanChanged) -> Plan:
-        """A new one, and which of the others are over."""
+    def told(self, message: m.PlanChanged, site: str, numbers: Mapping[str, int]) -> Plan:
+        """A new one, and which of the others are over: rounds of the same sizes will come by it, so get ready."""
+        sizes = sorted({key[1:] for key in self._layouts if key[0] in message.forget})
         for old in message.forget:
             self._plans.pop(old, None)
         self._layouts = {key: layout for key, layout in self._layouts.items() if key[0] not in message.forget}
         plan = self._plans[message.version] = unpack_plan(message.plan, f"plan version {message.version}")
+        if numbers.keys() >= set(plan.sites):
+            for size in sizes:
+                self._layouts[message.version, *size] = lay_out(plan, numbers, site, *size)
         return plan
 
     def renumbered(self) -> None:

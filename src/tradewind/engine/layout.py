@@ -105,25 +105,24 @@ def lay_out(
 ) -> Layout:
     """The part of `site` in a valid plan; `chunk_items` cuts each shard as was decided elsewhere."""
     numbers = _numbers(plan, roster)
-    members = {numbers[name] for name in plan.members}
+    members = set(plan.members)
     if chunk_items and len(chunk_items) != len(plan.shards):
         raise BadPlan(f"plan {plan.planner!r} has {len(plan.shards)} shards, but {len(chunk_items)} were cut.")
     given_bytes = [n * item_bytes for n in chunk_items]
     chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, given_bytes, scattered)
-    here = roster[site]
     spans = _spans(plan, items)
     shards = tuple(
-        _shard_work(number, shard, spans[number], numbers, members, here, max(1, limit // item_bytes))
+        _shard_work(number, shard, spans[number], numbers, members, site, max(1, limit // item_bytes))
         for number, (shard, limit) in enumerate(zip(plan.shards, chunk_bytes, strict=True))
     )
     return Layout(
-        site=here,
+        site=roster[site],
         items=items,
         item_bytes=item_bytes,
         window=window,
         shards=shards,
         peers=tuple(sorted(numbers[name] for name in peers_in(plan, site))),
-        helpers=frozenset(numbers.values()) - members,
+        helpers=frozenset(numbers[name] for name in plan.sites if name not in members),
         overlaps=len(_splits(plan)) > 1,
         scattered=scattered,
     )
@@ -212,32 +211,31 @@ def _shard_work(
     shard: Shard,
     span: tuple[int, int],
     numbers: Mapping[str, int],
-    members: set[int],
-    here: int,
+    members: set[str],
+    site: str,
     chunk_items: int,
 ) -> ShardWork:
     first_item, items = span
-    reduce = [tuple(numbers[name] for name in route) for route in shard.reduce]
-    broadcast = [tuple(numbers[name] for name in route) for route in shard.broadcast]
-    is_root = numbers[shard.root] == here
-    is_member = here in members
-    is_source = is_root and not reduce and bool(broadcast)  # of a broadcast: its array is the result
-    receives = is_member and (bool(broadcast) or is_root) and not is_source
-    up = next((route for route in reduce if route[0] == here), ())
-    children = tuple(route[0] for route in reduce if route[-1] == here)
+    is_root, is_member = shard.root == site, site in members
+    is_source = is_root and not shard.reduce and bool(shard.broadcast)  # of a broadcast: its array is the result
+    receives = is_member and (bool(shard.broadcast) or is_root) and not is_source
+    up = next((route for route in shard.reduce if route[0] == site), ())
+    children = [route[0] for route in shard.reduce if route[-1] == site]
+    parent_down = next((route[0] for route in shard.broadcast if route[-1] == site), None)
+    down = [route for route in shard.broadcast if route[0] == site]
     return ShardWork(
         shard=number,
         first_item=first_item,
         items=items,
         chunk_items=min(chunk_items, max(1, items)),
         chunks=-(-items // min(chunk_items, max(1, items))),
-        reduces=bool(reduce),
-        contributes=is_member and bool(reduce),
+        reduces=bool(shard.reduce),
+        contributes=is_member and bool(shard.reduce),
         receives=receives,
         in_place=receives,
         is_root=is_root,
-        children=children,
-        up=up,
-        parent_down=next((route[0] for route in broadcast if route[-1] == here), None),
-        down=tuple(route for route in broadcast if route[0] == here),
+        children=tuple(numbers[name] for name in children),
+        up=tuple(numbers[name] for name in up),
+        parent_down=None if parent_down is None else numbers[parent_down],
+        down=tuple(tuple(numbers[name] for name in route) for route in down),
     )
