@@ -111,9 +111,12 @@ def lay_out(
     given_bytes = [n * item_bytes for n in chunk_items]
     chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, given_bytes, scattered)
     spans = _spans(plan, items)
+    cut = [max(1, limit // item_bytes) for limit in chunk_bytes]
+    if not chunk_items:
+        cut = [_even_cut(span[1], limit) for span, limit in zip(spans, cut, strict=True)]
     shards = tuple(
-        _shard_work(number, shard, spans[number], numbers, members, site, max(1, limit // item_bytes))
-        for number, (shard, limit) in enumerate(zip(plan.shards, chunk_bytes, strict=True))
+        _shard_work(number, shard, spans[number], numbers, members, site, cut[number])
+        for number, shard in enumerate(plan.shards)
     )
     return Layout(
         site=roster[site],
@@ -160,6 +163,17 @@ def _routes(plan: Plan) -> list[tuple[int, Phase, Route]]:
         for phase, tree in ((Phase.REDUCE, shard.reduce), (Phase.BROADCAST, shard.broadcast))
         for route in tree
     ]
+
+
+def _even_cut(items: int, limit: int) -> int:
+    """Items to a chunk so that no shard ends in a short one: as many chunks as the limit takes, about equally long.
+
+    A chunk's place in its shard is what frames are ordered by, and a short last one is sent as late as a long one.
+
+    >>> _even_cut(100, 64), _even_cut(64, 64), _even_cut(0, 64)
+    (50, 64, 64)
+    """
+    return -(-items // -(-items // limit)) if items else limit
 
 
 def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:

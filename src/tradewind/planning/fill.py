@@ -22,8 +22,8 @@ LEAST_CHUNK_BYTES = 4096
 """Below this, headers and the work per chunk would cost more than a shorter fill saves."""
 
 
-def with_quick_fill(plan: Plan, network: Network, fill_share: float = FILL_SHARE) -> Plan:
-    """The plan with chunks no larger than before, and small enough to fill its trees in that share of the round.
+def filling_chunk_bytes(plan: Plan, network: Network, fill_share: float) -> list[int]:
+    """For each shard, the chunk whose way through its trees, alone, takes that share of the round.
 
     Latency is not counted: no chunk size changes it.
     """
@@ -33,6 +33,11 @@ def with_quick_fill(plan: Plan, network: Network, fill_share: float = FILL_SHARE
     np.add.at(route_s_per_bit, hops.route, 1.0 / rate)
     path_s_per_bit = longest_path(hops, route_s_per_bit, len(plan.shards), len(network))
     fill_s = fill_share * cost(plan, network).transfer_seconds
-    chunk_bytes = np.maximum(fill_s / path_s_per_bit / 8.0, LEAST_CHUNK_BYTES).astype(np.int64).tolist()
-    shards = zip(plan.shards, chunk_bytes, strict=True)
+    bits = np.divide(fill_s, path_s_per_bit, out=np.full(len(plan.shards), 8.0 * plan.nbytes), where=path_s_per_bit > 0)
+    return [int(size) for size in np.maximum(bits / 8.0, LEAST_CHUNK_BYTES)]
+
+
+def with_quick_fill(plan: Plan, network: Network, fill_share: float = FILL_SHARE) -> Plan:
+    """The plan with chunks no larger than before, and small enough to fill its trees in that share of the round."""
+    shards = zip(plan.shards, filling_chunk_bytes(plan, network, fill_share), strict=True)
     return replace(plan, shards=tuple(replace(s, chunk_bytes=min(s.chunk_bytes, chunk)) for s, chunk in shards))
