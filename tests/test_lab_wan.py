@@ -15,7 +15,7 @@ from tradewind.catalog import load_network
 from tradewind.errors import UnknownName
 from tradewind.figures import render
 from tradewind.figures.contest import Entry, contest_figure
-from tradewind.lab.contest import GLOO, GLOO_BEST, LeftOut, take_turn
+from tradewind.lab.contest import GLOO, GLOO_BEST, TurnFailed, take_turn
 from tradewind.lab.inproc import run_inproc
 from tradewind.lab.site import Place
 from tradewind.lab.wan import gloo_order, plans_of, run_contest, taking_part
@@ -100,12 +100,12 @@ class Elsewhere:
     def prepare(self, array: np.ndarray) -> None:
         del array
         if self._fails == "prepare":
-            raise LeftOut("it did not find its group")
+            raise TurnFailed("it did not find its group")
 
     def all_reduce(self, array: np.ndarray) -> None:
         array[:] = 6
         if self._fails == "all_reduce":
-            raise LeftOut("it took too long")
+            raise TurnFailed("it took too long")
         if self._fails == "sum":
             array[0] += 1
 
@@ -114,9 +114,14 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize(
-    ("fails", "says"), [("prepare", "did not find"), ("all_reduce", "took too long"), ("sum", "w2 has a wrong sum")]
+    ("fails", "says"),
+    [
+        ("prepare", "did not find"),
+        ("all_reduce", "took too long"),
+        ("sum", "w2 has 7.0 instead of 6.0 in 1 of 1000 items"),
+    ],
 )
-def test_a_peer_that_fails_at_one_site_is_left_out_by_all_and_others_go_on(fails: str, says: str) -> None:
+def test_a_turn_that_fails_at_one_site_has_failed_for_all_and_they_go_on(fails: str, says: str) -> None:
     network = load_network("mesh", n=3)
 
     def body(group: Group) -> tuple[str, int]:
@@ -124,7 +129,7 @@ def test_a_peer_that_fails_at_one_site_is_left_out_by_all_and_others_go_on(fails
         reason = "never"
         try:
             take_turn(place, Elsewhere(group, fails), 4000, 400, group)
-        except LeftOut as error:
+        except TurnFailed as error:
             reason = str(error)
         return reason, len(take_turn(place, Elsewhere(group, ""), 4000, 400, group))
 

@@ -92,7 +92,7 @@ def show_contests(contests: Sequence[WanContest], json: bool, out: Path | None) 
                 "calibration": first.calibration,
                 "congestion_control": first.congestion_control,
                 "skipped": first.skipped,
-                "left_out": {name: why for contest in contests for name, why in contest.left_out.items()},
+                "failed": [contest.failed for contest in contests],
             }
         )
     else:
@@ -131,9 +131,10 @@ def _show(contest: WanContest) -> None:
         made.add_row(
             row["system"], *durations, predicted, f"{row['of_limit']:.0%}", *(f"{row[key]:.2f}" for key in met)
         )
-    for name, why in contest.left_out.items():
-        made.add_row(name, "none")
-        typer.echo(f"note: {name} has no time: {why}", err=True)
+    for name, why in contest.failed.items():
+        typer.echo(f"note: {len(why)} turns of {name} failed: {'; '.join(why)}", err=True)
+        if contest.of(name) is None:
+            made.add_row(name, "failed")
     show(console(), made)
 
 

@@ -4,7 +4,8 @@ Every site is one process that holds all the systems. A round lets each of them 
 with another one every round; before each turn everybody waits for everybody. The machine has one clock, so a turn's
 time is exact: from the moment when the last site began to the moment when the last one had the result.
 
-A system that is not ours and cannot go on is left out, with its reason, and everybody else goes on.
+A turn of a system that is not ours may fail: it is repeated once, and if that fails, too, the system is left out, with
+its reason, and everybody else goes on.
 
 This module runs inside a site; `lab/wan.py` starts the sites and gathers what they say.
 """
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
 GLOO, GLOO_BEST, HIVEMIND = "gloo", "gloo, best order", "hivemind"
 GLOO_TIMEOUT_S = 300
+ATTEMPTS = 2
+"""At each turn of a system that may fail."""
 
 
-class LeftOut(Exception):
-    """A system that is not ours cannot go on: why. Sites agree on that, so that all of them leave it out."""
+class TurnFailed(Exception):
+    """A turn of a system that is not ours: why. Sites agree on that, so that all of them go on in the same way."""
 
 
 class System(Protocol):
@@ -126,7 +129,7 @@ def _systems(place: Place, names: list[str], best_order: list[str]) -> Iterator[
 def take_turns(
     place: Place, systems: list[str], nbytes: int, rounds: int, warm_up_bytes: int, best_order: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """When this site began and ended each turn of each system, on the machine's clock; who was left out, and why."""
+    """When this site began and ended each turn of each system, on the machine's clock; and why turns failed."""
     if rounds < 1:
         raise BadOption(f"{rounds} rounds make no sense: give at least one.")
     with contextlib.ExitStack() as stack:
@@ -136,24 +139,26 @@ def take_turns(
         for system in taking_part.values():
             stack.callback(system.close)
         times: dict[str, list[list[float]]] = {name: [] for name in systems}
-        left_out: dict[str, str] = {}
+        failed: dict[str, list[str]] = {name: [] for name in systems}
 
         def turn(name: str, size: int) -> list[float]:
-            try:
-                return take_turn(place, taking_part[name], size, warm_up_bytes, waiting)
-            except LeftOut as problem:
-                left_out[name] = str(problem)
-                taking_part[name].close()
-                return []
+            for attempt in range(ATTEMPTS):
+                try:
+                    return take_turn(place, taking_part[name], size, warm_up_bytes, waiting)
+                except TurnFailed as problem:
+                    failed[name].append(str(problem))
+                    if attempt + 1 == ATTEMPTS:
+                        taking_part.pop(name).close()
+            return []
 
         for name in systems:  # connections, TCP's idea of the links; our plans are for a size
             turn(name, warm_up_bytes if name in (GLOO, GLOO_BEST) else nbytes)
         for number in range(rounds):
             for name in systems[number % len(systems) :] + systems[: number % len(systems)]:
-                if name not in left_out:
+                if name in taking_part:
                     times[name].append(turn(name, nbytes))
         waiting.barrier()
-    return {"times": {name: times[name] for name in systems if name not in left_out}, "left_out": left_out}
+        return {"times": {name: times[name] for name in systems if name in taking_part}, "failed": failed}
 
 
 def take_turn(place: Place, system: System, size: int, warm_up_bytes: int, waiting: Group) -> list[float]:
@@ -168,9 +173,10 @@ def take_turn(place: Place, system: System, size: int, warm_up_bytes: int, waiti
         system.all_reduce(array)
         ended_s = time.monotonic()
         expected = np.float32(place.world * (place.world + 1) / 2)
-        if not (array == expected).all():
-            kind = InternalError if isinstance(system, TradewindSystem) else LeftOut
-            raise kind(f"{place.site} has a wrong sum: {array[:3]} instead of {expected}.")
+        wrong = array[array != expected]
+        if wrong.size:
+            kind = InternalError if isinstance(system, TradewindSystem) else TurnFailed
+            raise kind(f"{place.site} has {wrong[0]} instead of {expected} in {wrong.size} of {array.size} items.")
     return [began_s, ended_s]
 
 
@@ -180,8 +186,8 @@ def _together(waiting: Group) -> Iterator[None]:
     problem = ""
     try:
         yield
-    except LeftOut as error:
+    except TurnFailed as error:
         problem = str(error)
     troubled = waiting.all_reduce(np.array([float(bool(problem))]))
     if troubled[0]:
-        raise LeftOut(problem)
+        raise TurnFailed(problem)

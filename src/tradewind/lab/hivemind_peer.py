@@ -5,7 +5,8 @@ that waits for its trigger), and a turn is what follows the trigger. It averages
 sites.
 
 It needs four more processes at every site, and a machine that is busy takes a minute to start all of them, and as long
-to find a group. So it has limits in time, and whatever goes wrong leaves it out (`LeftOut`), and nobody else.
+to find a group: so it has limits in time. When a connection fails within a round it goes on without that site, by
+design, and the sum is not everybody's. Either way a turn has failed (`TurnFailed`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from tradewind.lab.contest import LeftOut
+from tradewind.lab.contest import TurnFailed
 from tradewind.lab.site import Place
 
 MATCHMAKING_S = 4.0
 """The least that it looks for a group; it tries again until it has everybody."""
-STARTING_S, FINDING_S, AVERAGING_S = 90.0, 90.0, 120.0
+STARTING_S, FINDING_S, AVERAGING_S = 90.0, 60.0, 90.0
 """What it may take, at most."""
 
 
@@ -59,7 +60,7 @@ class HivemindSystem:
                 self._start()
             averager = self._averager(array.size)
         except Exception as error:  # its own, of many kinds
-            raise LeftOut(f"it did not start: {type(error).__name__} {error}") from error
+            raise TurnFailed(f"it did not start: {type(error).__name__} {error}") from error
         with averager.get_tensors() as tensors:
             tensors[0][:] = self._torch.from_numpy(array)
         due_s = importlib.import_module("hivemind.utils").get_dht_time() + MATCHMAKING_S
@@ -69,7 +70,7 @@ class HivemindSystem:
         until_s = time.monotonic() + MATCHMAKING_S + FINDING_S
         while self._step.stage != ready:
             if time.monotonic() > until_s or self._step.done():
-                raise LeftOut(f"it did not find a group of {self._place.world} within {FINDING_S:g} s")
+                raise TurnFailed(f"it did not find a group of {self._place.world} within {FINDING_S:g} s")
             time.sleep(0.05)
 
     def all_reduce(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
@@ -78,7 +79,7 @@ class HivemindSystem:
         try:
             self._step.result(AVERAGING_S)
         except Exception as error:  # its own, of many kinds, and time
-            raise LeftOut(f"it did not average within {AVERAGING_S:g} s: {type(error).__name__} {error}") from error
+            raise TurnFailed(f"it did not average within {AVERAGING_S:g} s: {type(error).__name__} {error}") from error
         with self._averager(array.size).get_tensors() as tensors:
             np.multiply(tensors[0].numpy(), np.float32(self._place.world), out=array)
 

@@ -10,6 +10,7 @@ import importlib.util
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tradewind.errors import ImpossibleProblem, UnknownName
 from tradewind.lab.contest import GLOO, GLOO_BEST, HIVEMIND, take_turns
@@ -58,8 +59,8 @@ class WanContest:
     times: tuple[SystemTimes, ...]
     skipped: tuple[str, ...]
     """Who did not take part, and why."""
-    left_out: dict[str, str]
-    """Who could not go on, and why."""
+    failed: dict[str, tuple[str, ...]]
+    """Why turns of a system failed, of those that had such; it has no times if one could not be repeated."""
 
     def of(self, system: str) -> SystemTimes | None:
         """The times of one system."""
@@ -99,6 +100,15 @@ def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dic
     return plans, refused
 
 
+def failures(system: str, answers: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Why turns of a system failed; only sites that met the trouble themselves can say what it was.
+
+    >>> failures("them", [{"failed": {"them": ["", "too late"]}}, {"failed": {"them": ["lost", ""]}}])
+    ('lost', 'too late')
+    """
+    return tuple(max(said, key=bool) for said in zip(*(answer["failed"][system] for answer in answers), strict=True))
+
+
 def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skipped: Sequence[str]) -> WanContest:
     """Let the systems take turns in a lab with namespaces."""
     network, share = lab.network, lab.payload_share
@@ -120,8 +130,6 @@ def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skip
         deadline_s=DEADLINE_S,
         inside=lab,
     )
-    # Only those who met the trouble themselves can say what it was.
-    left_out = {name: max((a["left_out"][name] for a in answers), key=bool) for name in answers[0]["left_out"]}
     times = []
     for name in answers[0]["times"]:
         turns = zip(*(answer["times"][name] for answer in answers), strict=True)
@@ -141,5 +149,5 @@ def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skip
         limit_s=limit.predicted.bound_seconds / share,
         times=tuple(times),
         skipped=(*skipped, *refused),
-        left_out=left_out,
+        failed={name: why for name in systems if (why := failures(name, answers))},
     )
