@@ -187,8 +187,11 @@ def test_a_worker_that_leaves_fails_the_others_rounds_by_name_and_inputs_survive
 WORKER = """
     import sys, numpy as np, tradewind
     from tradewind.errors import PeerLost
-    rank, port, patience_s, near = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "near"
-    options = {"secret": "correct horse battery", "patience_s": patience_s, "local_sockets": near}
+    rank, port, patience_s, how = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+    options = {"secret": "correct horse battery", "patience_s": patience_s, "local_sockets": how == "unix"}
+    if how == "polled":
+        sites = [tradewind.Site(f"rank{k}") for k in range(3)]
+        options["network"] = tradewind.Network("triangle", sites, 1e9 * (1 - np.eye(3)))
     group = tradewind.connect(f"127.0.0.1:{port}", rank, 3, **options)
     array = np.full(4_000_000, rank + 1, np.float32)
     rounds = 0
@@ -204,14 +207,14 @@ WORKER = """
 
 
 @contextlib.contextmanager
-def three_processes(patience_s: float, near: bool = True) -> Iterator[list[subprocess.Popen[str]]]:
+def three_processes(patience_s: float, how: str) -> Iterator[list[subprocess.Popen[str]]]:
     """Three workers that all-reduce until one of them is lost, once they are going."""
     program, port = textwrap.dedent(WORKER), free_port()
     command = [sys.executable, "-W", "error", "-c", program]
     with contextlib.ExitStack() as stack:
         processes = []
         for rank in range(3):
-            arguments = [*command, str(rank), str(port), str(patience_s), "near" if near else "far"]
+            arguments = [*command, str(rank), str(port), str(patience_s), how]
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
@@ -220,10 +223,10 @@ def three_processes(patience_s: float, near: bool = True) -> Iterator[list[subpr
         yield processes
 
 
-@pytest.mark.parametrize(("victim", "near"), [(0, True), (2, True), (2, False)])
-def test_a_killed_process_is_named_to_every_survivor(victim: int, near: bool) -> None:
-    """Whether its connections are Unix sockets or TCP."""
-    with three_processes(patience_s=6, near=near) as processes:
+@pytest.mark.parametrize(("victim", "how"), [(0, "unix"), (2, "unix"), (2, "tcp"), (2, "polled")])
+def test_a_killed_process_is_named_to_every_survivor(victim: int, how: str) -> None:
+    """Whether its connections are Unix sockets or TCP, with threads of their own or without."""
+    with three_processes(patience_s=6, how=how) as processes:
         processes[victim].send_signal(signal.SIGKILL)
         for rank, process in enumerate(processes):
             said, _ = process.communicate(timeout=60)
@@ -232,9 +235,10 @@ def test_a_killed_process_is_named_to_every_survivor(victim: int, near: bool) ->
                 assert "LOST True" in said and f"rank{victim}" in said
 
 
-def test_a_stopped_process_is_lost_after_the_silence() -> None:
+@pytest.mark.parametrize("how", ["unix", "polled"])
+def test_a_stopped_process_is_lost_after_the_silence(how: str) -> None:
     """It holds its connections open and says nothing: only time tells."""
-    with three_processes(patience_s=2) as processes:
+    with three_processes(patience_s=2, how=how) as processes:
         processes[1].send_signal(signal.SIGSTOP)
         for rank in (0, 2):
             said, _ = processes[rank].communicate(timeout=60)

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from ranks import free_port, run_ranks
+from tradewind.network import Network, Site
 from tradewind.runtime.group import Group
 
+TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 ALLOWED_BYTES = 64 * 2**20
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's own account")
 
@@ -111,13 +113,16 @@ def test_ten_thousand_rounds_leave_nothing_behind(carried_bytes: int) -> None:
 
 
 @on_linux
-def test_runs_that_have_ended_leave_no_thread_and_no_file() -> None:
+@pytest.mark.parametrize("polled", [False, True])
+def test_runs_that_have_ended_leave_no_thread_and_no_file(polled: bool) -> None:
+    options = {"network": TRIANGLE, "local_sockets": False} if polled else {}
+
     def body(group: Group) -> None:
         for items in (10, 100_000):
             group.all_reduce(np.ones(items))
 
     for attempt in range(6):
-        run_ranks(3, body, carried_bytes=1000 * (attempt % 2))
+        run_ranks(3, body, carried_bytes=1000 * (attempt % 2), **options)
         if attempt == 1:
             first = held()
     until_s = time.monotonic() + 20

@@ -80,15 +80,27 @@ class RoundPayload:
 
     def add(self, action: Receive, scratch: Array, receive: Callable[[memoryview], None]) -> None:
         """Add a chunk that is coming: `receive` fills what it is given of the scratch, which stays in the cache."""
-        out = self.result_of(action)
+        add, missing = self.adder_of(action, scratch), action.header.payload_bytes
+        while missing > 0:
+            block = scratch.data[:missing]
+            receive(block)
+            add(len(block))
+            missing -= len(block)
+
+    def adder_of(self, action: Receive, scratch: Array) -> Callable[[int], None]:
+        """For a chunk that comes in blocks: to be called with the bytes of each when it is in the scratch."""
+        out, start = self.result_of(action), 0
         own = self.chunk(self.own, action.header.shard, action.header.index) if action.own else None
         add = self.arithmetic.adder(own is not None, action.finish)
         first, items = out if own is None else own, scratch.view(self.storage)
-        for start in range(0, len(out), len(items)):
-            end = start + len(items)
-            came = items if end <= len(out) else items[: len(out) - start]
-            receive(came.data)
-            add(first[start:end], came, out=out[start:end])
+
+        def add_block(nbytes: int) -> None:
+            nonlocal start
+            end = start + nbytes // items.itemsize
+            add(first[start:end], items[: end - start], out=out[start:end])
+            start = end
+
+        return add_block
 
     def combine(self, action: Combine, buffers: Mapping[int, Bytes]) -> None:
         """Do what a `Combine` asks for."""

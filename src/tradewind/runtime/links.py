@@ -55,8 +55,26 @@ class Host(Protocol):
         ...
 
 
+def frame_of(
+    host: Host, action: Transmit, sock: socket.socket, kernel_queues: bool = True
+) -> tuple[bytes, memoryview] | None:
+    """Header and payload of a frame that is sent now; None if its round is over.
+
+    `kernel_queues`: frames that wait for the link do so in the kernel, which knows.
+    """
+    body = host.bytes_to_send(action)
+    if body is None:
+        return None
+    sent_us = host.stamp_us()
+    queued = bool(sent_us) and kernel_queues and has_unsent(sock)
+    return encode_header(action.header, sent_us, queued), body
+
+
 class Link:
     """One connection to a peer."""
+
+    users = 2
+    """`ended` is called so many times."""
 
     def __init__(
         self,
@@ -73,7 +91,7 @@ class Link:
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
         self._broke, self._ended = broke, ended
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
-        self._shared = SharedSocket(sock, users=2)
+        self._shared = SharedSocket(sock, self.users)
         self._receiving: Receive | None = None
         """What the receiver is in the middle of."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -82,6 +100,9 @@ class Link:
         """Begin to receive and send; `ended` is called once by each of the two threads."""
         for target, name in ((self._receive, "rx"), (self._send, "tx")):
             threading.Thread(target=target, name=f"tradewind-{name}-{self.peer}", daemon=True).start()
+
+    def attend(self) -> None:
+        """There is something to send: who sends finds it in the queue."""
 
     def close(self) -> None:
         """Both threads end."""
@@ -150,11 +171,9 @@ class Link:
         try:
             host.tell(ev.LinkIdle(self.peer))
             while (action := self._outbox.get()) is not None:
-                body = host.bytes_to_send(action)
-                if body is not None:
-                    sent_us = host.stamp_us()
-                    queued = bool(sent_us) and self._crosses_network and has_unsent(self._sock)
-                    self._send_frame(encode_header(action.header, sent_us, queued), body)
+                frame = frame_of(host, action, self._sock, self._crosses_network)
+                if frame is not None:
+                    self._send_frame(*frame)
                     self.moved += 1
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:

@@ -25,6 +25,8 @@ from tradewind.engine.actions import Transmit
 from tradewind.errors import RemoteFault
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.links import Host, Link
+from tradewind.runtime.polled_link import PolledLink
+from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
 from tradewind.runtime.sockets import call, hang_up, shorten_queue
 from tradewind.wire.handshake import Credentials
@@ -53,11 +55,18 @@ class Bundle:
 
     def __init__(self, made_s: float) -> None:
         self.outbox: queue.SimpleQueue[Transmit | None] = queue.SimpleQueue()
-        self.links: list[Link] = []
+        self.links: list[Link | PolledLink] = []
         self.made_s, self.since_s = made_s, time.monotonic()
         """When its caller called, by the caller's clock; when it began here."""
-        self.threads = 0
+        self.users = 0
+        """Threads of its connections that have not ended."""
         self.broken = ""
+
+    def put(self, action: Transmit) -> None:
+        """A frame for whichever connection is idle."""
+        self.outbox.put(action)
+        for link in self.links:
+            link.attend()
 
 
 class Peers:
@@ -77,6 +86,7 @@ class Peers:
         """Whether peers on this machine are called without a network."""
         self._host, self._credentials, self._deadlines = host, credentials, deadlines
         self._connections, self._slow_links, self._shape = connections, slow_links, shape
+        self._poller = Poller()
         self._changed = threading.Condition()
         self._roster: dict[int, Address] = {}
         self._here = -1
@@ -122,6 +132,7 @@ class Peers:
             peers = list(self._bundles)
         for peer in peers:
             self._break(peer, "we are leaving")
+        self._poller.close()
 
     @property
     def moved(self) -> int:
@@ -131,7 +142,7 @@ class Peers:
 
     def put(self, action: Transmit) -> None:
         """Give a frame to whichever connection is idle; the engine knows that one is, or was."""
-        self._bundles[action.peer].outbox.put(action)
+        self._bundles[action.peer].put(action)
 
     def stalled(self, peer: int, reason: str) -> None:
         """Nothing comes from a peer although more is due: its connections are no good."""
@@ -233,23 +244,27 @@ class Peers:
             if self._slow_links:
                 shorten_queue(sock)
             site, there = self._credentials.site, address.site
-            shaped = None if self._shape is None else ShapedSender(self._shape, site, there, sock)
-            bundle.threads += 2
-            link = Link(
-                self._host,
-                peer,
-                sock,
-                bundle.outbox,
-                lambda reason: self._break(peer, reason, bundle),
-                lambda: self._thread_ended(peer, bundle),
-                shaped,
-            )
+            link = self._link(peer, sock, bundle, there)
+            bundle.users += link.users
             bundle.links.append(link)
         if self._shape is not None:
             self._shape.watch(site, there, link.close)
         if was_broken:
             self._host.trouble(peer, "its connection was made again", back=True)
         link.start()
+
+    def _link(self, peer: int, sock: socket.socket, bundle: Bundle, there: str) -> Link | PolledLink:
+        def broke(reason: str) -> None:
+            self._break(peer, reason, bundle)
+
+        def ended() -> None:
+            self._ended(peer, bundle)
+
+        if self._shape is None and self._slow_links and CAN_POLL and sock.family != socket.AF_UNIX:
+            return PolledLink(self._host, peer, sock, bundle.outbox, broke, ended, self._poller)
+        site = self._credentials.site
+        shaped = None if self._shape is None else ShapedSender(self._shape, site, there, sock)
+        return Link(self._host, peer, sock, bundle.outbox, broke, ended, shaped)
 
     # --- breaking ----------------------------------------------------------------------------------------------
 
@@ -267,10 +282,10 @@ class Peers:
         if not self._tolerant and not self._closed:
             self._host.trouble(peer, f"its connection to {self._credentials.site!r} broke ({reason})")
 
-    def _thread_ended(self, peer: int, bundle: Bundle) -> None:
+    def _ended(self, peer: int, bundle: Bundle) -> None:
         with self._changed:
-            bundle.threads -= 1
-            if bundle.threads or self._bundles.get(peer) is not bundle:
+            bundle.users -= 1
+            if bundle.users or self._bundles.get(peer) is not bundle:
                 return
         self._host.drained(peer, bundle.outbox)
         with self._changed:

@@ -72,18 +72,25 @@ def receive_into(sock: socket.socket, place: memoryview) -> None:
         missing -= count
 
 
+def rest_of(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    """What is left to send of some parts when so many bytes of them are sent.
+
+    >>> [bytes(part) for part in rest_of([b"head", b"body"], 6)]
+    [b'dy']
+    """
+    if sent == sum(map(len, parts)):  # almost always
+        return []
+    left = [memoryview(part).cast("B") for part in parts]
+    while sent >= len(left[0]):
+        sent -= len(left.pop(0))
+    left[0] = left[0][sent:]
+    return [*left]
+
+
 def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> None:
-    """Send all parts, as one message where the kernel takes it."""
-    sent = sock.sendmsg(parts)  # on a blocking socket almost always all of it
-    if sent == sum(map(len, parts)):
-        return
-    views = [memoryview(part).cast("B") for part in parts]
-    while views:
-        while views and sent >= len(views[0]):
-            sent -= len(views.pop(0))
-        if views:
-            views[0] = views[0][sent:]
-            sent = sock.sendmsg(views)
+    """Send all parts, as one message where the kernel takes it; on a blocking socket it does almost always."""
+    while parts:
+        parts = rest_of(parts, sock.sendmsg(parts))
 
 
 def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:

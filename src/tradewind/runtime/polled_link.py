@@ -1,0 +1,231 @@
+"""A data connection without threads of its own: the poller's thread receives and sends for all of them.
+
+It does what `links.Link` does, in steps that never wait. `_place` is where the next bytes go, be they a header's or a
+payload's; `_unsent` is what the kernel has not taken yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from tradewind.engine import events as ev
+from tradewind.engine.actions import How, Receive, Transmit
+from tradewind.errors import BadFrame
+from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of
+from tradewind.runtime.polling import Poller
+from tradewind.runtime.sockets import SharedSocket, rest_of
+from tradewind.wire.frames import (
+    HEADER_BYTES,
+    MAX_PATH_SITES,
+    PATH_LENGTH_AT,
+    FrameHeader,
+    FrameKind,
+    decode_header,
+    path_bytes,
+)
+
+log = logging.getLogger("tradewind.runtime")
+
+READS_A_TURN = 16
+"""So often a connection is read before others have their turn: headers and payloads of eight frames."""
+_CAME = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
+_GONE = select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
+
+
+class PolledLink:
+    """One connection to a peer; everything but `start`, `close` and `attend` happens in the poller's thread."""
+
+    users = 1
+    """`ended` is called so many times."""
+
+    def __init__(
+        self,
+        host: Host,
+        peer: int,
+        sock: socket.socket,
+        outbox: queue.SimpleQueue[Transmit | None],
+        broke: Callable[[str], None],
+        ended: Callable[[], None],
+        poller: Poller,
+    ) -> None:
+        self.peer, self.moved = peer, 0
+        """`moved` changes whenever something got through, either way."""
+        self._host, self._sock, self._outbox, self._poller = host, sock, outbox, poller
+        self._broke, self._ended = broke, ended
+        self._shared = SharedSocket(sock, users=1)
+        self._over = self._gone = self._readable = self._full = False
+        """It is over; the other side is gone, and what it left is to be read to the end; there may be something to
+        read; the kernel takes no more."""
+        self._sending: Transmit | None = None
+        self._unsent: list[bytes | memoryview] = []
+        self._receiving: Receive | None = None
+        self._missing = self._block = 0
+        """Bytes of its payload that are to come, and how many of them the place was given for."""
+        self._add: Callable[[int], None] | None = None
+        """What to do with so many bytes in the scratch; None: nothing."""
+        self._head = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
+        self._head_bytes = HEADER_BYTES
+        self._place = self._head[:HEADER_BYTES]
+        self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
+
+    def start(self) -> None:
+        """Begin to receive and send."""
+        self._sock.setblocking(False)
+        self._poller.add(self, self._sock.fileno())
+        self._host.tell(ev.LinkIdle(self.peer))
+
+    def close(self) -> None:
+        """End: the poller finds that the connection is gone."""
+        self._shared.wake()
+
+    def attend(self) -> None:
+        """There is something to send."""
+        self._poller.attend(self)
+
+    def happened(self, what: int) -> None:
+        """Something came, or there is room, or the connection is gone."""
+        if what & _CAME:
+            self._readable = True
+        if what & _GONE:
+            self._gone = True
+        if what & select.EPOLLOUT:
+            self._full = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Send and receive what is possible now."""
+        if self._over:
+            return
+        try:
+            if not self._full:
+                self._send()
+            if self._readable:
+                self._receive()
+        except BadFrame as error:
+            self._end(str(error))
+        except OSError as error:
+            self._end(error.strerror or str(error))
+        except Exception as error:  # the other connections go on
+            log.exception("a bug")
+            self._end(f"{type(error).__name__}: {error}")
+
+    def _end(self, reason: str) -> None:
+        self._over = True
+        self._broke(reason)
+        self._poller.remove(self._sock.fileno())
+        if self._receiving is not None:
+            self._host.tell(ev.ReceiveFailed(self._receiving))
+        if self._sending is not None:  # it may not have arrived, but nobody here works with it any more
+            self._host.tell(ev.Transmitted(self._sending))
+        self._shared.wake()
+        self._shared.leave()
+        # Whoever hears of it may wait before the next attempt, and nobody else should have to.
+        threading.Thread(target=self._ended, name=f"tradewind-end-{self.peer}", daemon=True).start()
+
+    # --- receiving -----------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        for _ in range(READS_A_TURN):
+            try:
+                count = self._sock.recv_into(self._place)
+            except BlockingIOError:
+                self._readable = False
+                return
+            if not count:
+                raise ConnectionResetError("the other side closed the connection")
+            if count < len(self._place):
+                self._place = self._place[count:]
+                if not self._gone:  # that was all, and the poller says when there is more
+                    self._readable = False
+                    return
+            elif self._receiving is None:
+                self._header_came()
+            else:
+                self._block_came(self._receiving)
+        self._poller.attend(self)
+
+    def _header_came(self) -> None:
+        if self._head_bytes == HEADER_BYTES and self._head[PATH_LENGTH_AT]:
+            self._head_bytes += path_bytes(self._head[:HEADER_BYTES])
+            self._place = self._head[HEADER_BYTES : self._head_bytes]
+            return
+        header = decode_header(self._head[: self._head_bytes])
+        actions = self._host.tell(ev.HeaderReceived(self.peer, header))
+        self.moved += 1
+        if header.kind is FrameKind.ACK:
+            self._frame_came(header)
+            return
+        action = actions[0]
+        assert isinstance(action, Receive)
+        self._receiving, self._missing = action, header.payload_bytes
+        self._place = self._place_of(action)
+        self._block = len(self._place)
+
+    def _place_of(self, action: Receive) -> memoryview:
+        """Where a payload goes: all of it, or as much as the scratch holds."""
+        self._add = None
+        if action.how is How.KEEP:
+            assert action.buffer is not None
+            return self._host.keep(action.buffer, self._missing)
+        payload = None if action.how is How.DISCARD else self._host.payload_of(action.header.round)
+        if payload is not None and action.how is How.STORE:
+            return memoryview(payload.result_of(action).data).cast("B")
+        if payload is not None:
+            self._add = payload.adder_of(action, self._scratch)
+        return self._scratch.data[: self._missing]
+
+    def _block_came(self, action: Receive) -> None:
+        if self._add is not None:
+            self._add(self._block)
+        self._missing -= self._block
+        if self._missing:
+            self._place = self._scratch.data[: self._missing]
+            self._block = len(self._place)
+            return
+        self._host.tell(ev.Received(action))
+        self._receiving = None
+        self._frame_came(action.header)
+
+    def _frame_came(self, header: FrameHeader) -> None:
+        self._head_bytes = HEADER_BYTES
+        self._place = self._head[:HEADER_BYTES]
+        self._host.arrived(self.peer, self, header)
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while self._sending is not None or self._take():
+            if self._unsent and not self._push():
+                return
+            self.moved += 1
+            action, self._sending = self._sending, None
+            assert action is not None
+            self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
+
+    def _take(self) -> bool:
+        """Take the next frame, if there is one."""
+        try:
+            action = self._outbox.get_nowait()
+        except queue.Empty:
+            return False
+        if action is None:  # whoever waits for frames is to wake up; nobody does
+            return self._take()
+        self._sending = action
+        frame = frame_of(self._host, action, self._sock)
+        self._unsent = [] if frame is None else [part for part in frame if len(part)]
+        return True
+
+    def _push(self) -> bool:
+        """Give the kernel what it takes: whether that was all."""
+        with contextlib.suppress(BlockingIOError):
+            self._unsent = rest_of(self._unsent, self._sock.sendmsg(self._unsent))
+        self._full = bool(self._unsent)
+        return not self._unsent
