@@ -109,14 +109,15 @@ def wait_until(happened: Callable[[], object]) -> None:
 
 
 def processes_of(directory: Path) -> list[str]:
-    """Processes whose environment or arguments say that they belong to the lab in this directory."""
-    mark, found = str(directory).encode(), []
+    """Processes whose environment or open files say that they belong to the lab in this directory."""
+    mark, found = str(directory), []
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                text = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+                said = (process / "environ").read_bytes().decode(errors="replace")
+                opened = [str(file.readlink()) for file in (process / "fd").iterdir()]
             except OSError:
                 continue
-            if mark in text:
+            if any(mark in text for text in (said, *opened)):
                 found.append(process.name)
     return found

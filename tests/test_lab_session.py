@@ -15,6 +15,7 @@ import pytest
 from lab_traffic import LONGEST_S, machine, open_lab, processes_of, wait_until
 from tradewind.catalog import load_network
 from tradewind.errors import BadOption, RemoteFault, SiteFailed
+from tradewind.lab import starting
 from tradewind.lab.directory import LabDirectory, find, list_labs, sweep
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
@@ -49,6 +50,45 @@ def test_it_leaves_the_machine_as_it_was(backend: str) -> None:
     assert machine() == before
     assert running.wait(LONGEST_S) == -signal.SIGKILL
     assert not path.exists() and not processes_of(path) and not list_labs()
+
+
+def test_an_interpreter_that_was_started_early_becomes_the_keeper_or_ends() -> None:
+    with starting.early():
+        (begun,) = starting._begun
+        with open_lab(MESH, "htb") as lab:
+            keeper = int((lab.directory.path / "keeper.pid").read_text())
+            assert os.getsid(keeper) == begun.process.pid and not starting._begun
+    with starting.early():
+        (unused,) = starting._begun
+    assert unused.process.returncode is not None and not starting._begun
+
+
+CHILDREN = """
+import os
+from tradewind.lab.namespaces import in_children
+
+def refuse(number):
+    raise OSError(f"no room for {number}")
+
+print(in_children(3, lambda number: f"site {number}"))
+try:
+    in_children(2, refuse)
+except Exception as error:
+    print(type(error).__name__, error)
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("none is left")
+"""
+
+
+def test_children_say_what_they_did_in_order_and_the_first_problem_is_told() -> None:
+    done = subprocess.run([sys.executable, "-c", CHILDREN], capture_output=True, text=True, timeout=LONGEST_S)
+    assert done.stdout.splitlines() == [
+        "['site 0', 'site 1', 'site 2']",
+        "CannotEmulate the machine refused (no room for 0).",
+        "none is left",
+    ]
 
 
 def maker(action: str) -> str:

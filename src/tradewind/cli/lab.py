@@ -40,18 +40,21 @@ def open_lab(
     network: str, backend: str, scale: str | None, calibrate: bool, name: str | None, seed: int | None, option: Any
 ) -> Lab:
     """The lab that the options ask for."""
-    from tradewind.cli.output import progress
-    from tradewind.cli.resolve import resolve_network
     from tradewind.errors import BadOption
-    from tradewind.lab.session import Lab
+    from tradewind.lab.starting import early
 
-    found = resolve_network(network, seed, option, None, None)
     try:
         factor = scale if scale in (None, "auto") else float(scale)
     except ValueError:
         raise BadOption(f"--scale {scale!r}: give a number above zero, or auto.") from None
-    with progress(f"{len(found)} sites of {found.name}"):
-        return Lab(found, backend, scale=factor, calibrate=calibrate, name=name)
+    with early():  # what follows takes a while to load
+        from tradewind.cli.output import progress
+        from tradewind.cli.resolve import resolve_network
+        from tradewind.lab.session import Lab
+
+        found = resolve_network(network, seed, option, None, None)
+        with progress(f"{len(found)} sites of {found.name}"):
+            return Lab(found, backend, scale=factor, calibrate=calibrate, name=name)
 
 
 def _find(name: str) -> Lab:

@@ -29,7 +29,7 @@ from tradewind.network import Network
 PORT = 7077
 LEAST_RATIO = 0.9
 """Every link must carry this share of what TCP can carry on it."""
-RAMP_S, WINDOW_S = 0.25, 0.5
+RAMP_S, WINDOW_S = 0.2, 0.35
 LONGEST_RAMP_S, _RAMP_ROUND_TRIPS = 3.0, 24
 """TCP takes so many round trips to find its pace; but nobody waits for ever."""
 _CONNECT_S = 3.0

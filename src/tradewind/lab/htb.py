@@ -15,6 +15,7 @@ length zero: what is sent vanishes, as on a broken link, and nobody is told.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from tradewind.lab.addresses import INTERFACE, address_of, number_of
 from tradewind.lab.faithful import carried_bps
-from tradewind.lab.namespaces import inside, make_net, set_tcp_options
+from tradewind.lab.namespaces import enter, in_children, inside, make_net, set_tcp_options
 from tradewind.lab.routes import NOWHERE, next_hops
 from tradewind.network import Network
 
@@ -54,7 +55,6 @@ class HtbSites:
         self._network, self._hops = network, next_hops(network)
         self._rates_bps = network.bandwidth_bps.copy()
         self.namespaces = tuple(make_net() for _ in network.sites)
-        self._interface: list[int] = []
         with IPRoute() as hub:
             hub.link("add", ifname="hub", kind="bridge", mtu=MTU_BYTES)
             bridge = hub.link_lookup(ifname="hub")[0]
@@ -64,25 +64,37 @@ class HtbSites:
                 hub.link("add", ifname=f"site{i}", kind="veth", mtu=MTU_BYTES, peer=peer)
                 port = hub.link_lookup(ifname=f"site{i}")[0]
                 hub.link("set", index=port, master=bridge, state="up")
-        for i in range(len(network)):
-            with inside(self.namespaces[i]), IPRoute() as site:
-                self.congestion_control = set_tcp_options()
-                self._configure(site, i)
-        self._sockets = self._open_sockets()
+        self._interface = [self._index_inside(namespace) for namespace in self.namespaces]
+        (self.congestion_control,) = set(in_children(len(network), self._set_up))
+        self._opened: list[Any] = []
 
-    def _open_sockets(self) -> list[Any]:
-        """One per site for later changes: a netlink socket stays in the namespace where it was made."""
+    @staticmethod
+    def _index_inside(namespace: int) -> int:
+        with inside(namespace):
+            return socket.if_nametoindex(INTERFACE)
+
+    def _set_up(self, i: int) -> str:
+        """In a child, since preparing all that is told the kernel is most of the work: a site, and its TCP."""
         from pyroute2 import IPRoute
 
-        made = []
-        for namespace in self.namespaces:
+        enter(self.namespaces[i])
+        congestion_control = set_tcp_options()
+        with IPRoute() as site:
+            self._configure(site, i)
+        return congestion_control
+
+    @property
+    def _sockets(self) -> list[Any]:
+        """One per site, from the first change on: a netlink socket stays in the namespace where it was made."""
+        from pyroute2 import IPRoute
+
+        for namespace in self.namespaces[len(self._opened) :]:
             with inside(namespace):
-                made.append(IPRoute())
-        return made
+                self._opened.append(IPRoute())
+        return self._opened
 
     def _configure(self, site: Any, i: int) -> None:
-        interface = site.link_lookup(ifname=INTERFACE)[0]
-        self._interface.append(interface)
+        interface = self._interface[i]
         site.link("set", index=interface, gso_max_size=lump_bytes(self._network, i))
         for index in (1, interface):
             site.link("set", index=index, state="up")

@@ -1,10 +1,10 @@
 """The keeper of a lab: the process in whose namespaces everything lives.
 
 It is the first process of a pid namespace, so the kernel ends all others of the lab with it. It builds the network,
-answers requests (`lab/requests.py`) and else sleeps. Its stdin is a pipe to whoever started the lab: when that one dies
-before it said `Release`, the pipe ends, and so does the lab.
+answers requests (`lab/requests.py`) and else sleeps. Its stdin is a socket to whoever started the lab, which says what
+to keep (`lab/starting.py`): when that one dies before it said `Release`, the socket ends, and so does the lab.
 
-    python -m tradewind.lab.keeper DIRECTORY LOCK-FD
+    python -m tradewind.lab.keeper
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import selectors
 import shutil
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Protocol
@@ -44,6 +43,7 @@ from tradewind.lab.requests import (
     SetRates,
     Status,
 )
+from tradewind.lab.starting import wait_to_be_told
 from tradewind.network import Network
 
 REQUEST_S = 10.0
@@ -206,8 +206,13 @@ def _keep(directory: Path, setup: Setup, network: Network, rootless: bool) -> No
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Split off the first process of the pid namespace, note its number as the machine sees it, and let it build."""
+    with contextlib.suppress(ImportError):  # `build` says what to do about it
+        import pyroute2 as pyroute2
+    directory = wait_to_be_told(_OWNER)
+    if directory is None:
+        return
     setup = msgspec.json.decode((directory / "setup.json").read_bytes(), type=Setup)
     network = network_from_json(setup.network)
     try:
@@ -228,4 +233,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from tradewind.lab.delay import forwarder_command
 from tradewind.lab.directory import LabDirectory, create
 from tradewind.lab.keeper import Setup
 from tradewind.lab.requests import MAX_LINE_BYTES, Answer, Failed, Ready, Release, Request
+from tradewind.lab.starting import Starter, take
 from tradewind.network import Network
 
 BUILD_S = 30.0
@@ -49,7 +49,7 @@ class Kept:
         self.directory, self.ready = directory, ready
         self._keeper = (directory.path / "keeper.pid").read_text().strip()
         self._owner = owner
-        """The pipe whose end ends the lab; None for a lab that somebody else started."""
+        """The socket whose end ends the lab; None for a lab that somebody else started."""
 
     @classmethod
     def attach(cls, directory: LabDirectory) -> tuple[Kept, Record]:
@@ -109,44 +109,40 @@ def start_keeper(name: str, backend: str, network: Network) -> tuple[Kept, str]:
     Raises `CannotEmulate` where this machine cannot.
     """
     forwarder, written_in = forwarder_command() if backend == "delay" else ([], "")
-    directory, lock = create(name)
-    reader, owner = os.pipe()
+    starter = take()
+    try:
+        directory, lock = create(name)
+    except BaseException:
+        starter.give_up()
+        raise
     try:
         setup = Setup(backend, network_to_json(network).decode(), forwarder)
         (directory.path / "setup.json").write_bytes(msgspec.json.encode(setup))
-        ready = _start(directory, lock, reader)
+        ready = _await_keeper(starter, directory, lock)
     except BaseException:
-        os.close(owner)  # which ends a keeper that has come to life
+        starter.give_up()  # which ends a keeper that has come to life
         os.close(lock)
         lock = -1
         with contextlib.suppress(RemoteFault):
             directory.kill()
         raise
     finally:
-        os.close(reader)
         if lock >= 0:
             os.close(lock)
-    return Kept(directory, ready, owner), f"the forwarder is in {written_in}" if written_in else ""
+    said = f"the forwarder is in {written_in}" if written_in else ""
+    return Kept(directory, ready, starter.owner.detach()), said
 
 
-def _start(directory: LabDirectory, lock: int, owner: int) -> Ready:
-    with (directory.path / "keeper.log").open("wb") as log:
-        starter = subprocess.Popen(
-            [sys.executable, "-m", "tradewind.lab.keeper", str(directory.path)],
-            stdin=owner,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            pass_fds=[lock],
-            start_new_session=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a single thread may enter a user namespace
-        )
-    assert starter.stdout is not None
-    try:
-        line = _read_line(starter.stdout.fileno(), time.monotonic() + BUILD_S)
-    finally:
-        starter.stdout.close()
-        starter.wait(BUILD_S)  # it only forks off the keeper
-    answer = msgspec.json.decode(line, type=Ready | Failed) if line else Failed(_last_words(directory.path))
+def _await_keeper(starter: Starter, directory: LabDirectory, lock: int) -> Ready:
+    process = starter.process
+    assert process.stdout is not None and process.stderr is not None
+    with process.stdout, process.stderr:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its last words say why
+            starter.hand_over(directory.path, lock)
+        line = _read_line(process.stdout.fileno(), time.monotonic() + BUILD_S)
+        process.wait(BUILD_S)  # it only forks off the keeper
+        last_words = "" if line else _last_words(directory.path) or process.stderr.read().decode(errors="replace")
+    answer = msgspec.json.decode(line, type=Ready | Failed) if line else Failed(_shown(last_words))
     if isinstance(answer, Ready):
         return answer
     raise CannotEmulate(answer.reason) if answer.impossible else RemoteFault(f"the lab failed: {answer.reason}")
@@ -166,7 +162,10 @@ def _read_line(reader: int, deadline_s: float) -> bytes:
 
 def _last_words(path: Path) -> str:
     with contextlib.suppress(OSError):
-        lines = (path / "keeper.log").read_text(errors="replace").strip().splitlines()
-        if lines:
-            return lines[-1]
-    return "its keeper ended without a word."
+        return (path / "keeper.log").read_text(errors="replace")
+    return ""
+
+
+def _shown(words: str) -> str:
+    lines = words.strip().splitlines()
+    return lines[-1] if lines else "its keeper ended without a word."

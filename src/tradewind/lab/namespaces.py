@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tradewind.errors import CannotEmulate
@@ -19,6 +19,7 @@ from tradewind.errors import CannotEmulate
 NEW_MOUNTS, NEW_USER, NEW_PIDS, NEW_NET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
 _PRIVATE_RECURSIVE = 0x40000 | 0x4000  # MS_PRIVATE | MS_REC
 _NO_SUID_DEV_EXEC = 0x2 | 0x4 | 0x8
+_LONGEST_WORDS = 4096
 _SYSCTLS = Path("/proc/sys/net/ipv4")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,6 +96,38 @@ def inside(namespace: int) -> Iterator[None]:
     finally:
         enter(here)
         os.close(here)
+
+
+def in_children(count: int, work: Callable[[int], str]) -> list[str]:
+    """What `work` says for each number, each in a child of its own, all at the same time.
+
+    Raises `CannotEmulate` with the words of the first that could not do it.
+    """
+    children = [_start_child(work, number) for number in range(count)]
+    said = []
+    for child, reader in children:
+        with os.fdopen(reader, "rb") as words:
+            said.append(words.read().decode())
+        os.waitpid(child, 0)
+    problem = next((text[1:] for text in said if not text.startswith("+")), None)
+    if problem is not None:
+        raise CannotEmulate(f"the machine refused ({problem or 'without a word'}).")
+    return [text[1:] for text in said]
+
+
+def _start_child(work: Callable[[int], str], number: int) -> tuple[int, int]:
+    """Its number, and where its words can be read."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        return child, reader
+    try:
+        os.write(writer, f"+{work(number)}".encode())
+    except Exception as error:
+        os.write(writer, f"-{error}".encode()[:_LONGEST_WORDS])
+    finally:
+        os._exit(0)
 
 
 def set_tcp_options() -> str:

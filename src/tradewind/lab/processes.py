@@ -39,13 +39,12 @@ import msgspec
 
 from tradewind.errors import BadOption, PeerLost, SiteFailed
 from tradewind.formats import network_to_json
-from tradewind.lab.site import ADDRESSES_VARIABLE, ARGUMENTS_FILE, Outcome, outcome_file
+from tradewind.lab.site import ADDRESSES_VARIABLE, ARGUMENTS_FILE, DEFAULT_DEADLINE_S, Outcome, outcome_file
 from tradewind.network import Network
 from tradewind.runtime.addresses import LOOPBACK, listen_on
 from tradewind.runtime.shape_alone import SHAPE_VARIABLE, ensure_separable
 from tradewind.wire.handshake import SECRET_VARIABLE
 
-DEFAULT_DEADLINE_S = 600.0
 KEPT_LINES = 10_000
 """Of what a site writes, the last lines are kept."""
 LONGEST_LINE = 2**16

@@ -15,7 +15,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,14 @@ from tradewind.lab.calibration import LEAST_RATIO, Calibration
 from tradewind.lab.directory import LabDirectory
 from tradewind.lab.faithful import BACKENDS, fit, obstacle
 from tradewind.lab.kept import Kept, Record, start_keeper
-from tradewind.lab.processes import DEFAULT_DEADLINE_S, OnLine, SiteOutput, run_sites
 from tradewind.lab.replay import Replay
 from tradewind.lab.requests import AskStatus, Calibrate, Measured, Pairs, SetCut, SetRates, Status
-from tradewind.lab.site import ADDRESSES_VARIABLE, BIND_VARIABLE, NETWORK_VARIABLE
+from tradewind.lab.site import ADDRESSES_VARIABLE, BIND_VARIABLE, DEFAULT_DEADLINE_S, NETWORK_VARIABLE
 from tradewind.network import Network
 from tradewind.runtime.addresses import LOOPBACK
-from tradewind.wire.handshake import SECRET_VARIABLE
+
+if TYPE_CHECKING:
+    from tradewind.lab.processes import OnLine, SiteOutput
 
 MASTER_PORT, CONTROLLER_PORT = 29500, 29600
 CALIBRATION_S = 60.0
@@ -231,6 +232,8 @@ class Lab:
 
         `groups` is how many controllers the sites will start, one after the other.
         """
+        from tradewind.wire.handshake import SECRET_VARIABLE  # here and below: `lab up` does not need what they load
+
         names = self.network.names
         rank, master = self.network.index[self.network.site(site).name], self.address(names[0])
         return {
@@ -268,6 +271,8 @@ class Lab:
         on_line: OnLine | None = None,
     ) -> list[SiteOutput]:
         """Run a command once in every site, as `lab.processes.run_sites` does, on any backend."""
+        from tradewind.lab.processes import run_sites
+
         inside = None if self._kept is None else self
         return run_sites(self.network, argv, environment=env, deadline_s=deadline_s, on_line=on_line, inside=inside)
 

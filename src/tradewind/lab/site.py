@@ -20,7 +20,6 @@ from tradewind import errors
 from tradewind.errors import BadOption, SiteFailed, TradewindError
 from tradewind.formats import read_network
 from tradewind.network import Network
-from tradewind.runtime.shape_alone import SHAPE_VARIABLE
 
 if TYPE_CHECKING:
     from tradewind.runtime.group import Group
@@ -29,6 +28,8 @@ ADDRESSES_VARIABLE = "TRADEWIND_CONTROLLERS"
 NETWORK_VARIABLE = "TRADEWIND_NETWORK"
 BIND_VARIABLE = "TRADEWIND_BIND"
 ARGUMENTS_FILE = "arguments.json"
+DEFAULT_DEADLINE_S = 600.0
+"""For all that sites do in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class Place:
     @classmethod
     def here(cls) -> Place:
         """The place of this process, which must be one of `lab.processes`."""
+        # Here and below, not above: they load for long, and `lab up`, which reads this module, does not need them.
+        from tradewind.runtime.shape_alone import SHAPE_VARIABLE
+
         named = NETWORK_VARIABLE if NETWORK_VARIABLE in os.environ else SHAPE_VARIABLE
         missing = {"RANK", "WORLD_SIZE", named, ADDRESSES_VARIABLE} - os.environ.keys()
         if missing:
@@ -56,7 +60,6 @@ class Place:
 
     def connect(self, group: int = 0, **options: Any) -> Group:
         """Join the sites' group of that number, on the imitated network, which the controller knows."""
-        # Here and not above: it loads for a third of a second, and `lab up`, which reads this module, does not need it.
         from tradewind.runtime.group import connect
 
         bind = os.environ.get(BIND_VARIABLE)
