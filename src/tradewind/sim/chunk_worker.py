@@ -236,7 +236,7 @@ class SimulatedWorker:
             raise InternalError(f"{self.name}: chunk {mark} is applied twice.")
         self._applied.add(mark)
         if action.how is How.ADD:
-            coming = payload.items(bytearray(body))
+            coming = np.frombuffer(body, np.uint8)
             payload.add(action, np.empty(len(body), np.uint8), lambda block: np.copyto(np.asarray(block), coming))
         else:
             payload.result_of(action)[:] = payload.items(bytearray(body))
