@@ -76,7 +76,7 @@ def test_a_connection_that_breaks_is_made_again_while_others_go_on() -> None:
     assert run_ranks(3, body, **KNOWN, tolerant=True) == [(7.0, True)] * 3
 
 
-def test_who_sends_nonsense_is_named_and_the_inputs_survive() -> None:
+def test_nonsense_on_a_connection_ends_it_and_the_inputs_survive() -> None:
     def body(group: Group) -> str:
         group.all_reduce(np.ones(1000))
         group.barrier()
@@ -91,4 +91,4 @@ def test_who_sends_nonsense_is_named_and_the_inputs_survive() -> None:
         return str(caught.value)
 
     said = run_ranks(3, body, [{}] * 3, **KNOWN)
-    assert all("does not speak our protocol" in what and "'a'" in what for what in said), said
+    assert len(set(said)) == 1 and "'a'" in said[0] and "'b'" in said[0] and "broke" in said[0], said

@@ -45,6 +45,7 @@ class Poller:
         self._asked: deque[Polled] = deque()
         """Who has something to do, whatever the kernel says."""
         self._thread: threading.Thread | None = None
+        self._ident: int | None = None
         self._closed = False
 
     def add(self, polled: Polled, number: int) -> None:
@@ -67,7 +68,7 @@ class Poller:
     def attend(self, polled: Polled) -> None:
         """Have it called, by the thread, soon."""
         self._asked.append(polled)
-        if threading.current_thread() is not self._thread:
+        if threading.get_ident() != self._ident:
             self._ring()
 
     def close(self) -> None:
@@ -81,6 +82,7 @@ class Poller:
                 os.eventfd_write(self._bell, 1)
 
     def _run(self) -> None:
+        self._ident = threading.get_ident()
         with np.errstate(all="ignore"):  # an infinity is a result like any other
             while not self._ended():
                 for number, what in self._epoll.poll(0 if self._asked else -1):
@@ -97,7 +99,7 @@ class Poller:
         with self._lock:
             if self._polled:
                 return False
-            self._thread = None
+            self._thread = self._ident = None
             self._epoll.close()
             os.close(self._bell)
             return True
