@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +72,22 @@ def test_slow_links_carry_small_lumps_and_busy_machines_large_ones() -> None:
     with open_lab(slow, "htb") as lab:
         said = lab.popen("a", [sys.executable, "-c", read], stdout=subprocess.PIPE, text=True)
         assert said.communicate(timeout=30)[0] == f"{2 * htb.MTU_BYTES}\n"
+
+
+FIREWALL = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not FIREWALL.exists() or not shutil.which("nsenter"), reason="needs root and such a bridge"
+)
+def test_no_firewall_is_asked_about_packets_of_a_lab_and_the_machines_own_goes_on() -> None:
+    before = FIREWALL.read_text()
+    with open_lab(line(), "htb") as lab:
+        keeper = (lab.directory.path / "keeper.pid").read_text().strip()
+        said = subprocess.run(
+            ["nsenter", "-t", keeper, "-n", "cat", str(FIREWALL)], capture_output=True, text=True, check=True
+        )
+        assert said.stdout == "0\n" and FIREWALL.read_text() == before
 
 
 def test_latency_is_there_both_ways() -> None:

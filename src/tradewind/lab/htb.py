@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tradewind.lab.addresses import INTERFACE, address_of, number_of
 from tradewind.lab.faithful import carried_bps
-from tradewind.lab.namespaces import enter, in_children, inside, make_net, set_tcp_options
+from tradewind.lab.namespaces import enter, in_children, inside, make_net, pass_unfiltered, set_tcp_options
 from tradewind.lab.routes import NOWHERE, next_hops
 from tradewind.network import Network
 
@@ -59,6 +59,7 @@ class HtbSites:
             hub.link("add", ifname="hub", kind="bridge", mtu=MTU_BYTES)
             bridge = hub.link_lookup(ifname="hub")[0]
             hub.link("set", index=bridge, state="up")
+            pass_unfiltered()
             for i, namespace in enumerate(self.namespaces):
                 peer = {"ifname": INTERFACE, "net_ns_fd": namespace, "mtu": MTU_BYTES}
                 hub.link("add", ifname=f"site{i}", kind="veth", mtu=MTU_BYTES, peer=peer)
