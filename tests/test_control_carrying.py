@@ -188,8 +188,8 @@ def test_an_array_that_does_not_fit_its_operation_is_refused(
     """Whatever comes through can be computed with."""
     wanted = m.Operation(items, item_bytes, dtype, op, root="a" if op == "broadcast" else "")
     whole = encode_message(m.Ready(0, 1, wanted), 1)[HEADER_BYTES:]
-    assert whole.endswith(b"\xc0\xc0"), "the array, which is not there, and what was sent before, which is nothing"
-    body = whole[:-2] + b"\xc4" + bytes([len(brought)]) + brought + whole[-1:]
+    assert whole.endswith(b"\xc0\xc0\xc2"), "no array, nothing that was sent before, and the input stays"
+    body = whole[:-3] + b"\xc4" + bytes([len(brought)]) + brought + whole[-2:]
     fits = len(brought) == items * item_bytes
     if op == "broadcast":
         fits = fits or not brought

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.errors import BadFrame, NotAdmitted
-from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind, encode_header
+from tradewind.wire.frames import HEADER_BYTES, WIRE_VERSION, FrameHeader, FrameKind, encode_header
 from tradewind.wire.handshake import ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
 from tradewind.wire.messages import Proof, Welcome, decode_message, encode_message
 
@@ -100,7 +100,7 @@ def test_another_wire_version_is_refused_by_both_names(monkeypatch: pytest.Monke
     monkeypatch.setattr("tradewind.wire.handshake.WIRE_VERSION", 99)
     newer = client()
     monkeypatch.undo()
-    with pytest.raises(NotAdmitted, match="'alice' speaks wire version 99, 'bob' speaks 2"):
+    with pytest.raises(NotAdmitted, match=f"'alice' speaks wire version 99, 'bob' speaks {WIRE_VERSION}"):
         converse(newer, server())
 
 

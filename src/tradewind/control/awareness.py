@@ -30,6 +30,8 @@ class Awareness:
     """A link that changes by this share has its plans looked at at once (UPDATE_RATE)."""
     min_gain: float = 0.05
     """A new plan is used if rounds by it end sooner by this share: noise is no reason to change."""
+    reroute_gain: float = 0.3
+    """A round under way goes on by a new plan if that is better by this share; infinite: it ends as it began."""
     explore_share: float = 0.02
     """Of all bytes that rounds move, how many may be spent on links that carry nothing."""
     probe: bool = False
@@ -76,6 +78,7 @@ class Awareness:
             ("update_time_s", self.update_time_s, 0 < self.update_time_s < 1e6, "a number of seconds above zero"),
             ("significant_change", self.significant_change, 0 <= self.significant_change < 1e3, "at least 0"),
             ("min_gain", self.min_gain, 0 <= self.min_gain < 1e3, "at least 0"),
+            ("reroute_gain", self.reroute_gain, self.reroute_gain > 0, "above 0, or infinite"),
             ("explore_share", self.explore_share, 0 <= self.explore_share <= 0.5, "between 0 and 0.5"),
             ("probe_s", self.probe_s, 0 < self.probe_s < 1e4, "a number of seconds above zero"),
             ("probe_chunk_bytes", self.probe_chunk_bytes, 1024 <= self.probe_chunk_bytes <= 2**22, "1 KiB to 4 MiB"),

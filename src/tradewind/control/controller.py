@@ -32,7 +32,7 @@ from collections.abc import Callable
 from tradewind.control.membership import Membership
 from tradewind.control.options import Action, ControlOptions, Disconnect, Send
 from tradewind.control.plans import PlanMade, Plans
-from tradewind.control.rounds import Round
+from tradewind.control.round import Round
 from tradewind.control.running import Running
 from tradewind.control.schedule import Misfit, RunOver
 from tradewind.control.terms import next_term
@@ -82,6 +82,11 @@ class Controller:
         if self._running is None:
             raise InternalError("a run that has not begun has no plans.")
         return self._running.rounds.plans
+
+    @property
+    def rerouted(self) -> int:
+        """How many rounds went on by a better plan than they started with."""
+        return 0 if self._running is None else self._running.rounds.rerouted
 
     def planned(self, made: PlanMade, now_s: float) -> list[Action]:
         """A plan that was wanted is there."""

@@ -8,6 +8,9 @@ must do so over and over, for `confirm_s` at least and without a single measurem
 since whoever gets no processor for a while is late, and its links look slow. Then the best of these counts, but the
 first, which may have begun before the change. What somebody has said of a network is believed until then, too.
 
+When many links have changed at once, the whole network has, and what was known of the others is worth little. Then all
+are doubted: two measurements, or one on purpose, put a link right at once, whatever was believed before.
+
 What a link carried without being busy is a bound: it can raise an estimate, never lower it. The same holds where a NIC
 or trunk that the link shares with others was full, because then the link was not what was slow.
 """
@@ -31,6 +34,10 @@ CONFIRM_S = 0.5
 """For so long a link must seem slower, unless the run says something else."""
 LONG_AGO = 10.0
 """A link that nobody has looked at for so many times as long is believed at once to be faster."""
+FEWEST_CHANGED, SHARE_CHANGED = 3, 1 / 3
+"""So many links, and so many of those that were looked at, make an upheaval."""
+DOUBT = 2
+"""A doubted link is believed after so many measurements: the first may have begun before the change."""
 RECENT_S = 2.0
 SHARED_FULL = 0.9
 """A shared capacity that carries this much of what it can is what slows its links."""
@@ -72,10 +79,16 @@ class LinkEstimates:
         self._waiting_count = np.zeros(shape, dtype=np.int64)
         self._waiting_bps = np.zeros(shape)
         """What they say so far: of those that are above the lowest, of those that are below the highest but one."""
+        self._moved_s, self._moved_by = np.full(shape, -np.inf), np.zeros(shape)
+        """When a link was last found to be another, and by which share."""
+        self._doubt = np.zeros(shape, dtype=np.int64)
+        """How many measurements a link still wants to be believed."""
         self._last_bps = np.zeros(shape)
         self._last_s = np.full(shape, -np.inf)
 
-    def measured(self, i: int, j: int, bandwidth_bps: float, now_s: float, full: bool = True) -> None:
+    def measured(
+        self, i: int, j: int, bandwidth_bps: float, now_s: float, full: bool = True, on_purpose: bool = False
+    ) -> None:
         """The link from site i to site j was seen to carry that much."""
         if not self.given.bandwidth_bps[i, j]:
             return
@@ -86,8 +99,9 @@ class LinkEstimates:
                 self.bandwidth_bps[i, j], self.raised[i, j] = bandwidth_bps, True
             return
         off = bandwidth_bps / old - 1.0
-        if self._is_guess and self.count[i, j] == 0:
+        if self._doubt[i, j] or (self._is_guess and self.count[i, j] == 0):
             self.bandwidth_bps[i, j] = bandwidth_bps
+            self._doubt[i, j] = 0 if on_purpose else max(0, self._doubt[i, j] - 1)
         elif abs(off) > FAR_OFF:
             self._waits(i, j, off, bandwidth_bps, now_s)
         else:
@@ -110,6 +124,7 @@ class LinkEstimates:
             extreme = min if off > 0 else max
             self._waiting_bps[i, j] = extreme(float(self._waiting_bps[i, j]), bandwidth_bps)
         if self._is_sure(i, j, now_s):
+            self._moved_s[i, j], self._moved_by[i, j] = now_s, self._waiting_bps[i, j] / self.bandwidth_bps[i, j] - 1.0
             self.bandwidth_bps[i, j], self._waiting[i, j] = self._waiting_bps[i, j], 0.0
 
     def _is_sure(self, i: int, j: int, now_s: float) -> bool:
@@ -118,6 +133,39 @@ class LinkEstimates:
         if self._waiting[i, j] > 0:
             return bool(count > 1 or now_s - float(self.measured_s[i, j]) > LONG_AGO * self._confirm_s)
         return bool((count > 2 and span_s >= self._confirm_s) or (count > 1 and span_s >= 2 * self._confirm_s))
+
+    def is_upheaval(self, by: float, within_s: float, now_s: float) -> bool:
+        """Whether a third of the links that were looked at of late are others by some share, or seem to be.
+
+        Against most of them: when all are slower alike, somebody else is busy, or it makes no difference.
+        """
+        since_s = now_s - within_s
+        looked = self.measured_s >= since_s
+        seem = looked & (self._waiting != 0.0) & (self._waiting_s >= since_s)
+        ratio = np.where(looked & (self._moved_s >= since_s), 1.0 + self._moved_by, 1.0)
+        ratio[seem] = 1.0 + self._waiting[seem]
+        if not looked.any():
+            return False
+        changed = looked & (np.abs(ratio / np.median(ratio[looked]) - 1.0) > by)
+        return bool(changed.sum() >= max(FEWEST_CHANGED, SHARE_CHANGED * looked.sum()))
+
+    def doubt_all(self) -> None:
+        """The network is another one."""
+        self._doubt[self.given.bandwidth_bps > 0] = DOUBT
+        self._waiting[:] = 0.0
+        self._moved_s[:] = -np.inf
+
+    @property
+    def doubted(self) -> NDArray[np.bool_]:
+        """Links that have not been looked at often enough since the network has changed."""
+        doubted: NDArray[np.bool_] = self._doubt > 0
+        return doubted
+
+    @property
+    def unseen(self) -> NDArray[np.bool_]:
+        """Links that nobody has looked at since the network has changed."""
+        unseen: NDArray[np.bool_] = self._doubt == DOUBT
+        return unseen
 
     @property
     def promising(self) -> NDArray[np.bool_]:
@@ -134,7 +182,7 @@ class LinkEstimates:
         """The link was measured on purpose, with nothing else under way: forget what was thought before."""
         self.bandwidth_bps[i, j], self.count[i, j] = bandwidth_bps, 1
         self.measured_s[i, j], self.spread[i, j] = now_s, 0.0
-        self._waiting[i, j] = 0.0
+        self._waiting[i, j], self._doubt[i, j] = 0.0, 0
 
     def measured_latency(self, i: int, j: int, latency_s: float) -> None:
         """A frame took that long beside the time for its bytes: the least of many is the latency, which may grow."""

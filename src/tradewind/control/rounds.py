@@ -13,6 +13,10 @@ that are final at every member that is left. Chunks that are final at some of th
 so for each chunk either all members hold what the first version made, or all hold what the second one makes, and the
 members' bytes never differ.
 
+**Going on by a better plan.** A round that runs by a plan for a network that was, and would take long, is halted in the
+same way and goes on by the new plan, whose trees share what is left of the array (`remaining`). That takes inputs that
+are still there: a round whose results go over their inputs ends as it began.
+
 **What a repaired mean is.** A chunk that was final everywhere stays as it is, with the lost member's share in it, by
 the weights of then. A chunk that is done again is the mean of those who are left, their weights scaled to a sum of 1.
 Each is a weighted mean of models of that step, and identical at all members. A sum, product, minimum or maximum over
@@ -24,77 +28,28 @@ A broadcast that lost a member is broken off: whoever asked for it decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from itertools import pairwise
-
 from msgspec import structs
 
 from tradewind.control.carrying import combined, plan_without_links
 from tradewind.control.lanes import Step
 from tradewind.control.membership import Membership
-from tradewind.control.plans import Plans
+from tradewind.control.plans import SMALL_BYTES, Plans
+from tradewind.control.remaining import remaining
+from tradewind.control.round import Round
 from tradewind.control.scattering import Scattering
 from tradewind.errors import InfeasiblePlan
+from tradewind.planning.check import check
 from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 from tradewind.wire.packed_plans import pack_plan
 
+HALT_SHARE = 10
+"""A round that is halted for a better plan runs for so many times as long as that takes before it is again."""
 MOST_REPAIRS = 20
 """Of one round: a connection that keeps breaking must not hold its members for ever."""
 REMEMBERED = 256
 """Rounds that a worker may come back and ask about."""
-
-
-@dataclass(slots=True, eq=False)
-class Round:
-    """One of them."""
-
-    number: int
-    lane: int
-    step: Step
-    ready: dict[str, m.Ready]
-    """The members that are left, and what they asked for."""
-    operation: m.Operation
-    plan: Plan
-    version: int
-    sites: set[str]
-    """Those of the plan that are there."""
-    involved: set[str]
-    """And those who had a part before it was patched: they are told of its end, too."""
-    started_s: float
-    newcomers: set[str] = field(default_factory=set)
-    """Who joined since it started: they may have had a part in it before, and cannot have another."""
-    finished: dict[str, int | None] = field(default_factory=dict)
-    """Who is done with this version, and the digest of its result."""
-    halted_s: float | None = None
-    reports: dict[str, m.Progress] = field(default_factory=dict)
-    lost_contributor: str = ""
-    repairs: int = 0
-    carried: bool = False
-    """Its result went out with a message: nothing of it moves, and nothing has to be repaired."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is halted everywhere."""
-        return self.halted_s is not None and self.reports.keys() == self.sites
-
-    def uses(self, a: str, b: str) -> bool:
-        """Whether something of it travels between two sites."""
-        return any(
-            {src, dst} == {a, b}
-            for shard in self.plan.shards
-            for route in (*shard.reduce, *shard.broadcast)
-            for src, dst in pairwise(route)
-        )
-
-    def done(self) -> tuple[bytes, ...]:
-        """For each shard, the chunks that are final at every member that is to hold them."""
-        if self.lost_contributor and self.operation.op != "mean":
-            return ()
-        reports = [self.reports[name] for name in sorted(self.ready)]
-        return tuple(_all_of(r.final[shard] for r in reports) for shard in range(len(self.plan.shards)))
 
 
 class Rounds:
@@ -111,6 +66,10 @@ class Rounds:
         self.next_number = first_number
         self.committed: dict[int, int] = {}
         """The last ones, with the version that they ended in."""
+        self._halting_s = 0.0
+        """What it took to halt a round, the last time that one went on by a better plan."""
+        self.rerouted = 0
+        """How many went on by a better plan."""
         self._knows: dict[str, set[int]] = {}
         """Which versions each worker has been sent."""
 
@@ -139,6 +98,7 @@ class Rounds:
         number = self.next_number
         self.next_number += 1
         round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
+        round_.scattered = scattered is not None
         self.running[number] = round_
         if operation.parts > 1 and step.first_round is None:
             step.first_round = number
@@ -268,7 +228,7 @@ class Rounds:
         """Halted rounds that can be repaired now."""
         return [round_ for round_ in self.running.values() if round_.is_settled]
 
-    def repair(self, round_: Round) -> None:
+    def repair(self, round_: Round, now_s: float) -> None:
         """Go on with a settled round on a patched plan; raises `ImpossibleProblem` where there is none."""
         if round_.repairs == MOST_REPAIRS:
             raise InfeasiblePlan(f"round {round_.number} was repaired {MOST_REPAIRS} times already.")
@@ -276,19 +236,47 @@ class Rounds:
             raise InfeasiblePlan(
                 f"round {round_.number} is a broadcast, which starts again rather than being repaired."
             )
+        chunk_items, done = round_.reports[min(round_.ready)].chunk_items, round_.done()
+        onto, round_.onto = round_.onto, None
+        if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
+            rest = remaining(round_.plan, onto, round_.operation, chunk_items, done)
+            self._restart(round_, rest.plan, rest.chunk_items, rest.done)
+            self.rerouted += 1
+            self._halting_s = now_s - round_.rerouted_s
+            return
         network = self.plans.view.network
         patch = patch_plan(round_.plan, network.subnetwork([n for n in network.names if n not in round_.newcomers]))
-        chunk_items = round_.reports[min(round_.ready)].chunk_items
-        done = round_.done()
-        round_.plan, round_.version = patch.plan, self.plans.add(patch.plan)
-        round_.sites = set(patch.plan.sites)
+        round_.repairs += 1
+        kept = tuple(done[old] for old in patch.shards) if done else ()
+        self._restart(round_, patch.plan, tuple(chunk_items[old] for old in patch.shards), kept)
+
+    def reroute(self, plan: Plan, pause_s: float, now_s: float) -> None:
+        """A plan is much better than what rounds of its members run by: they go on by it.
+
+        Each time nothing moves while sites report, and chunks on their way are lost. So a round has peace for a pause
+        then, the next time for two, and so on: however restless the network is, rounds end.
+        """
+        pause_s = max(pause_s, HALT_SHARE * self._halting_s)
+        for round_ in self.running.values():
+            is_large = round_.operation.nbytes > SMALL_BYTES
+            had_peace = now_s >= round_.rerouted_s + pause_s * 2.0**round_.reroutes
+            if round_.plan.members == plan.members and is_large and had_peace and round_.can_go_on_by_another:
+                round_.onto, round_.rerouted_s = plan, now_s
+                round_.reroutes += 1
+                self.halt(round_, now_s)
+
+    def _works(self, plan: Plan, newcomers: set[str]) -> bool:
+        """Whether all that a plan needs is there."""
+        return newcomers.isdisjoint(plan.sites) and not check(plan, self.plans.view.network)
+
+    def _restart(self, round_: Round, plan: Plan, chunk_items: tuple[int, ...], done: tuple[bytes, ...]) -> None:
+        round_.plan, round_.version = plan, self.plans.add(plan)
+        round_.sites = set(plan.sites)
         round_.involved |= round_.sites
         round_.finished.clear()
         round_.reports.clear()
         round_.halted_s = None
-        round_.repairs += 1
-        kept = tuple(done[old] for old in patch.shards) if done else ()
-        self._send_start(round_, tuple(chunk_items[old] for old in patch.shards), kept)
+        self._send_start(round_, chunk_items, done)
 
     def overdue(self, limit_s: float, now_s: float) -> list[Round]:
         """Rounds that somebody does not say how far they have come."""
@@ -330,14 +318,3 @@ class Rounds:
                 turn=round_.step.first_round,
             )
             self.members.send(worker, start)
-
-
-def _all_of(bitmaps: Iterable[bytes]) -> bytes:
-    """The bits that are set in all of them; a site that is not to hold a shard says nothing about it."""
-    said = [int.from_bytes(bits, "little") for bits in bitmaps if bits]
-    if not said:
-        return b""
-    common = said[0]
-    for bits in said[1:]:
-        common &= bits
-    return common.to_bytes((common.bit_length() + 7) // 8, "little")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tradewind.control.membership import Membership
 from tradewind.control.options import ControlOptions
 from tradewind.control.plans import PlanMade, Plans
-from tradewind.control.rounds import Round, Rounds
+from tradewind.control.round import Round
+from tradewind.control.rounds import Rounds
 from tradewind.control.scattering import Scattering
 from tradewind.control.schedule import RunOver, Schedule
 from tradewind.control.terms import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
@@ -205,7 +206,7 @@ class Running:
         self.members.tell(self.updating.detours())
         while settled := self.rounds.settled():
             try:
-                self.rounds.repair(settled[0])
+                self.rounds.repair(settled[0], now_s)
             except ImpossibleProblem as error:
                 self.schedule.failed(settled[0], str(error), now_s)
 
@@ -237,6 +238,8 @@ class Running:
         """A plan that was wanted is there."""
         self.updating.planned(made, now_s)
         self._tell_new_plan()
+        for plan in self.updating.take_better():
+            self.rounds.reroute(plan, self.options.awareness.update_time_s, now_s)
 
     def _tell_new_plan(self) -> None:
         """Let a plan that rounds will start with from now on travel while those before it are under way.

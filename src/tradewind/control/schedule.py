@@ -22,7 +22,8 @@ import numpy as np
 from tradewind.control.lanes import Lane, Step, disagreement, waiting_for_everybody
 from tradewind.control.membership import Membership
 from tradewind.control.options import STRICT_POLICY, ControlOptions
-from tradewind.control.rounds import Round, Rounds
+from tradewind.control.round import Round
+from tradewind.control.rounds import Rounds
 from tradewind.errors import ImpossibleProblem, InternalError, TradewindError
 from tradewind.network import Matrix
 from tradewind.planning.zones import with_zones

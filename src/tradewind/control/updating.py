@@ -12,10 +12,11 @@ promise less than rounds really take. And every switch is on trial (`trials`): o
 undone, and each time that happens the next update waits twice as long, until a switch has proven a gain. So whatever
 estimates are worth, a run loses a few rounds by them and no more.
 
-A link that carries nothing is never measured. So a small share of what rounds move is spent on trains of probes on
-the links that were not measured for the longest time, and before these on those that seemed to be faster once: a plan
-that thinks little of a link gives it too little to show more. No site sends or receives two trains in one update. Where
-nobody said what the network is like and what was seen of it is slow, the rest is explored at once, each link once.
+When the network as a whole has changed, plans wait until everything was looked at again (`upheaval`). Links that carry
+nothing are measured on purpose (`exploring`).
+
+A round under way may take longer than all of this. Where a new plan is better by `reroute_gain`, rounds that run by
+others go on by it with what is left of them (`rounds`).
 
 If asked to, a run measures every link before its first round (`probing`); rounds wait until that is done.
 
@@ -28,13 +29,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.detours import detours
+from tradewind.control.exploring import Exploring
 from tradewind.control.plans import SMALL_BYTES, Key, PlanMade, Plans, PlanWanted
 from tradewind.control.probing import Probing
 from tradewind.control.trials import Trials
+from tradewind.control.upheaval import Upheaval
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
 Told = tuple[str, m.Message]
@@ -43,8 +46,6 @@ CHECKS_PER_UPDATE = 10
 """How often estimates are compared with the snapshot, for a significant change."""
 NOISE = 0.02
 """Changes below are nothing to plan for, even when it is time."""
-MOST_SAVED_BYTES = 3 * 2**20
-"""What was not needed for exploring is not saved up for long."""
 LONGEST_WAIT = 32
 """Updates are put off by this many update times at most."""
 
@@ -79,13 +80,14 @@ class Updating:
         self._trials: dict[Key, Trials] = {}
         self._refuted = False
         """A plan was not used because rounds do not take as long as estimates say: look again when it is time."""
-        self._budget_bytes = 0.0
-        self._train = 0
-        self._explored_s = now_s
+        self._exploring = Exploring(plans.view, options, now_s)
+        self._upheaval = Upheaval(plans.view, options)
+        self._is_due = False
+        """An upheaval has ended, and nothing was planned for it yet."""
+        self._better: list[Plan] = []
+        """Plans that are much better than what rounds under way run by."""
         self._ended_s = now_s
         """When the last round did."""
-        self._discovered: set[tuple[str, str]] = set()
-        """Links that were explored once."""
         self._probing: Probing | None = None
         self._detoured = 0
         self._detours: dict[str, tuple[m.AuxiliaryPath, ...]] = {}
@@ -120,14 +122,16 @@ class Updating:
             return self._probed(self._probing.measured(worker, message, now_s), now_s)
         if not self.options.measure:
             return []
-        self._plans.view.measured(message.peer, worker, message.bandwidth_bps, now_s, message.full, message.latency_s)
+        on_purpose = message.train > 0
+        what = message.bandwidth_bps, now_s, message.full, message.latency_s, on_purpose
+        self._plans.view.measured(message.peer, worker, *what)
         if self._check_s == float("inf"):
             self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
         return []
 
     def ended(self, nbytes: int, members: int, version: int, started_s: float, now_s: float) -> None:
         """A round has moved an array by some version of its plan; at the least, that is what its links carried."""
-        self._budget_bytes += self.options.explore_share * 2 * nbytes * (members - 1)
+        self._exploring.moved(2 * nbytes * (members - 1))
         if not self.options.measure or nbytes <= SMALL_BYTES:
             return
         seconds, self._ended_s = now_s - max(started_s, self._ended_s), now_s
@@ -151,22 +155,31 @@ class Updating:
         if now_s < self._check_s:
             return []
         self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
-        is_time = now_s >= self._updated_s + self._wait * self.options.update_time_s
+        self._follow_upheaval(now_s)
+        is_time = self._is_due or now_s >= self._updated_s + self._wait * self.options.update_time_s
         view = self._plans.view
-        if self._plans.is_fixed or self._under_way or not view.is_useful:
+        if self._plans.is_fixed or self._under_way or self._upheaval.is_on or not view.is_useful:
             return []
         on_trial = any(trials.trial is not None for key, trials in self._trials.items() if key in self._plans.keys)
         if not is_time and (on_trial or self._wait > 1):
             return []
         if view.change <= (NOISE if is_time else self.options.significant_change) and not (is_time and self._refuted):
             return []
-        self._refuted = False
+        self._refuted = self._is_due = False
         view.take()
         self._updated_s = now_s
         self._trials = {key: trials for key, trials in self._trials.items() if self._plans.is_current(key)}
         wanted = self._plans.wanted()
         self._under_way = len(wanted)
         return wanted
+
+    def _follow_upheaval(self, now_s: float) -> None:
+        begins, ends = self._upheaval.begins(now_s), self._upheaval.ends(now_s)
+        if begins:
+            self._exploring.forget()
+        if begins or ends:
+            self._trials.clear()  # what rounds took before is no measure
+            self._wait, self._is_due = 1, ends
 
     def planned(self, made: PlanMade, now_s: float) -> None:
         """A plan that was wanted is there."""
@@ -178,7 +191,14 @@ class Updating:
         if made.plan is not None and gain > needed and self._plans.is_current(made.key):
             self._trials_of(made.key).switched(*self._plans.current_of(made.key), now_s)
             version = self._plans.adopt(made.key, made.plan)
+            if made.seconds and gain > self.options.reroute_gain:
+                self._better.append(made.plan)
         self._note(Update(now_s, gain, version, made.problem))
+
+    def take_better(self) -> list[Plan]:
+        """Plans by which rounds under way should go on."""
+        better, self._better = self._better, []
+        return better
 
     def _gain_over_rounds(self, made: PlanMade) -> float:
         """How much sooner rounds would end than they do: a link that is not slow, but thought to be, promises a lot."""
@@ -197,32 +217,7 @@ class Updating:
         options = self.options
         if self._probing is not None:
             return self._probed(self._probing.tick(now_s), now_s)
-        if not options.measure:
-            return []
-        view = self._plans.view
-        if view.is_discovering:
-            links = [link for link in view.stale_links(float("inf"), now_s) if link not in self._discovered]
-            self._budget_bytes = float("inf") if links else 0.0
-        elif now_s < self._explored_s + options.update_time_s or self._budget_bytes < prod(options.train(0.0)):
-            return []
-        else:
-            links = view.stale_links(2 * options.update_time_s, now_s)
-            self._explored_s = now_s
-        found: list[tuple[str, m.Explore]] = []
-        sending: set[str] = set()
-        receiving: set[str] = set()
-        for src, dst in links:
-            chunks, chunk_bytes = options.train(view.link_bps(src, dst))
-            if src in sending or dst in receiving or self._budget_bytes < chunks * chunk_bytes:
-                continue
-            sending.add(src)
-            receiving.add(dst)
-            self._budget_bytes -= chunks * chunk_bytes
-            self._train += 1
-            self._discovered.add((src, dst))
-            found.append((src, m.Explore(dst, self._train, chunks, chunk_bytes)))
-        self._budget_bytes = min(self._budget_bytes, MOST_SAVED_BYTES)
-        return _with_connections(found)
+        return _with_connections(self._exploring.trains(now_s, self._upheaval.is_on)) if options.measure else []
 
     def detours(self) -> list[Told]:
         """Auxiliary paths that have changed, and whose they are."""

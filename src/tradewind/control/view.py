@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tradewind.control.estimates import CONFIRM_S, LinkEstimate, LinkEstimates
 from tradewind.control.probing import LinkProbed
@@ -20,6 +21,8 @@ FAST_BPS = 2e9
 """Where half of the links carry more, processors are what was measured: nothing is to be gained by planning."""
 ENOUGH_MEASURED = 0.75
 """The share of links of an unknown network that must be measured to plan with: the others are taken to be like them."""
+UNSEEN_QUANTILE = 0.25
+"""A plan fills every link, so one that carries less than was thought costs more than one that could carry more."""
 
 
 def unknown_network(workers: tuple[str, ...]) -> Network:
@@ -95,11 +98,18 @@ class NetworkView:
         return float(self._planned_bps[self._given.index[src], self._given.index[dst]])
 
     def measured(
-        self, src: str, dst: str, bandwidth_bps: float, now_s: float, full: bool = True, latency_s: float | None = None
+        self,
+        src: str,
+        dst: str,
+        bandwidth_bps: float,
+        now_s: float,
+        full: bool = True,
+        latency_s: float | None = None,
+        on_purpose: bool = False,
     ) -> None:
         """A link was seen to carry that much. Links that the network does not have stay out of it."""
         i, j = self._given.index[src], self._given.index[dst]
-        self.estimates.measured(i, j, bandwidth_bps, now_s, full)
+        self.estimates.measured(i, j, bandwidth_bps, now_s, full, on_purpose)
         if latency_s is not None:
             self.estimates.measured_latency(i, j, latency_s)
 
@@ -127,12 +137,18 @@ class NetworkView:
     def seen(self) -> Network:
         """The network as it is thought to be right now.
 
-        Where nobody said what it is like, a link that was never measured is taken to be like most of the others.
+        Where nobody said what it is like, a link that was never measured is taken to be like most of the others; one
+        that nobody has looked at since everything changed, to be no better than the worst of those that were.
         """
         bandwidth_bps = self.estimates.bandwidth_bps.copy()
         measured = self.estimates.count > 0
         if self.is_guess and measured.any():
             bandwidth_bps[~measured & (bandwidth_bps > 0)] = float(np.median(bandwidth_bps[measured]))
+        unseen = self.estimates.unseen
+        known = measured & ~unseen
+        if unseen.any() and known.any():
+            low_bps = float(np.quantile(bandwidth_bps[known], UNSEEN_QUANTILE))
+            bandwidth_bps[unseen] = np.minimum(bandwidth_bps[unseen], low_bps)
         given = self._given
         return Network(given.name, given.sites, bandwidth_bps, self.estimates.latency_s, given.loss, given.trunks)
 
@@ -147,9 +163,8 @@ class NetworkView:
         """Whether the estimates are worth planning with: of a network that nobody described, most must be measured."""
         if not self.is_guess:
             return True
-        links = self._given.bandwidth_bps > 0
         measured = self.estimates.count > 0
-        return self.is_discovering and bool(measured.sum() >= ENOUGH_MEASURED * links.sum())
+        return self.is_discovering and bool(measured.sum() >= ENOUGH_MEASURED * self._has_link.sum())
 
     @property
     def change(self) -> float:
@@ -157,11 +172,18 @@ class NetworkView:
 
         When everything is slower by the same factor the best plan stays the best: that is no change.
         """
-        links = self._given.bandwidth_bps > 0
-        if not links.any():
-            return 0.0
+        return float(np.max(self._changes, initial=0.0))
+
+    def changed_share(self, by: float) -> float:
+        """The share of all links that have changed by more than that since the snapshot."""
+        return float(np.mean(self._changes > by)) if self._changes.size else 0.0
+
+    @property
+    def _changes(self) -> Matrix:
+        links = self._has_link
         ratio = self.seen.bandwidth_bps[links] / self._planned_bps[links]
-        return float(np.max(np.abs(ratio / np.median(ratio) - 1.0)))
+        changes: Matrix = np.abs(ratio / np.median(ratio) - 1.0) if ratio.size else ratio
+        return changes
 
     @property
     def noise(self) -> float:
@@ -179,8 +201,20 @@ class NetworkView:
 
     def stale_links(self, older_than_s: float, now_s: float) -> list[tuple[str, str]]:
         """Links to look at: not measured for so long, or never, or seen to be faster only once; the oldest first."""
-        names, given = self._given.names, self._given.bandwidth_bps
         age_s = np.where(self.estimates.promising, np.inf, now_s - self.estimates.measured_s)
-        stale = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(given), strict=True)]
-        found = [(names[i], names[j]) for age, i, j in sorted(stale) if -age >= older_than_s]
-        return [(a, b) for a, b in found if {a, b} <= self._present and frozenset((a, b)) not in self._cut]
+        return self._links(age_s, age_s >= older_than_s)
+
+    def doubted_links(self, now_s: float) -> list[tuple[str, str]]:
+        """Links to look at because everything has changed, the oldest first."""
+        return self._links(now_s - self.estimates.measured_s, self.estimates.doubted)
+
+    def _links(self, age_s: Matrix, wanted: NDArray[np.bool_]) -> list[tuple[str, str]]:
+        """Those that work, the oldest first."""
+        names = self._given.names
+        found = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(wanted & self._has_link), strict=True)]
+        links = [(names[i], names[j]) for _, i, j in sorted(found)]
+        return [(a, b) for a, b in links if {a, b} <= self._present and frozenset((a, b)) not in self._cut]
+
+    @property
+    def _has_link(self) -> NDArray[np.bool_]:
+        return self._given.bandwidth_bps > 0

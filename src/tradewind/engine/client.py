@@ -99,7 +99,7 @@ class Client:
         return outcome
 
     def submit(
-        self, operation: m.Operation, part: int | None = None, array: bytes | None = None
+        self, operation: m.Operation, part: int | None = None, array: bytes | None = None, overwrites: bool = False
     ) -> tuple[int, list[Effect]]:
         """Ask for an operation of everybody, or for a part of a step: its number, and what to do now.
 
@@ -111,9 +111,10 @@ class Client:
             lanes = 1 if self.tolerant else m.POLICY_LANE  # who joins later cannot know how often others have asked
             lane, turn = self._for_everybody % lanes, self._for_everybody // lanes
             self._for_everybody += 1
-            asked = Asked(operation, lane, turn + 1, array)
+            asked = Asked(operation, lane, turn + 1, array, overwrites=overwrites)
         else:
-            asked = Asked(operation, m.POLICY_LANE + part, self._number_step(part, operation.parts), array)
+            step = self._number_step(part, operation.parts)
+            asked = Asked(operation, m.POLICY_LANE + part, step, array, overwrites=overwrites)
         number = self._submitted
         self._submitted += 1
         self._operations[number] = asked
@@ -230,7 +231,7 @@ class Client:
 
     def _ready(self, number: int) -> m.Ready:
         asked = self._operations[number]
-        return m.Ready(asked.lane, asked.iteration, asked.operation, asked.array, asked.scatter)
+        return m.Ready(asked.lane, asked.iteration, asked.operation, asked.array, asked.scatter, asked.overwrites)
 
     def give_up(self) -> list[Effect]:
         """There has been no controller for too long: steps end alone, with inputs as they are."""

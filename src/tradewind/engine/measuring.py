@@ -155,7 +155,8 @@ class LinkMeter:
         """A frame is here, whole; what to report, if it is time."""
         nbytes = HEADER_BYTES + header.payload_bytes
         seen = self._seen
-        if seen is None:
+        begins_train = header.kind is FrameKind.PROBE and header.index == 0  # a train is measured by itself
+        if seen is None or begins_train:
             seen = self._seen = _Seen(now_s, -nbytes)  # the first one came before we looked at the clock
         last = self._last.get(connection)
         self._last[connection] = now_s, header.sent_us

@@ -21,6 +21,8 @@ class Asked:
     outcome: Outcome | None = None
     scatter: int | None = None
     """The version of the splitting that it is being sent by, before its round is known."""
+    overwrites: bool = False
+    """The result goes over the input."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ long run sees, in which only one draw of many is the one that it began with.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import deque
@@ -78,7 +79,7 @@ class System:
     @property
     def awareness(self) -> Awareness:
         """The same in the runtime's words."""
-        netstorm = Awareness(significant_change=NEVER, min_gain=0.0, explore_share=0.0)
+        netstorm = Awareness(significant_change=NEVER, min_gain=0.0, explore_share=0.0, reroute_gain=math.inf)
         own = OURS if self.ours else netstorm
         return replace(
             own,

@@ -159,9 +159,10 @@ class Worker:
         """Ask for a round of everybody, or a part of a step; `ended` is called once, in a thread of ours."""
         array = small_array(operation, own, self.site, self.carried_bytes, len(self.addresses))
         with self._lock:
-            number, effects = self._client.submit(operation, part, array)
-            if self._client.tolerant and same_memory(own, result):
-                own = own.copy()  # a round may have to be done again from the input
+            overwrites = same_memory(own, result)
+            if overwrites and self._client.tolerant:
+                own, overwrites = own.copy(), False  # a round may have to be done again from the input
+            number, effects = self._client.submit(operation, part, array, overwrites)
             self._operations[number] = Submitted(own, result, ended, time.monotonic())
         self._carry_out(effects)
 

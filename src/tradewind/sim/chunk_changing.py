@@ -61,6 +61,8 @@ class ChangingResult:
     chunks: ChunkResult
     switches: int
     """How many new plans rounds have started with."""
+    rerouted: int
+    """Rounds that went on by another plan than they started with."""
     detoured: int
     """Chunks that took an auxiliary path."""
     view: NetworkView
@@ -170,7 +172,11 @@ class _Driver(ChunkDriver):
         self.control(self.controller.planned(wanted.make(), self.clock.now_s))
 
     def _switch(self) -> None:
-        """To a plan that nobody asked for: every one must do, and no change may cost a chunk."""
+        """To a plan that nobody asked for: every one must do, and no change may cost a chunk.
+
+        Where rounds change their plans readily, those under way change theirs, too: each seems to take no time.
+        """
+        seconds = 1e-9 if self.changing.awareness.reroute_gain < 0.1 else 0.0
         plans = self.controller.plans
         key = plans.keys[int(self.random.integers(len(plans.keys)))]
         planner = str(self.random.choice(self.changing.switch_to))
@@ -178,7 +184,7 @@ class _Driver(ChunkDriver):
             plan = finished_plan(planner, plans.view.network, key[1], key[0], {}, False)
         except ImpossibleProblem:
             return
-        self.control(self.controller.planned(PlanMade(key, plan, float("inf"), ""), self.clock.now_s))
+        self.control(self.controller.planned(PlanMade(key, plan, float("inf"), "", seconds), self.clock.now_s))
 
     @property
     def _all_ended(self) -> bool:
@@ -215,6 +221,7 @@ class _Driver(ChunkDriver):
         return ChangingResult(
             result,
             len(self._started) - 1,
+            self.controller.rerouted,
             sum(worker.detoured for worker in self.measuring.values()),
             self.controller.plans.view,
             {name: tuple(worker.ended_s.values()) for name, worker in self.workers.items()},
@@ -259,6 +266,7 @@ def changing_of(seed: int) -> ChangingRun:
             explore_share=float(random.choice([0.0, 0.02, 0.2])),
             probe=bool(random.random() < 0.3),
             probe_s=0.5,
+            reroute_gain=float(random.choice([0.01, 0.3, np.inf])),
         ),
         tuple((every_s * (k + 1), drawn()) for k in range(int(random.integers(0, 6)))),
         known=bool(random.random() < 0.7),

@@ -107,7 +107,7 @@ class SimulatedWorker:
     def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         try:
             array = small_array(operation, own, self.name, self.carried_bytes, len(self.client.numbers))
-            number, effects = self.client.submit(operation, part, array)
+            number, effects = self.client.submit(operation, part, array, own is result)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
             self.results[number], self.ended_s[number] = error, self.clock.now_s

@@ -49,6 +49,8 @@ class Ready(MessageBase, frozen=True):
     """The array itself, where it is small; of a broadcast the source's, and nothing from others. None: go by a plan."""
     scatter: Count | None = None
     """The version of `ScatterBy` by which it has begun to send; None: it waits for its round."""
+    overwrites: bool = False
+    """The result goes over the input: once it has begun, its round cannot begin again or change its plan."""
 
     def __post_init__(self) -> None:
         """Refuse an array that is not what the operation says: the controller computes with it."""
