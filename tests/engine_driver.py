@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from io import BytesIO
 
 import numpy as np
 
@@ -142,9 +142,9 @@ class Driver:
             worker.applied.add(mark)
             payload = worker.rounds[header.round]
             if action.how is How.ADD:
-                coming = iter(payload.items(body))
+                coming = BytesIO(body)
                 scratch = np.empty(64, np.uint8)  # smaller than most chunks: block by block
-                payload.add(action, scratch, lambda block: np.copyto(np.asarray(block), [*islice(coming, len(block))]))
+                payload.add(action, scratch, coming.readinto)
             else:
                 payload.result_of(action)[:] = payload.items(bytearray(body))
         self.tell(wire[1], ev.Received(action))

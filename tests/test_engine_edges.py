@@ -15,6 +15,7 @@ from tradewind.engine import events as ev
 from tradewind.engine.actions import Combine, How, PeerFaulty, Receive, Release, RoundQuiet, Source, Transmit
 from tradewind.engine.engine import Engine
 from tradewind.engine.layout import Layout, lay_out
+from tradewind.engine.sending import Flow, Outbox
 from tradewind.errors import BadFrame, InternalError
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
@@ -121,6 +122,22 @@ def test_a_round_cannot_be_opened_twice() -> None:
     engine = root()
     with pytest.raises(InternalError, match="it was before"):
         engine.handle(ev.OpenRound(0, 0, part("a")))
+
+
+def test_a_contribution_goes_before_a_result_that_is_as_far_and_after_one_that_is_behind() -> None:
+    def flow(phase: Phase, next_index: int) -> Flow:
+        numbers = RUN, 0, 0, 0
+        return Flow(*numbers, phase, (0, 1), 10, None, Source.INPUT, bytearray(b"\1" * 10), next_index=next_index)
+
+    result, equal, ahead = flow(Phase.BROADCAST, 3), flow(Phase.REDUCE, 3), flow(Phase.REDUCE, 4)
+    relayed = FrameHeader(FrameKind.CHUNK, RUN, 8, index=3, chunks=10, phase=Phase.BROADCAST, path=(2, 0, 1), hop=1)
+    outbox = Outbox(1)
+    for waiting in (ahead, result, equal):
+        outbox.offer(waiting)
+    outbox.forward(relayed, buffer=7)
+    sent = [outbox.pop() for _ in range(4)]
+    assert [sent[0], sent[1], sent[3]] == [equal, result, ahead]
+    assert isinstance(sent[2], Transmit) and sent[2].buffer == 7, "relayed ones are ordered as all others"
 
 
 def test_older_rounds_go_first_and_within_a_round_the_chunk_with_least_progress() -> None:

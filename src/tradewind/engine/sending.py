@@ -5,7 +5,8 @@ order of their numbers: first come, first served, and the same everywhere, so th
 later round. Parts of one step share a turn: of those that have something to send the one that started last goes first,
 since it holds the layers that the next forward pass needs first. Within a round the chunk with the least progress,
 (index + 0.5) / chunks of its shard, goes first, whoever it comes from: leaves have all their chunks ready at once and
-would else block what is relayed. A round that has nothing to send just now holds up nobody. Acknowledgements go before
+would else block what is relayed. A result counts as a little further than a contribution, which has a longer way to go
+until nobody waits for it. A round that has nothing to send just now holds up nobody. Acknowledgements go before
 everything: they are small, and somebody waits for them. Chunks whose round is not known yet (`scatter`) go after all
 rounds. Probes go after everything: they are there to be measured, and nobody waits for them.
 """
@@ -21,6 +22,15 @@ from tradewind.engine.actions import Source, Transmit
 from tradewind.engine.events import Explore
 from tradewind.engine.layout import Path
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+
+RESULT_AHEAD = 0.05
+"""So much of its shard a result is further than its index says. With 8 sites that is 1% of a round, on others up to 1%
+and nothing lost (`Engine`s on links that cost no processor time); with 0.1 some plans lose."""
+
+
+def progress_of(index: int, chunks: int, phase: Phase) -> float:
+    """How far a shard has come with a chunk: what is least is sent first."""
+    return (index + 0.5) / chunks + (RESULT_AHEAD if phase is Phase.BROADCAST else 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +100,8 @@ class Flow:
 
     @property
     def progress(self) -> float:
-        """How far its shard has come with its next chunk, between 0 and 1."""
-        return (self.next_index + 0.5) / self.chunks
+        """How far its shard has come with its next chunk."""
+        return progress_of(self.next_index, self.chunks, self.phase)
 
     def ready_ahead(self, most: int) -> int:
         """How many chunks may go now, counted up to `most`."""
@@ -185,7 +195,8 @@ class Outbox:
 
     def forward(self, header: FrameHeader, buffer: int) -> None:
         """Queue a relayed chunk."""
-        self._push((header.round, -header.round), (header.index + 0.5) / header.chunks, Forward(header, buffer))
+        progress = progress_of(header.index, header.chunks, header.phase)
+        self._push((header.round, -header.round), progress, Forward(header, buffer))
 
     @property
     def backlog(self) -> int:
