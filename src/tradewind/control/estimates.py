@@ -9,7 +9,9 @@ since whoever gets no processor for a while is late, and its links look slow. Th
 first, which may have begun before the change. What somebody has said of a network is believed until then, too.
 
 When many links have changed at once, the whole network has, and what was known of the others is worth little. Then all
-are doubted: two measurements, or one on purpose, put a link right at once, whatever was believed before.
+are doubted, and put right by the next measurements, whatever was believed before. Of two the second counts, since the
+first may have begun before the change. One that was made on purpose did not, and is enough; but where it says that the
+link is slower there may have been other traffic, so that somebody has to look again, and the better of both counts.
 
 What a link carried without being busy is a bound: it can raise an estimate, never lower it. The same holds where a NIC
 or trunk that the link shares with others was full, because then the link was not what was slow.
@@ -34,8 +36,11 @@ CONFIRM_S = 0.5
 """For so long a link must seem slower, unless the run says something else."""
 LONG_AGO = 10.0
 """A link that nobody has looked at for so many times as long is believed at once to be faster."""
-FEWEST_CHANGED, SHARE_CHANGED = 3, 1 / 3
-"""So many links, and so many of those that were looked at, make an upheaval."""
+FEWEST_CHANGED, SHARE_CHANGED, SHARE_SEEMING = 3, 1 / 3, 1 / 2
+"""So many links make an upheaval, and so many of those that were looked at: of links that have changed, or seemed so
+twice, and of those that seemed so at least once. Where nothing changes 22% and 39% were seen (docs/awareness.md)."""
+WELL_KNOWN = 4
+"""A link that was measured more often can be said to have changed."""
 DOUBT = 2
 """A doubted link is believed after so many measurements: the first may have begun before the change."""
 RECENT_S = 2.0
@@ -83,6 +88,10 @@ class LinkEstimates:
         """When a link was last found to be another, and by which share."""
         self._doubt = np.zeros(shape, dtype=np.int64)
         """How many measurements a link still wants to be believed."""
+        self._doubted_bps = np.zeros(shape)
+        """What was believed when the doubts began."""
+        self._may_be_low = np.zeros(shape, dtype=bool)
+        """Links that were only looked at once since, on purpose, and seem slower."""
         self._last_bps = np.zeros(shape)
         self._last_s = np.full(shape, -np.inf)
 
@@ -99,9 +108,10 @@ class LinkEstimates:
                 self.bandwidth_bps[i, j], self.raised[i, j] = bandwidth_bps, True
             return
         off = bandwidth_bps / old - 1.0
-        if self._doubt[i, j] or (self._is_guess and self.count[i, j] == 0):
+        if self._doubt[i, j]:
+            self._put_right(i, j, bandwidth_bps, on_purpose)
+        elif self._is_guess and self.count[i, j] == 0:
             self.bandwidth_bps[i, j] = bandwidth_bps
-            self._doubt[i, j] = 0 if on_purpose else max(0, self._doubt[i, j] - 1)
         elif abs(off) > FAR_OFF:
             self._waits(i, j, off, bandwidth_bps, now_s)
         else:
@@ -135,25 +145,38 @@ class LinkEstimates:
         return bool((count > 2 and span_s >= self._confirm_s) or (count > 1 and span_s >= 2 * self._confirm_s))
 
     def is_upheaval(self, by: float, within_s: float, now_s: float) -> bool:
-        """Whether a third of the links that were looked at of late are others by some share, or seem to be.
+        """Whether many of the links that were looked at of late are others by some share, or seem to be.
 
         Against most of them: when all are slower alike, somebody else is busy, or it makes no difference.
         """
         since_s = now_s - within_s
-        looked = self.measured_s >= since_s
-        seem = looked & (self._waiting != 0.0) & (self._waiting_s >= since_s)
-        ratio = np.where(looked & (self._moved_s >= since_s), 1.0 + self._moved_by, 1.0)
-        ratio[seem] = 1.0 + self._waiting[seem]
-        if not looked.any():
+        looked = (self.measured_s >= since_s) & (self.count > WELL_KNOWN)
+        if looked.sum() < FEWEST_CHANGED:
             return False
-        changed = looked & (np.abs(ratio / np.median(ratio[looked]) - 1.0) > by)
-        return bool(changed.sum() >= max(FEWEST_CHANGED, SHARE_CHANGED * looked.sum()))
+        ratio = np.where(self._moved_s >= since_s, 1.0 + self._moved_by, 1.0)
+        seem = (self._waiting != 0.0) & (self._waiting_s >= since_s)
+        for share, least in ((SHARE_CHANGED, 2), (SHARE_SEEMING, 1)):
+            now = np.where(seem & (self._waiting_count >= least), 1.0 + self._waiting, ratio)[looked]
+            changed = np.abs(now / np.median(now) - 1.0) > by
+            if changed.sum() >= max(FEWEST_CHANGED, share * len(changed)):
+                return True
+        return False
 
     def doubt_all(self) -> None:
         """The network is another one."""
         self._doubt[self.given.bandwidth_bps > 0] = DOUBT
+        self._doubted_bps[:] = self.bandwidth_bps
+        self._may_be_low[:] = False
         self._waiting[:] = 0.0
         self._moved_s[:] = -np.inf
+
+    def _put_right(self, i: int, j: int, bandwidth_bps: float, on_purpose: bool) -> None:
+        """A doubted link was measured."""
+        is_low = bandwidth_bps < (1.0 - FAR_OFF) * self._doubted_bps[i, j]
+        if self._may_be_low[i, j]:
+            bandwidth_bps, is_low = max(bandwidth_bps, float(self.bandwidth_bps[i, j])), False
+        self.bandwidth_bps[i, j], self._may_be_low[i, j] = bandwidth_bps, on_purpose and is_low
+        self._doubt[i, j] -= DOUBT if on_purpose and not is_low else 1
 
     @property
     def doubted(self) -> NDArray[np.bool_]:
@@ -166,6 +189,11 @@ class LinkEstimates:
         """Links that nobody has looked at since the network has changed."""
         unseen: NDArray[np.bool_] = self._doubt == DOUBT
         return unseen
+
+    @property
+    def may_be_low(self) -> NDArray[np.bool_]:
+        """Links that somebody should look at again before they are taken to be slow."""
+        return self._may_be_low
 
     @property
     def promising(self) -> NDArray[np.bool_]:
@@ -182,7 +210,7 @@ class LinkEstimates:
         """The link was measured on purpose, with nothing else under way: forget what was thought before."""
         self.bandwidth_bps[i, j], self.count[i, j] = bandwidth_bps, 1
         self.measured_s[i, j], self.spread[i, j] = now_s, 0.0
-        self._waiting[i, j], self._doubt[i, j] = 0.0, 0
+        self._waiting[i, j], self._doubt[i, j], self._may_be_low[i, j] = 0.0, 0, False
 
     def measured_latency(self, i: int, j: int, latency_s: float) -> None:
         """A frame took that long beside the time for its bytes: the least of many is the latency, which may grow."""

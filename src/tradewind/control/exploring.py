@@ -5,9 +5,9 @@ links that were not measured for the longest time, and before these on those tha
 thinks little of a link gives it too little to show more. No site sends or receives two trains at a time.
 
 Two cases are worth more than that share. Where nobody said what the network is like and what was seen of it is slow,
-and where the network as a whole has changed (`upheaval`), every link that nobody knows is explored at once, each once.
-What that costs in the second case is a debt: nothing else is explored until the share has paid for it. Probes go after
-everything else on their link, so rounds hardly notice.
+and where the network as a whole has changed (`upheaval`), every link that nobody knows is explored at once, each once,
+and in the second case those that seem slower twice. What that costs then is a debt: nothing else is explored until the
+share has paid for it. Probes go after everything else on their link, so rounds hardly notice.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Exploring:
         self._explored_s = now_s
         self._once: set[tuple[str, str]] = set()
         """Links that were explored since nobody knew them."""
+        self._again: set[tuple[str, str]] = set()
+        """And those that were so a second time."""
 
     def moved(self, nbytes: int) -> None:
         """Rounds have moved so many bytes over links."""
@@ -43,17 +45,21 @@ class Exploring:
     def forget(self) -> None:
         """Nobody knows any link any more."""
         self._once.clear()
+        self._again.clear()
 
     def trains(self, now_s: float, is_upheaval: bool) -> list[Train]:
         """To send now, as far as the budget goes."""
         view, options = self._view, self._options
         if view.is_discovering:
-            return self._explore_once(view.stale_links(float("inf"), now_s))
-        if is_upheaval:
-            trains = self._explore_once(view.doubted_links(now_s)) if options.explore_share else []
-            debt = sum(train.chunks * train.chunk_bytes for _, train in trains)
+            return self._explore_new(view.stale_links(float("inf"), now_s), self._once)
+        unknown = []
+        if options.explore_share:
+            unknown = self._explore_new(view.unseen_links(now_s), self._once) if is_upheaval else []
+            unknown = unknown or self._explore_new(view.low_links(now_s), self._again)
+        if unknown:
+            debt = sum(train.chunks * train.chunk_bytes for _, train in unknown)
             self._budget_bytes = max(-MOST_SAVED_BYTES, self._budget_bytes - debt)
-            return trains
+            return unknown
         if now_s < self._explored_s + options.update_time_s or self._budget_bytes < prod(options.train(0.0)):
             return []
         self._explored_s = now_s
@@ -61,9 +67,9 @@ class Exploring:
         self._budget_bytes = left_bytes
         return trains
 
-    def _explore_once(self, links: list[tuple[str, str]]) -> list[Train]:
-        trains, _ = self._disjoint([link for link in links if link not in self._once], float("inf"))
-        self._once.update((src, explore.peer) for src, explore in trains)
+    def _explore_new(self, links: list[tuple[str, str]], explored: set[tuple[str, str]]) -> list[Train]:
+        trains, _ = self._disjoint([link for link in links if link not in explored], float("inf"))
+        explored.update((src, explore.peer) for src, explore in trains)
         return trains
 
     def _disjoint(self, links: list[tuple[str, str]], budget_bytes: float) -> tuple[list[Train], float]:

@@ -2,7 +2,7 @@
 
 Theory of operation. Usually one link changes, and a plan that avoids it is good. When many links change at once, plans
 made from what is known are bad one after the other: each puts its trust in links that nobody has looked at since, which
-were fast and are not any more, and rounds must run by it to find out. So when a third of the links that were looked at
+were fast and are not any more, and rounds must run by it to find out. So when many of the links that were looked at
 of late have changed, or seem to have, all links are doubted and measured at once (`exploring`), and plans wait until
 each was seen, one update time at most. Then what is known is what is.
 
@@ -16,7 +16,7 @@ from tradewind.control.awareness import Awareness
 from tradewind.control.estimates import SHARE_CHANGED
 from tradewind.control.view import NetworkView
 
-PAUSE, LONGEST_PAUSE = 3, 96
+PAUSE, LONGEST_PAUSE = 2, 64
 """Update times from one upheaval to the next, at least, and the longest that false alarms make it."""
 WITHIN = 3
 """Links that changed within so many times as long as a slower link takes to be believed changed at once."""

@@ -204,9 +204,14 @@ class NetworkView:
         age_s = np.where(self.estimates.promising, np.inf, now_s - self.estimates.measured_s)
         return self._links(age_s, age_s >= older_than_s)
 
-    def doubted_links(self, now_s: float) -> list[tuple[str, str]]:
+    def unseen_links(self, now_s: float) -> list[tuple[str, str]]:
         """Links to look at because everything has changed, the oldest first."""
-        return self._links(now_s - self.estimates.measured_s, self.estimates.doubted)
+        return self._links(now_s - self.estimates.measured_s, self.estimates.unseen)
+
+    def low_links(self, now_s: float) -> list[tuple[str, str]]:
+        """Links to look at again, after a while, because they seemed slow on the first look since."""
+        age_s = now_s - self.estimates.measured_s
+        return self._links(age_s, self.estimates.may_be_low & (age_s >= self._confirm_s))
 
     def _links(self, age_s: Matrix, wanted: NDArray[np.bool_]) -> list[tuple[str, str]]:
         """Those that work, the oldest first."""
