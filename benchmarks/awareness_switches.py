@@ -4,7 +4,7 @@ Steps as in `tradewind reproduce netstorm/fig18 --live`: rates and models a tent
 of which two are under way, a pause to compute, all rates drawn anew every 18 s, and a plan for the draw before at the
 beginning. Engine, client, meters and controller are those that train; links and control messages take time, and nothing
 else does, so the load of the machine makes no difference. Each row changes one switch and leaves the others as they are
-in these figures (`significant_change` 0.2, `min_gain` 0.1, `reroute_gain` 0.3, `explore_share` 0.02, an update a
+in these figures (`significant_change` 0.2, `min_gain` 0.1, `reroute_gain` 0.5, `explore_share` 0.02, an update a
 second). Where plans are looked at every second anyway a significant change can make little difference, so it is varied
 with an update every 5 s, the default, too. Given are the seconds of a step for each of the draws that a run begins
 with, and their mean over that of the table's first row. The second row, whose control messages and plans take other

@@ -30,7 +30,7 @@ class Awareness:
     """A link that changes by this share has its plans looked at at once (UPDATE_RATE)."""
     min_gain: float = 0.05
     """A new plan is used if rounds by it end sooner by this share: noise is no reason to change."""
-    reroute_gain: float = 0.3
+    reroute_gain: float = 0.5
     """A round under way goes on by a new plan if that is better by this share; infinite: it ends as it began."""
     explore_share: float = 0.02
     """Of all bytes that rounds move, how many may be spent on links that carry nothing."""
