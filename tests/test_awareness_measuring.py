@@ -126,6 +126,14 @@ def test_a_reader_that_is_late_for_a_whole_burst_does_not_make_the_link_faster()
     assert full and all(s.bandwidth_bps <= 8 * 64 * 1024 / 0.01 * 1.001 for s in full)
 
 
+def test_a_slow_link_is_known_after_a_few_tenths_of_a_second_and_not_after_four_chunks() -> None:
+    """A kernel's queue that runs empty gives the sender long gaps: they are not the link's."""
+    rate = 2e6  # a chunk takes a quarter of a second
+    frames = [(0.262144 * k, chunk(sent_us=1 + round(1e6 * 0.4 * k))) for k in range(4)]
+    sample = next(sample for sample in feed(meter(report_s=0.25), frames) if sample.full)
+    assert sample.chunks == 1 and sample.bandwidth_bps == pytest.approx(rate, rel=0.01)
+
+
 def test_reports_are_few_and_rest_on_enough_chunks() -> None:
     frames = [(0.001 * k, chunk()) for k in range(4000)]
     samples = feed(meter(report_s=0.5, chunks=4), frames)

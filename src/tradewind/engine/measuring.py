@@ -6,7 +6,10 @@ connection (`follows`), or in the sender's kernel, which takes frames that the l
 do so there. Bytes of such frames over the time of such gaps is the link's rate: idle gaps, slow senders and latency are
 not in it. Sums are divided, not ratios averaged, so that a reader that wakes up late does little harm: what one gap
 gains the next one loses. Where it was late for a whole burst, the time that the sender needed for the frames that
-waited for it is longer, and the longer one counts: nothing arrives faster than it was sent. Small frames say more about
+waited for it is longer, and the longer one counts: nothing arrives faster than it was sent. Only in SURE_BUSY_S nobody
+is late for all of it, and a kernel's queue that runs empty makes the sender's time longer than the link's. So much time
+is also enough however few frames took it: on slow links that is one or two, and whoever waits for more learns too late
+that they are slow. Small frames say more about
 processors than about links and are left out. So are the first LEAD_BYTES after an idle moment: shapers and buffers let
 them pass at once, and they say that a link was idle, not what it carries.
 
@@ -36,6 +39,8 @@ STALE_S = 10.0
 """Gaps that were seen so long ago are not mixed with new ones."""
 MIN_BUSY_S, ENOUGH_BYTES = 0.03, 4 * 2**20
 """Less time and fewer bytes say more about bursts, and about who was late to look, than about a link."""
+SURE_BUSY_S = 0.2
+"""A link that was kept busy for so long has shown what it carries."""
 LEAD_BYTES = 32 * 1024
 """What the buckets and buffers on a path let pass at once after it was idle."""
 SMALL_FRAME_BYTES = 2048
@@ -54,7 +59,7 @@ class MeasuringOptions:
     min_chunk_bytes: int = 8 * 1024
     """Smaller frames do not count (NetStorm's PROBE_CHUNK_SIZE)."""
     chunks: int = 4
-    """A report rests on at least so many (NetStorm's PROBE_CHUNK_NUM)."""
+    """A report rests on at least so many (NetStorm's PROBE_CHUNK_NUM), or on SURE_BUSY_S."""
     report_s: float = 0.5
     """A link is reported at most once in this time."""
 
@@ -201,10 +206,7 @@ class LinkMeter:
         if self.options.estimator == "delays":
             rate_bps = _mean(seen.ratios_bps) if len(seen.ratios_bps) >= self.options.chunks else None
         else:
-            busy_s = max(seen.busy_s, seen.sending_s)
-            long = ends_train or busy_s >= MIN_BUSY_S or seen.full_bytes >= ENOUGH_BYTES
-            enough = seen.full_chunks >= self.options.chunks and busy_s > 0 and long
-            rate_bps = 8.0 * seen.full_bytes / busy_s if enough else None
+            rate_bps = self._carried_bps(seen, ends_train)
         if rate_bps is not None:
             self._rate_bps = rate_bps
             self._seen = _Seen(now_s)
@@ -222,6 +224,15 @@ class LinkMeter:
             ratios_bps=kept.ratios_bps[-self.options.chunks :],
         )
         return sample
+
+    def _carried_bps(self, seen: _Seen, ends_train: bool) -> float | None:
+        """What the link carried while it was busy; None: that was too short to tell."""
+        if seen.busy_s >= SURE_BUSY_S:
+            return 8.0 * seen.full_bytes / seen.busy_s
+        busy_s = max(seen.busy_s, seen.sending_s)
+        long = ends_train or busy_s >= MIN_BUSY_S or seen.full_bytes >= ENOUGH_BYTES
+        enough = seen.full_chunks >= self.options.chunks and busy_s > 0 and long
+        return 8.0 * seen.full_bytes / busy_s if enough else None
 
 
 def _mean(values: list[float]) -> float:
