@@ -24,12 +24,16 @@ STEADY_ROUNDS, CHANGED_ROUNDS = 24, 16
 QUICK_UPDATE_S = 2.0
 
 
-def take_turns(place: Place, nbytes: int, change: bool) -> dict[str, Any]:
-    """Runs in a site: rounds of all ways in turn; their times, and on rank 0 the estimates of those that are aware."""
+def take_turns(place: Place, nbytes: int, change: bool, alone: bool) -> dict[str, Any]:
+    """Runs in a site: rounds of all ways in turn; their times, and on rank 0 the estimates of those that are aware.
+
+    Or `alone`, by those that were told and look: others that use the links while these are explored are in the way.
+    """
     quick = Awareness(update_time_s=QUICK_UPDATE_S) if change else Awareness()
     off = Awareness(measure=False)
-    groups = [place.connect(1, awareness=off), place.connect(2, awareness=quick)]
-    if not change:
+    aware = place.connect(2, awareness=quick)
+    groups = [aware] if alone else [place.connect(1, awareness=off), aware]
+    if not change and not alone:
         groups.append(place.connect(3, network=None, name=place.site, awareness=quick))
     waiting = place.connect(0, planner="star", awareness=off)
     array = np.ones(nbytes // 4, np.float32)
@@ -44,7 +48,8 @@ def take_turns(place: Place, nbytes: int, change: bool) -> dict[str, Any]:
         times[way].append(time.monotonic() - began_s)
 
     warm = 4 if change else 1
-    for number in range(warm + (CHANGED_ROUNDS if change else STEADY_ROUNDS)):
+    count = (3 if alone else 1) * (CHANGED_ROUNDS if change else STEADY_ROUNDS)
+    for number in range(warm + count):
         if number == warm:
             since_s = time.monotonic()
             if change and place.rank == 0:
@@ -52,7 +57,7 @@ def take_turns(place: Place, nbytes: int, change: bool) -> dict[str, Any]:
         for k in range(len(groups)):
             turn((number + k) % len(groups))
         if number >= warm and place.rank == 0:
-            seen.append((time.monotonic() - since_s, _measured(groups[1], time.monotonic() - since_s)))
+            seen.append((time.monotonic() - since_s, _measured(aware, time.monotonic() - since_s)))
     waiting.barrier()
     for group in (*groups, waiting):
         group.close()
@@ -79,15 +84,15 @@ class Turns:
         )
 
 
-def run_in_lab(network: Network, nbytes: int, after: Network | None = None) -> Turns:
-    """All ways in turn in one lab; with `after`, links get its rates in the middle."""
+def run_in_lab(network: Network, nbytes: int, after: Network | None = None, alone: bool = False) -> Turns:
+    """All ways in turn in one lab, or those alone that look; with `after`, links get its rates in the middle."""
     with Lab(network, "htb", calibrate=False) as lab:
 
         def on_line(_site: str, line: str) -> None:
             if CHANGE in line and after is not None:
                 lab.set_rates(after.bandwidth_bps)
 
-        arguments = {"nbytes": nbytes, "change": after is not None}
+        arguments = {"nbytes": nbytes, "change": after is not None, "alone": alone}
         answers = call_sites(lab.network, take_turns, arguments, groups=4, deadline_s=85, on_line=on_line, inside=lab)
     truth = after or network
     times = [

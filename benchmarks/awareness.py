@@ -34,6 +34,8 @@ NBYTES = 4_000_000
 ROUNDS = 8
 SWITCHES = 20
 SIMULATED = 3
+PAIRS = ((1, 7), (3, 5), (2, 9), (4, 6))
+"""Seeds of the meshes before and after a change."""
 
 
 def drawn(seed: int, latency_s: float = 0.005) -> Network:
@@ -168,12 +170,19 @@ def run(out: TextIO) -> None:
 def _lab(out: TextIO) -> None:
     steady = run_in_lab(load_network("mesh", n=4, seed=1), NBYTES)
     changing = run_in_lab(load_network("mesh", n=4, seed=1), NBYTES, load_network("mesh", n=4, seed=7))
-    late = [error for age_s, error in changing.errors if age_s > 3 * QUICK_UPDATE_S]
+    alone = [
+        run_in_lab(load_network("mesh", n=4, seed=a), NBYTES, load_network("mesh", n=4, seed=b), alone=True)
+        for a, b in PAIRS
+    ]
     print("| estimates | number | median error | p95 |\n|---|---|---|---|", file=out)
     print(f"| simulated, 3 update periods after a change and later | {_quantiles(simulate_accuracy())} |", file=out)
     print(f"| `htb`, constant network, during rounds | {_quantiles([error for _, error in steady.errors])} |", file=out)
-    if late:
-        print(f"| `htb`, 3 update periods after a change and later | {_quantiles(late)} |", file=out)
+    for what, turns in (
+        ("others use the links in turn", changing),
+        *((f"meshes {p}", t) for p, t in zip(PAIRS, alone, strict=True)),
+    ):
+        late = [error for age_s, error in turns.errors if age_s > 3 * QUICK_UPDATE_S]
+        print(f"| `htb`, 3 update periods after a change and later, {what} | {_quantiles(late)} |", file=out)
     print("\n| on `htb` | a round | speed, medians | speed, neighbours |\n|---|---|---|---|", file=out)
     for way, name in enumerate(WAYS):
         _row(out, name, steady, way, STEADY_ROUNDS // 2 if way == 2 else STEADY_ROUNDS)

@@ -23,6 +23,7 @@ from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.control.options import Scatter
+from tradewind.control.view import FAST_BPS
 from tradewind.engine.effects import Outcome
 from tradewind.engine.measuring import MeasuringOptions
 from tradewind.engine.payload import same_memory
@@ -327,7 +328,7 @@ def connect(
     how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
     counts = _connections(name, network, connections)
     near = local_sockets and shape is None
-    worker = Worker(credentials, deadlines, counts, network is not None, shape, how if aware.measure else None, near)
+    worker = Worker(credentials, deadlines, counts, _is_slow(network), shape, how if aware.measure else None, near)
     worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
     try:
         socks = [listen_on(bound, 0)]
@@ -373,6 +374,12 @@ def find_secret(given: str | bytes | None) -> bytes:
             f"or set {SECRET_VARIABLE}."
         )
     return packed
+
+
+def _is_slow(network: Network | None) -> bool:
+    """Whether links are what rounds wait for, as far as anybody has said."""
+    links_bps = np.zeros(0) if network is None else network.bandwidth_bps[network.bandwidth_bps > 0]
+    return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
 
 
 def _connections(here: str, network: Network | None, asked: int | None) -> Any:
