@@ -110,9 +110,9 @@ def dial(address: HostPort, deadline_s: float) -> socket.socket:
     while (left := deadline_s - time.monotonic()) > 0:
         try:
             sock = socket.create_connection((address.host, address.port), timeout=max(0.01, left))
-            if sock.getsockname() != sock.getpeername():
+            if not _called_itself(sock):
                 return sock
-            sock.close()  # nobody listens, and the system gave us that very port to call from: we called ourselves
+            sock.close()
             raise ConnectionRefusedError("nobody listens there")
         except socket.gaierror as error:
             raise PeerLost(f"no address is called {address.host!r} ({error.strerror}). Check the host name.") from None
@@ -120,6 +120,14 @@ def dial(address: HostPort, deadline_s: float) -> socket.socket:
             problem = error
             time.sleep(min(RETRY_S, max(0.0, left)))
     raise PeerLost(f"nobody answers at {address} ({problem}). Check that it runs and can be reached from here.")
+
+
+def _called_itself(sock: socket.socket) -> bool:
+    """Nobody listens, and the system gave us that very port to call from; or whoever took the call is gone again."""
+    try:
+        return bool(sock.getsockname() == sock.getpeername())
+    except OSError:
+        return True
 
 
 def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, whom: str) -> bytes:

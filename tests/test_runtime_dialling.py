@@ -1,0 +1,45 @@
+"""Calls that are taken and dropped at once."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from tradewind.errors import PeerLost
+from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.sockets import dial
+
+
+def test_a_call_that_is_dropped_at_once_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever dropped it did so before we asked who it is: the kernel knows no peer any more."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connect, dropped = socket.create_connection, threading.Event()
+
+    def drop() -> None:
+        accepted, _ = listener.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+        accepted.close()
+        listener.close()
+        dropped.set()
+
+    def connect_and_wait(*arguments: object, **options: object) -> socket.socket:
+        sock = connect(*arguments, **options)  # type: ignore[arg-type]
+        assert dropped.wait(5)
+        while sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 and time.monotonic() < limit_s:
+            pass
+        return sock
+
+    limit_s = time.monotonic() + 5
+    thread = threading.Thread(target=drop)
+    thread.start()
+    port = listener.getsockname()[1]
+    monkeypatch.setattr(socket, "create_connection", connect_and_wait)
+    with pytest.raises(PeerLost, match="nobody answers"):
+        dial(HostPort("127.0.0.1", port), time.monotonic() + 0.3)
+    thread.join()
+    gc.collect()  # a socket that is left open is an error in tests
