@@ -105,6 +105,17 @@ def test_a_link_that_seems_slower_is_looked_at_again_and_the_better_counts(
     view.measured("s0", "s1", second_bps, 1.6, on_purpose=True)
     assert view.seen.link("s0", "s1").bandwidth_bps == believed_bps and not view.low_links(9.0)
     assert not view.estimates.doubted[0, 1]
+    view.measured("s0", "s1", 3 * believed_bps, 1.7)
+    assert view.seen.link("s0", "s1").bandwidth_bps == believed_bps, "no doubts are left: one alone says nothing"
+
+
+def test_one_on_purpose_after_another_one_ends_all_doubts() -> None:
+    estimates = calm_view().estimates
+    estimates.doubt_all()
+    estimates.measured(0, 1, 6e7, 1.0)
+    estimates.measured(0, 1, 1e8, 1.2, on_purpose=True)
+    estimates.measured(0, 1, 3e8, 1.4)
+    assert estimates.bandwidth_bps[0, 1] == 1e8
 
 
 def test_an_unseen_link_is_planned_with_as_no_better_than_the_worst_quarter_of_the_others() -> None:

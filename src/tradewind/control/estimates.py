@@ -176,7 +176,7 @@ class LinkEstimates:
         if self._may_be_low[i, j]:
             bandwidth_bps, is_low = max(bandwidth_bps, float(self.bandwidth_bps[i, j])), False
         self.bandwidth_bps[i, j], self._may_be_low[i, j] = bandwidth_bps, on_purpose and is_low
-        self._doubt[i, j] -= DOUBT if on_purpose and not is_low else 1
+        self._doubt[i, j] = 0 if on_purpose and not is_low else self._doubt[i, j] - 1
 
     @property
     def doubted(self) -> NDArray[np.bool_]:

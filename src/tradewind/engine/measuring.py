@@ -9,9 +9,9 @@ gains the next one loses. Where it was late for a whole burst, the time that the
 waited for it is longer, and the longer one counts: nothing arrives faster than it was sent. Only in SURE_BUSY_S nobody
 is late for all of it, and a kernel's queue that runs empty makes the sender's time longer than the link's. So much time
 is also enough however few frames took it: on slow links that is one or two, and whoever waits for more learns too late
-that they are slow. Small frames say more about
-processors than about links and are left out. So are the first LEAD_BYTES after an idle moment: shapers and buffers let
-them pass at once, and they say that a link was idle, not what it carries.
+that they are slow. Small frames say more about processors than about links and are left out. So are the first
+LEAD_BYTES after an idle moment: shapers and buffers let them pass at once, and they say that a link was idle, not what
+it carries.
 
 A link that is never kept busy shows no rate. What it did carry in a while is then reported as such: it can do at
 least that.
