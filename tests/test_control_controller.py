@@ -17,7 +17,6 @@ from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.wire import messages as m
-from tradewind.wire.packed_plans import unpack_plan
 
 MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 SUM = m.Operation(100, 4, "float32", "sum")
@@ -43,7 +42,7 @@ def test_a_round_starts_when_all_are_ready_and_commits_when_all_have_finished() 
     for worker in "abc":
         change, start = told[worker]
         assert isinstance(change, m.PlanChanged) and isinstance(start, m.Start)
-        assert unpack_plan(change.plan, "plan").members == ("a", "b", "c") and start.version == change.version
+        assert change.plan.plan.members == ("a", "b", "c") and start.version == change.version
     assert controller.received("a", m.Finished(0, 1), 1.0) == []
     assert controller.received("b", m.Finished(0, 1), 1.0) == []
     assert said(controller.received("c", m.Finished(0, 1), 1.0)) == {w: [m.Commit(0)] for w in "abc"}
@@ -134,7 +133,7 @@ def test_who_does_not_fit_is_refused_and_the_run_goes_on(worker: str, rank: int,
 def test_a_plan_that_is_given_is_used_and_refused_if_it_does_not_fit() -> None:
     plan = make_plan("star", MESH, 1000, root="c")
     told = said(all_ready(gathered(network=MESH, plan=plan)))
-    assert unpack_plan(told["a"][0].plan, "plan").shards == plan.shards  # type: ignore[union-attr]
+    assert told["a"][0].plan.plan.shards == plan.shards  # type: ignore[union-attr]
     two = make_plan("ring", MESH, 1000, ("a", "b"))
     closing = said(all_ready(gathered(network=MESH, plan=two)))["a"][0]
     assert isinstance(closing, m.Closing) and "is for a, b, but this round is of a, b, c" in closing.reason

@@ -6,7 +6,7 @@ from tradewind.catalog import load_network
 from tradewind.engine.known_plans import KnownPlans
 from tradewind.planning import make_plan
 from tradewind.wire import messages as m
-from tradewind.wire.packed_plans import pack_plan
+from tradewind.wire.packed_plans import PackedPlan
 
 NETWORK = load_network("mesh", n=3)
 NAMES = NETWORK.names
@@ -15,7 +15,7 @@ NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
 def told(plans: KnownPlans, version: int) -> None:
     plan = make_plan("multi-star", NETWORK, 400)
-    plans.told(m.PlanChanged(version, pack_plan(plan), (version - 1,)), NAMES[0], NUMBERS)
+    plans.told(m.PlanChanged(version, PackedPlan(plan), (version - 1,)), NAMES[0], NUMBERS)
 
 
 def start(version: int) -> m.Start:
@@ -72,7 +72,7 @@ def test_a_plan_with_somebody_who_is_not_there_waits_for_its_round() -> None:
     told(plans, 1)
     plans.layout(start(1), NAMES[0], NUMBERS)
     two = {name: NUMBERS[name] for name in NAMES[:2]}
-    plans.told(m.PlanChanged(2, pack_plan(make_plan("multi-star", NETWORK, 400)), (1,)), NAMES[0], two)
+    plans.told(m.PlanChanged(2, PackedPlan(make_plan("multi-star", NETWORK, 400)), (1,)), NAMES[0], two)
     assert plans._layouts == {}
 
 

@@ -15,7 +15,7 @@ from tradewind.planning import make_plan
 from tradewind.planning.cost import cost
 from tradewind.schemes import make_scheme, scheme_names
 from tradewind.sim import ConstantSteps, simulate
-from tradewind.sim.capacity import NetworkView
+from tradewind.sim.capacity import misjudged
 from tradewind.trace import encode_trace
 
 LSTM = load_compute_times("lstm").rescaled(0.05, 0.2)
@@ -30,7 +30,7 @@ def test_bsp_with_equal_workers_runs_in_step() -> None:
     result = simulate(MESH, "bsp-ring", 20, compute=0.5, nbytes=SMALL)
     assert result.finished_rounds == int(20 / (0.5 + round_s))
     assert {worker.rounds for worker in result.workers} == {result.finished_rounds}
-    assert result.average_sync_s == pytest.approx(round_s)
+    assert result.average_sync_s == pytest.approx(round_s, rel=0.05), "a live run cuts larger chunks than a planner"
     assert result.average_wait_s == 0.0
     assert result.average_scale == 6.0
 
@@ -59,12 +59,17 @@ def test_partial_rounds_overlap_and_all_workers_aggregate() -> None:
     assert aggregators >= set(CREW.names) - set(rounds[0].members)
 
 
-def test_members_train_on_before_the_slowest_member_has_its_result() -> None:
+def test_members_use_a_result_only_when_all_of_them_hold_it() -> None:
     result = simulate(CREW, "crew", 10, compute=LSTM, nbytes=SMALL, policy_options={"p": 4}, record="rounds")
     assert result.trace is not None
     ends = {r.round: r.end_s for r in result.trace.kind("round")}
-    early = [s for s in result.trace.kind("sync") if s.round is not None and s.end_s < ends[s.round]]
-    assert early
+    assert all(s.end_s == ends[s.round] for s in result.trace.kind("sync") if s.round is not None)
+
+
+def test_a_controller_far_away_costs_each_round_two_round_trips_at_most() -> None:
+    near, far = (simulate(MESH, "bsp-ring", 20, compute=0.5, nbytes=SMALL, control_s=s) for s in (0.0, 0.1))
+    assert 0.2 <= far.average_wait_s <= 0.3
+    assert near.average_sync_s < far.average_sync_s <= near.average_sync_s + 0.3
 
 
 def test_crew_beats_original_partial_reduce_which_beats_all_to_all() -> None:
@@ -119,7 +124,7 @@ def test_noise_misleads_planners_but_transfers_run_on_the_truth() -> None:
 
 def test_noise_on_workers_behind_nics_is_noise_on_their_nics() -> None:
     network = load_network("selective-nics", n=6)
-    seen = NetworkView(network, 0.3, np.random.default_rng(0)).network
+    seen = misjudged(network, 0.3, np.random.default_rng(0))(network)
     assert not np.array_equal(seen.egress_bps, network.egress_bps)
     assert np.array_equal(seen.egress_bps / network.egress_bps, seen.ingress_bps / network.ingress_bps)
     np.testing.assert_allclose(
@@ -135,9 +140,15 @@ def test_non_blocking_scatter_sends_before_the_round_is_known_and_counts_what_it
     scatters = [f for f in result.trace.kind("flow") if f.phase == "reduce" and f.round is not None]
     assert any(f.start_s < starts[f.round] for f in scatters)
     assert 0 < result.discarded_bytes < 0.05 * result.total_bytes
-    blocking = simulate(CREW, "crew", 20, 1, compute=LSTM, policy_options={"p": 8})
-    assert blocking.discarded_bytes == 0
-    assert result.rounds_per_worker >= blocking.rounds_per_worker
+    assert simulate(CREW, "crew", 20, 1, compute=LSTM, policy_options={"p": 8}).discarded_bytes == 0
+
+
+def test_nothing_is_sent_early_where_aggregators_may_keep_nothing() -> None:
+    scheme = "crew-non-blocking"
+    result = simulate(CREW, scheme, 20, 1, compute=LSTM, record="flows", scatter_buffer_bytes=1)
+    assert result.trace is not None
+    starts = {r.round: r.start_s for r in result.trace.kind("round")}
+    assert all(f.round is not None and f.start_s >= starts[f.round] for f in result.trace.kind("flow"))
 
 
 def test_rates_that_change_change_the_rounds() -> None:
@@ -242,7 +253,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         simulate(MESH, "bsp-ring", discipline="task-fcfs")
     with pytest.raises(BadOption, match="needs single flows"):
         simulate(MESH, "crew-non-blocking", execution="pipelined")
-    with pytest.raises(BadOption, match="needs a plan of stars"):
+    with pytest.raises(BadOption, match="blocks go straight to"):
         simulate(MESH, make_scheme("crew-non-blocking", planner="ring"))
     with pytest.raises(BadOption, match="noise is"):
         simulate(MESH, "crew", noise=1.5)

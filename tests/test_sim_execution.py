@@ -7,6 +7,8 @@ from hypothesis import given, settings
 
 from networks import Problem, problems
 from tradewind.catalog import load_network
+from tradewind.engine.actions import RoundComplete
+from tradewind.engine.effects import Open
 from tradewind.network import Network, Site
 from tradewind.planning import planner, planner_options, resolve_members
 from tradewind.planning.cost import cost
@@ -14,7 +16,8 @@ from tradewind.planning.plan import Plan, Shard
 from tradewind.schemes import ExecutionModel, Scheme
 from tradewind.sim.capacity import TrueNetwork
 from tradewind.sim.clock import Clock
-from tradewind.sim.data_plane import DataPlane
+from tradewind.sim.fluid_engine import FluidEngine
+from tradewind.wire import messages as m
 
 BYTES = 100_000_000
 
@@ -26,16 +29,22 @@ def seconds(
     discipline: str = "fcfs",
     pieces: int = 16,
 ) -> list[float]:
-    """When the last member of each round has its result, all rounds started at once."""
-    clock, released = Clock(), [dict[int, float]() for _ in plans]
+    """When each round is complete at all its sites, all rounds opened at once."""
+    clock, ended = Clock(), dict[int, float]()
+
+    def completed(sites: tuple[str, ...], complete: RoundComplete) -> None:
+        assert sites == plans[complete.round].sites
+        ended[complete.round] = clock.now_s
+
     scheme = Scheme("test", "bsp", "ring", execution=execution, discipline=discipline)
-    data = DataPlane(TrueNetwork(network), clock, scheme, None, pieces)
+    engine = FluidEngine(TrueNetwork(network), clock, scheme, completed, None, pieces)
     for number, plan in enumerate(plans):
-        data.start(number, plan, lambda row, number=number: released[number].setdefault(row, clock.now_s))
+        weights = (1.0,) * len(plan.members)
+        start = m.Start(number, 1, 0, 1, plan.members, weights, m.Operation(plan.nbytes, 1, "int8", "sum"), 0)
+        for site in plan.sites:
+            engine.open(site, Open(start, plan, 0, None))
     clock.run(1e12)
-    for plan, got in zip(plans, released, strict=True):
-        assert got.keys() == {network.index[name] for name in plan.members}
-    return [max(got.values()) for got in released]
+    return [ended[number] for number in range(len(plans))]
 
 
 def made(name: str, network: Network, nbytes: int = BYTES, members: tuple[str, ...] | None = None) -> Plan:

@@ -52,10 +52,14 @@ def test_an_aggregator_that_dies_mid_scatter_is_replaced_and_only_its_shard_move
     again = next(r for r in result.rounds if r.number == 0)
     assert (again.members, again.outcome, again.moved_shards) == (first.members, "finished", 1)
     assert again.seconds > first.seconds
-    moved = {f.peer for f in records(result, "flow") if f.round == 0 and f.start_s == first.start_s + 0.1}
     alive = CREW.subnetwork([name for name in CREW.names if name != victim])
     share = 1 / 12  # about; the replacement does not hang on it
-    assert moved == {replacement(alive, first.members, [], share, dict.fromkeys(alive.names, share))}
+    expected = replacement(alive, first.members, [], share, dict.fromkeys(alive.names, share))
+    again_s = first.start_s + 0.1
+    scattered = [f for f in records(result, "flow") if f.round == 0 and f.start_s >= again_s and f.phase == "reduce"]
+    roots = [f.peer for f in scattered if f.site == first.members[0]]
+    assert sorted({root for root in roots if roots.count(root) > 1} - {first.members[0]}) == [expected]
+    assert victim not in roots
     assert result.lost_bytes > 0
 
 
@@ -90,61 +94,18 @@ def test_a_lost_member_leaves_its_round_and_joins_again() -> None:
     assert any(r.phase == "repair" and r.site == victim for r in records(result, "decision"))
 
 
-def test_a_member_that_is_lost_after_it_sent_everything_still_counts() -> None:
-    """Its part is with all aggregators: the others get the result of all four, and nobody sends again."""
-    quiet = run()
-    first = quiet.rounds[0]
-    flows = [flow for flow in records(quiet, "flow") if flow.round == 0]
-    scattered_s = max(flow.end_s for flow in flows if flow.phase == "reduce")
-
-    def all_sent_s(member: str) -> float:
-        return max(scattered_s, *(f.end_s for f in flows if f.phase == "broadcast" and f.site == member))
-
-    victim = min(first.members, key=all_sent_s)
-    assert all_sent_s(victim) < first.end_s - 0.01, "somebody has sent everything before the round ends"
-    result = run(WorkerOutage(victim, all_sent_s(victim) + 0.005, 8.0))
-    left = next(r for r in result.rounds if r.number == 0)
-    assert (left.members, left.outcome, left.repairs) == (first.members, "finished", 1)
-
-
-def test_a_result_that_somebody_holds_is_passed_on_rather_than_made_again() -> None:
-    """The link from an aggregator to its last receiver breaks: another member, who has the result, sends it."""
+def test_what_is_final_at_all_members_is_not_sent_again_after_a_loss() -> None:
+    """The last receiver's link from an aggregator breaks: shards that every member holds stay as they are."""
     quiet = run()
     results = [f for f in records(quiet, "flow") if f.round == 0 and f.phase == "broadcast"]
     last = max(results, key=lambda flow: flow.end_s)
-    holders = {f.peer for f in results if f.shard == last.shard and f.end_s < last.end_s - 0.01}
-    assert holders
     cut_s = last.end_s - 0.005
+    unfinished = {f.shard for f in results if f.end_s > cut_s}
+    assert 0 < len(unfinished) < 12
     result = run(LinkOutage(last.site, last.peer, cut_s))
-    sent_again = [f for f in records(result, "flow") if f.round == 0 and f.start_s == cut_s]
-    assert [(f.phase, f.peer, f.shard) for f in sent_again] == [("broadcast", last.peer, last.shard)]
-    assert sent_again[0].site in holders
-    assert result.rounds[0].moved_shards == 1
-
-
-def test_nobody_is_left_with_another_result_than_the_rest() -> None:
-    """A member has its result and trains on; then an aggregator is lost, and nobody can bring its shard to another.
-
-    The others cannot finish with fewer contributors, since one result with all of them is out: the round fails, what
-    was received is taken back, and its members try again.
-    """
-    quiet = run()
-    syncs = records(quiet, "sync")
-    for round_ in quiet.finished:
-        released = {s.site: s.end_s for s in syncs if s.round == round_.number}
-        first = min(released, key=released.__getitem__)
-        flows = [f for f in records(quiet, "flow") if f.round == round_.number and f.phase == "broadcast"]
-        late = [f for f in flows if f.end_s > released[first] + 0.01 and f.site in round_.members and f.site != first]
-        if late:
-            break
-    else:
-        pytest.fail("no round in which a member is done while another still sends")
-    at_s = released[first] + 0.005
-    cuts = [LinkOutage(m, late[0].peer, at_s, 15.0) for m in round_.members if m not in (late[0].site, late[0].peer)]
-    result = run(WorkerOutage(late[0].site, at_s, 15.0), *cuts)
-    failed = next(r for r in result.rounds if r.number == round_.number)
-    assert failed.outcome == "failed"
-    assert any(first in r.members for r in result.finished if r.start_s > at_s)
+    sent_again = {f.shard for f in records(result, "flow") if f.round == 0 and f.start_s >= cut_s}
+    assert sent_again == unfinished
+    assert (result.rounds[0].repairs, result.rounds[0].outcome) == (1, "finished")
 
 
 def test_when_nobody_can_take_over_the_round_is_planned_anew() -> None:
@@ -166,7 +127,7 @@ def test_a_round_that_cannot_be_repaired_fails_and_its_members_try_again() -> No
     assert [r for r in result.rounds if r.outcome == "failed"]
     assert any(r.start_s > 5.0 for r in result.finished)
     reasons = [r.reason for r in records(result, "round") if r.outcome == "failed"]
-    assert all("cannot reach" in reason for reason in reasons)
+    assert all("cannot reach" in reason or "no way left" in reason for reason in reasons)
 
 
 def test_the_last_worker_alive_trains_on_alone() -> None:

@@ -30,13 +30,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tradewind.control.membership import Membership
-from tradewind.control.options import Action, ControlOptions, Disconnect, Send
+from tradewind.control.options import Action, ControlOptions, Disconnect, RoundEnded, Send
 from tradewind.control.plans import PlanMade, Plans
 from tradewind.control.round import Round
 from tradewind.control.running import Running
 from tradewind.control.schedule import Misfit, RunOver
 from tradewind.control.terms import next_term
-from tradewind.errors import InternalError
+from tradewind.errors import InternalError, TradewindError
+from tradewind.network import Network
 from tradewind.wire import messages as m
 
 __all__ = ["Action", "ControlOptions", "Controller", "Disconnect", "Send"]
@@ -50,6 +51,8 @@ class Controller:
         self.deadlines = options.deadlines
         self.closed: m.Closing | None = None
         """Why the run is over, if it is."""
+        self.closed_by: TradewindError | None = None
+        """The error that ended it, if one did."""
         self._members = Membership(options, now_s)
         self._running: Running | None = None
         self._last_term = -1
@@ -88,6 +91,10 @@ class Controller:
         """How many rounds went on by a better plan than they started with."""
         return 0 if self._running is None else self._running.rounds.rerouted
 
+    def running_rounds(self) -> list[RoundEnded]:
+        """Rounds that are not over, as they stand."""
+        return [] if self._running is None else self._running.rounds.running_records()
+
     def planned(self, made: PlanMade, now_s: float) -> list[Action]:
         """A plan that was wanted is there."""
         if self._running is not None and not self.closed:
@@ -113,6 +120,15 @@ class Controller:
             return []
         return self._do(lambda: self._lose(worker, f"{worker!r} was lost ({reason})"), now_s)
 
+    def network_given(self, network: Network, now_s: float) -> list[Action]:
+        """The network is known to be another one, with the same sites: rounds are planned on it from now on."""
+
+        def give() -> None:
+            if self._running is not None:
+                self._running.network_given(network, now_s)
+
+        return self._do(give, now_s)
+
     def close(self, reason: str) -> list[Action]:
         """End the run; with standbys, only this controller's part in it."""
         if self.options.controllers > 1:
@@ -128,6 +144,7 @@ class Controller:
                 work()
                 self._settle()
             except RunOver as over:
+                self.closed_by = over.__cause__ if isinstance(over.__cause__, TradewindError) else None
                 self._close(over.reason, over.lost)
         return self._members.take_actions()
 

@@ -9,8 +9,9 @@ restarted has it again. So a late frame is never taken for somebody else's.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
-from tradewind.control.options import Action, ControlOptions, Disconnect, Send
+from tradewind.control.options import Action, ControlOptions, Decided, Disconnect, RoundEnded, Send
 from tradewind.control.plans import PlanWanted
 from tradewind.control.terms import has_most, newest_electorates
 from tradewind.wire import messages as m
@@ -61,6 +62,10 @@ class Membership:
         """Have plans made."""
         self._actions += plans
 
+    def note(self, what: Decided | RoundEnded) -> None:
+        """Let the driver know of a decision."""
+        self._actions.append(what)
+
     def take_actions(self) -> list[Action]:
         """What there is to do, once."""
         taken, self._actions = self._actions, []
@@ -79,7 +84,8 @@ class Membership:
 
     def heard(self, worker: str, now_s: float) -> None:
         """It is alive."""
-        self._heard_s[worker] = now_s
+        self._heard_s.pop(worker, None)
+        self._heard_s[worker] = now_s  # last: the first of them has been silent for the longest time
 
     def refuse(self, worker: str, reason: str) -> None:
         """Send it away; a worker of the same name that is there stays."""
@@ -108,6 +114,11 @@ class Membership:
             self._take_numbers(message.report)
             self._number(worker)
         return None
+
+    @property
+    def trainers(self) -> tuple[str, ...]:
+        """Those who bring arrays; the others only aggregate and relay."""
+        return tuple(name for name, join in self.joined.items() if join.trains)
 
     @property
     def reports(self) -> dict[str, m.Report]:
@@ -173,7 +184,7 @@ class Membership:
     def wake_at_s(self) -> float:
         """When somebody will have been silent for too long, or the wait for the first roster ends."""
         deadlines = self.options.deadlines
-        times = [heard + deadlines.silence_s for heard in self._heard_s.values()]
+        times = [heard + deadlines.silence_s for heard in islice(self._heard_s.values(), 1)]
         if not self.begun and not self._waits_forever:
             times.append(self.began_s + deadlines.gather_s)
         if not self.begun and self._quorum_s is not None:

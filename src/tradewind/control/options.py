@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.plans import PlanWanted
-from tradewind.errors import BadOption, UnknownName
+from tradewind.errors import BadOption, TradewindError, UnknownName
 from tradewind.network import Network
 from tradewind.planning.plan import Plan
 from tradewind.policy import policy_options as look_up_policy_options
@@ -76,6 +76,10 @@ class ControlOptions:
     """How many there are; those beside the one that acts stand by."""
     index: int = 0
     """Which of them this is."""
+    helpers: bool = True
+    """Whether plans may use ranks that are not members of the round."""
+    scatter_buffer_bytes: int = 40 * 2**20
+    """What all ranks together may have an aggregator keep of rounds that are not known yet (non-blocking scatter)."""
 
     def __post_init__(self) -> None:
         check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
@@ -101,4 +105,38 @@ class Disconnect:
     worker: str
 
 
-Action = Send | Disconnect | PlanWanted
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision and its reason, for traces; nothing has to be done about it."""
+
+    what: Literal["start", "repair", "abandon", "wait", "stop waiting", "proceed", "plan again", "cannot start"]
+    reason: str
+    about: str = ""
+    """The rank or timer that it concerns, if one."""
+    round: int | None = None
+    at_s: float | None = None
+    """When a timer is to fire."""
+    error: TradewindError | None = None
+    """Why a round cannot start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """A round is over, for traces and statistics."""
+
+    round: int
+    members: tuple[str, ...]
+    """Whose arrays the result holds: those left at the end."""
+    started_s: float
+    outcome: Literal["finished", "failed", "abandoned", "running"]
+    """`running`: it is not over (`Controller.running_rounds`)."""
+    scope: str
+    planner: str
+    nbytes: int
+    reason: str
+    repairs: int = 0
+    moved_shards: int = 0
+    """Shards that got another root because something was lost."""
+
+
+Action = Send | Disconnect | PlanWanted | Decided | RoundEnded

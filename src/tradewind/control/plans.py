@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tradewind.control.view import NetworkView
-from tradewind.errors import BadPlan, TradewindError
+from tradewind.errors import BadPlan, InfeasiblePlan, TradewindError
 from tradewind.network import Network
-from tradewind.planning import make_plan
+from tradewind.planning import checked_plan, planner_options
 from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.cost import cost
@@ -92,7 +92,9 @@ class Plans:
         given: Plan | None = None,
         chunk_bytes: int | None = None,
         first_version: int = 0,
+        helpers: bool = True,
     ) -> None:
+        """`helpers`: whether plans may use sites that are not members."""
         self.view = view
         self.by_version: dict[int, Plan] = {}
         self.is_fixed = given is not None
@@ -108,8 +110,11 @@ class Plans:
         """Plans made from others, by the version that they were made from and what for."""
         self._used: dict[Key, None] = {}
         """Plans that rounds used last, the latest last."""
+        self._helpers = helpers
         if given is not None:
             ensure_valid(given, view.network)
+        elif planner is not None:
+            planner_options(planner, options)  # a wrong option is refused now, not in the first round
 
     def plan_for(self, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
         """The version of the plan that these members use for an array of that size.
@@ -124,6 +129,18 @@ class Plans:
         self._used[key] = None
         if size > SMALL_BYTES:
             self.last_used = self._version[key]
+        return self._version[key]
+
+    def server_plan_for(self, server: str, member: str, nbytes: int) -> int:
+        """The version of the plan by which a member exchanges with a server, which is no member."""
+        if server not in self.view.network.index:
+            raise InfeasiblePlan(f"the server {server!r} is not there.")
+        size = self._planned_bytes(nbytes)
+        key = ((member,), size, f"server {server}", self.view.generation)
+        if key not in self._version:
+            pair = tuple(name for name in self.view.names if name in (member, server))
+            made = finished_plan("star", self.view.network, size, pair, {"root": server}, self.view.is_guess)
+            self._version[key] = self.add(replace(made, members=(member,)))
         return self._version[key]
 
     def broadcast_plan_for(self, source: str, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
@@ -229,9 +246,8 @@ class Plans:
                 )
             return self._given
         planner, options = self._planner_for(hint or "", nbytes)
-        return finished_plan(
-            planner, self.view.network, nbytes, members, options, self.view.is_guess, self._chunk_bytes
-        )
+        network = self.view.network if self._helpers else self.view.network.subnetwork(members)
+        return finished_plan(planner, network, nbytes, members, options, self.view.is_guess, self._chunk_bytes)
 
 
 def latency_counts_below(network: Network) -> int:
@@ -257,7 +273,7 @@ def finished_plan(
     chunk_bytes: int | None = None,
 ) -> Plan:
     """A planner's plan as workers get it; `chunk_bytes` is the size of chunks that somebody asked for."""
-    plan = make_plan(planner, network, nbytes, members, **options)
+    plan = checked_plan(planner, network, nbytes, members, **options)
     if chunk_bytes is not None:
         sizes = [chunk_bytes] * len(plan.shards)
     else:

@@ -40,10 +40,17 @@ class Round:
     reroutes: int = 0
     rerouted_s: float = float("-inf")
     repairs: int = 0
+    moved_shards: int = 0
+    """Shards that got another root because something was lost."""
     carried: bool = False
     """Its result went out with a message: nothing of it moves, and nothing has to be repaired."""
     scattered: bool = False
     """Members have sent parts of it before they knew of it."""
+
+    @property
+    def reason(self) -> str:
+        """Why it was started."""
+        return "" if self.step.decided is None else self.step.decided.reason
 
     @property
     def is_settled(self) -> bool:

@@ -28,11 +28,14 @@ A broadcast that lost a member is broken off: whoever asked for it decides.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import structs
 
 from tradewind.control.carrying import combined, plan_without_links
 from tradewind.control.lanes import Step
 from tradewind.control.membership import Membership
+from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans import SMALL_BYTES, Plans
 from tradewind.control.remaining import remaining
 from tradewind.control.round import Round
@@ -42,7 +45,7 @@ from tradewind.planning.check import check
 from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
-from tradewind.wire.packed_plans import pack_plan
+from tradewind.wire.packed_plans import PackedPlan
 
 HALT_SHARE = 10
 """A round that is halted for a better plan runs for so many times as long as that takes before it is again."""
@@ -77,6 +80,10 @@ class Rounds:
         """A step's parts that run."""
         return [round_ for round_ in self.running.values() if round_.step is step]
 
+    def number_of(self, step: Step) -> int | None:
+        """A step's round, the first of its parts that run."""
+        return min((round_.number for round_ in self.of(step)), default=None)
+
     def start(self, step: Step, lane: int, ready: dict[str, m.Ready], now_s: float) -> bool:
         """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
         assert step.decided is not None
@@ -86,8 +93,10 @@ class Rounds:
             result = combined(ready, order, step.weights)
             if result is not None:
                 return self._carry(step, lane, ready, order, result, now_s)
-        size = max(1, operation.nbytes)
-        if operation.op == "broadcast":
+        size, decided = max(1, operation.nbytes), step.decided
+        if decided.server is not None:
+            version = self.plans.server_plan_for(decided.server, order[0], size)
+        elif operation.op == "broadcast":
             version = self.plans.broadcast_plan_for(operation.root, order, size, step.decided.plan_hint)
         else:
             version = self.plans.plan_for(order, size, step.decided.plan_hint)
@@ -100,6 +109,7 @@ class Rounds:
         round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
         round_.scattered = scattered is not None
         self.running[number] = round_
+        self.members.note(Decided("start", decided.reason, round=number))
         if operation.parts > 1 and step.first_round is None:
             step.first_round = number
         self._send_start(round_, cut, (), scattered)
@@ -155,12 +165,19 @@ class Rounds:
         self.committed[round_.number] = round_.version
         if len(self.committed) > REMEMBERED:
             del self.committed[min(self.committed)]
+        self.members.note(_record(round_, "finished", round_.reason))
+        commit = m.Commit(round_.number)
         for site in sorted(round_.involved):
-            self.members.send(site, m.Commit(round_.number))
+            self.members.send(site, commit)
 
-    def abandon(self, round_: Round, reason: str) -> dict[str, m.Ready]:
+    def running_records(self) -> list[RoundEnded]:
+        """Rounds that are not over."""
+        return [_record(round_, "running", round_.reason) for round_ in self.running.values()]
+
+    def abandon(self, round_: Round, reason: str, by_policy: bool = False) -> dict[str, m.Ready]:
         """Give a round up: what its members asked for, who still want it, and have sent nothing that counts."""
         del self.running[round_.number]
+        self.members.note(_record(round_, "abandoned" if by_policy else "failed", reason))
         for site in sorted(round_.involved):
             self.members.send(site, m.Abandon(round_.number, reason[:1000]))
         return {name: structs.replace(said, scatter=None) for name, said in round_.ready.items()}
@@ -168,13 +185,12 @@ class Rounds:
     def tell_plan(self, version: int) -> None:
         """Let every site of a plan know it, whoever does not yet: the sooner, the less a round has to wait for it."""
         plan = self.plans.by_version[version]
-        packed = b""
+        packed = PackedPlan(plan)
         messages: dict[tuple[int, ...], m.PlanChanged] = {}
         for worker in plan.sites:
             known = self._knows.setdefault(worker, set())
             if version in known or worker not in self.members.joined:
                 continue
-            packed = packed or pack_plan(plan)
             forget = self.plans.obsolete(known)
             known.difference_update(forget)
             known.add(version)
@@ -240,6 +256,7 @@ class Rounds:
         onto, round_.onto = round_.onto, None
         if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
             rest = remaining(round_.plan, onto, round_.operation, chunk_items, done)
+            self.members.note(Decided("plan again", "a better plan is there", round=round_.number))
             self._restart(round_, rest.plan, rest.chunk_items, rest.done)
             self.rerouted += 1
             self._halting_s = now_s - round_.rerouted_s
@@ -247,6 +264,10 @@ class Rounds:
         network = self.plans.view.network
         patch = patch_plan(round_.plan, network.subnetwork([n for n in network.names if n not in round_.newcomers]))
         round_.repairs += 1
+        round_.moved_shards += sum(
+            round_.plan.shards[old].root != new.root for old, new in zip(patch.shards, patch.plan.shards, strict=True)
+        )
+        self.members.note(Decided("plan again", "something that it needs is lost", round=round_.number))
         kept = tuple(done[old] for old in patch.shards) if done else ()
         self._restart(round_, patch.plan, tuple(chunk_items[old] for old in patch.shards), kept)
 
@@ -298,23 +319,34 @@ class Rounds:
     ) -> None:
         order = round_.plan.members
         weights, staleness = round_.step.weights, round_.step.staleness
-        floor = min(self.running)
         self.tell_plan(round_.version)
+        start = m.Start(
+            round=round_.number,
+            version=round_.version,
+            lane=round_.lane,
+            iteration=0,
+            members=order,
+            weights=tuple(weights[name] for name in order),
+            operation=round_.operation,
+            floor=min(self.running),
+            staleness=tuple(staleness[name] for name in order),
+            chunk_items=chunk_items,
+            done=done,
+            scattered=scattered,
+            repaired=round_.repairs > 0,
+            turn=round_.step.first_round,
+        )
+        by_iteration = {0: start}  # those who are told the same share a message, which is encoded once
         for worker in round_.plan.sites:
-            start = m.Start(
-                round=round_.number,
-                version=round_.version,
-                lane=round_.lane,
-                iteration=round_.ready[worker].iteration if worker in round_.ready else 0,
-                members=order,
-                weights=tuple(weights[name] for name in order),
-                operation=round_.operation,
-                floor=floor,
-                staleness=tuple(staleness[name] for name in order),
-                chunk_items=chunk_items,
-                done=done,
-                scattered=scattered,
-                repaired=round_.repairs > 0,
-                turn=round_.step.first_round,
-            )
-            self.members.send(worker, start)
+            asked = round_.ready.get(worker)
+            iteration = 0 if asked is None else asked.iteration
+            if iteration not in by_iteration:
+                by_iteration[iteration] = structs.replace(start, iteration=iteration)
+            self.members.send(worker, by_iteration[iteration])
+
+
+def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "running"], reason: str) -> RoundEnded:
+    decided, members = round_.step.decided, tuple(sorted(round_.ready))
+    about = round_.plan.planner, round_.operation.nbytes, reason, round_.repairs, round_.moved_shards
+    scope = "" if decided is None else decided.scope
+    return RoundEnded(round_.number, members, round_.started_s, outcome, scope, *about)

@@ -13,6 +13,7 @@ from tradewind.control.terms import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electora
 from tradewind.control.updating import Updating
 from tradewind.control.view import NetworkView, unknown_network
 from tradewind.errors import ImpossibleProblem, TradewindError
+from tradewind.network import Network
 from tradewind.wire import messages as m
 
 
@@ -34,14 +35,18 @@ class Running:
                 options.plan,
                 options.awareness.chunk_bytes,
                 first_version=members.term * VERSIONS_PER_TERM,
+                helpers=options.helpers,
             )
         except TradewindError as error:
             raise RunOver(str(error)) from error
         self.scattering = None
         if options.scatter == "non-blocking":
-            self.scattering = Scattering(plans, members, members.term * VERSIONS_PER_TERM)
+            self.scattering = Scattering(plans, members, members.term * VERSIONS_PER_TERM, options.scatter_buffer_bytes)
         self.rounds = Rounds(members, plans, members.term * ROUNDS_PER_TERM, self.scattering)
-        self.schedule = Schedule(options, members, self.rounds)
+        try:
+            self.schedule = Schedule(options, members, self.rounds, now_s)
+        except TradewindError as error:
+            raise RunOver(str(error)) from error
         self.updating = Updating(plans, options.awareness, now_s)
         self.rounds.detoured = self.updating.uses_detours
         self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
@@ -195,6 +200,11 @@ class Running:
             ways = ((worker, peer), (peer, worker))
             rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
             self.schedule.link_changed(worker, peer, (rates[0], rates[1]), now_s)
+
+    def network_given(self, network: Network, now_s: float) -> None:
+        """The network is known to be another one, with the same sites: plans and the policy follow at once."""
+        self.view.give(network)
+        self.schedule.network_measured(now_s)
 
     def settle(self, now_s: float) -> None:
         """Let workers be ready, unless links are being measured; go on with halted rounds whose sites have reported."""

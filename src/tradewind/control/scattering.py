@@ -28,8 +28,6 @@ CHUNKS_PER_BLOCK = 16
 """Blocks are whole chunks: with fewer of them rounding costs more than an early start gains."""
 FEWEST_PER_BLOCK = 2
 """Smaller arrays, which cannot be cut so finely, wait for their rounds."""
-MOST_KEPT_BYTES = 40 * 2**20
-"""What all workers together may have an aggregator keep of rounds that are not known: as much as of one that is."""
 KEPT_DEFAULTS = 4
 """Of each size: workers may be sending by one that was replaced since."""
 
@@ -51,7 +49,9 @@ class DefaultScatter:
 class Scattering:
     """All defaults of a run."""
 
-    def __init__(self, plans: Plans, members: Membership, first_version: int) -> None:
+    def __init__(self, plans: Plans, members: Membership, first_version: int, most_kept_bytes: int) -> None:
+        """`most_kept_bytes`: what all ranks together may have an aggregator keep of rounds that are not known."""
+        self._most_kept_bytes = most_kept_bytes
         self._plans, self._members, self._version = plans, members, first_version
         self._defaults: dict[Size, list[DefaultScatter]] = {}
         """The newest last."""
@@ -118,13 +118,13 @@ class Scattering:
         chunk_items = max(1, chunk_bytes // operation.item_bytes)
         chunks = -(-operation.items // chunk_items)
         keeping = len(everybody) * operation.parts * chunk_items * operation.item_bytes
-        if chunks < FEWEST_PER_BLOCK * len(shares) or keeping > MOST_KEPT_BYTES:
+        if chunks < FEWEST_PER_BLOCK * len(shares) or keeping > self._most_kept_bytes:
             return None
         splitting = split(list(shares.values()), chunks)
         ends = tuple(accumulate(map(block_size, splitting.blocks)))
         size = operation.items, operation.item_bytes, operation.parts
         said = m.ScatterBy(
-            self._version + 1, self._epoch, *size, chunk_items, MOST_KEPT_BYTES // keeping, tuple(shares), ends
+            self._version + 1, self._epoch, *size, chunk_items, self._most_kept_bytes // keeping, tuple(shares), ends
         )
         return DefaultScatter(said, splitting)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from tradewind.control.lanes import Lane, Step, disagreement, waiting_for_everybody
 from tradewind.control.membership import Membership
-from tradewind.control.options import STRICT_POLICY, ControlOptions
+from tradewind.control.options import STRICT_POLICY, ControlOptions, Decided
 from tradewind.control.round import Round
 from tradewind.control.rounds import Rounds
 from tradewind.errors import ImpossibleProblem, InternalError, TradewindError
@@ -56,7 +56,7 @@ class Misfit(Exception):
 class Schedule:
     """All lanes of a run that has begun."""
 
-    def __init__(self, options: ControlOptions, members: Membership, rounds: Rounds) -> None:
+    def __init__(self, options: ControlOptions, members: Membership, rounds: Rounds, now_s: float) -> None:
         self.options, self.members, self.rounds = options, members, rounds
         self.lanes: dict[int, Lane] = {}
         self._steps: dict[str, Step] = {}
@@ -70,7 +70,8 @@ class Schedule:
         self._told_bps: Matrix | None = None
         """What the policy knows about links."""
         self._told_snapshots = 0
-        self._now_s = 0.0
+        self._now_s = now_s
+        self._lane(POLICY_LANE)  # now: from here on its workers train, and wrong options are refused
 
     # --- what happens ------------------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Schedule:
             name, given = self.options.policy, self.options.policy_options
             if number < POLICY_LANE:
                 name, given = STRICT_POLICY, {}
-            network, workers = self.rounds.plans.view.whole, self.members.joined
+            network, workers = self.rounds.plans.view.whole, self.members.trainers
             policy = None
             if number == POLICY_LANE:
                 self._told_bps, self._told_snapshots = network.bandwidth_bps, self.rounds.plans.view.snapshots
@@ -231,15 +232,22 @@ class Schedule:
             case do.StartRound(members=members):
                 self._decide(number, members, action)
             case do.Proceed(worker, reason):
+                self.members.note(Decided("proceed", reason, worker))
                 self._decide(number, (worker,), None, reason)
-            case do.SetTimer(timer, at_s, _):
+            case do.SetTimer(timer, at_s, reason):
                 lane.timers[timer] = at_s
-            case do.CancelTimer(timer, _):
+                self.members.note(Decided("wait", reason, timer, at_s=at_s))
+            case do.CancelTimer(timer, reason):
                 lane.timers.pop(timer, None)
+                self.members.note(Decided("stop waiting", reason, timer))
             case do.RepairRound(round_, lost, reason):
-                self._go_on(self._by_round[number, round_], lost, reason)
+                step = self._by_round[number, round_]
+                self.members.note(Decided("repair", reason, lost, self.rounds.number_of(step)))
+                self._go_on(step, lost, reason)
             case do.AbandonRound(round_, reason):
-                self._give_up(self._by_round[number, round_], reason, by_policy=True)
+                step = self._by_round[number, round_]
+                self.members.note(Decided("abandon", reason, round=self.rounds.number_of(step)))
+                self._give_up(step, reason, by_policy=True)
 
     def _settle(self) -> None:
         """Nobody can join the policy's queue: all who are not in it wait for an operation of everybody."""
@@ -247,7 +255,7 @@ class Schedule:
         if queue is None or not queue.ready:
             return
         gone = waiting_for_everybody(self.lanes)
-        if gone | queue.ready.keys() == self.members.joined.keys():
+        if gone and gone.union(queue.ready).issuperset(self.members.trainers):
             for worker in sorted(gone - self._away - self._counted_ready):
                 self._away.add(worker)
                 self._tell(POLICY_LANE, on.WorkerLost(worker, "it waits for everybody"))
@@ -319,6 +327,7 @@ class Schedule:
         except ImpossibleProblem as error:
             if not self.options.is_tolerant:
                 raise RunOver(str(error)) from error
+            self.members.note(Decided("cannot start", str(error), error=error))
             for worker, message in ready.items():
                 self._wait(number, worker, message)
             self._give_up(step, str(error), by_policy=False)
@@ -352,7 +361,7 @@ class Schedule:
         assert step.decided is not None
         if self._by_round.pop((step.lane, step.decided.round), None) is None:
             return
-        back = [(r.lane, self.rounds.abandon(r, reason)) for r in self.rounds.of(step)]
+        back = [(r.lane, self.rounds.abandon(r, reason, by_policy)) for r in self.rounds.of(step)]
         for number, ready in back:
             for worker, message in ready.items():
                 self._wait(number, worker, message)
@@ -384,7 +393,7 @@ class Schedule:
         for number in sorted(self.lanes) if not self.options.is_tolerant else ():
             lane = self.lanes[number]
             if lane.ready and lane.since_s + limit_s <= self._now_s:
-                missing = sorted(self.members.joined.keys() - lane.ready.keys())
+                missing = sorted(set(self.members.trainers) - lane.ready.keys())
                 names = ", ".join(map(repr, missing))
                 first = next(iter(lane.ready))
                 raise RunOver(

@@ -6,7 +6,7 @@ between two updates is decided for the same network.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ class NetworkView:
         """Grows when plans must be made anew."""
         self.snapshots = 0
         """How often what was measured has been taken to plan with."""
+        self._known: dict[str, tuple[tuple[int, int], Network]] = {}
+        """Networks that were built, each with the generation and snapshot that it was built for."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,19 +58,39 @@ class NetworkView:
     @property
     def network(self) -> Network:
         """The network to plan with: the sites that are there, and the links that work."""
-        given, bandwidth_bps = self._given, self._planned_bps.copy()
-        for a, b in map(sorted, self._cut):
-            i, j = given.index[a], given.index[b]
-            bandwidth_bps[i, j] = bandwidth_bps[j, i] = 0.0
-        whole = Network(given.name, given.sites, bandwidth_bps, self._planned_latency_s, given.loss, given.trunks)
-        there = [name for name in whole.names if name in self._present]
-        return whole if len(there) == len(whole) else whole.subnetwork(there)
+        return self._built("working", self._working)
 
     @property
     def whole(self) -> Network:
         """Every site that was given, whether it is there or not, and its links as they were last planned with."""
+        return self._built("whole", lambda: self._with_rates(self._planned_bps))
+
+    def _built(self, what: str, build: Callable[[], Network]) -> Network:
+        """A network, built once as long as nothing changes."""
+        now, known = (self.generation, self.snapshots), self._known.get(what)
+        if known is None or known[0] != now:
+            known = self._known[what] = now, build()
+        return known[1]
+
+    def _with_rates(self, bandwidth_bps: Matrix) -> Network:
         given = self._given
-        return Network(given.name, given.sites, self._planned_bps, self._planned_latency_s, given.loss, given.trunks)
+        return Network(given.name, given.sites, bandwidth_bps, self._planned_latency_s, given.loss, given.trunks)
+
+    def _working(self) -> Network:
+        index, bandwidth_bps = self._given.index, self._planned_bps.copy()
+        for a, b in map(sorted, self._cut):
+            i, j = index[a], index[b]
+            bandwidth_bps[i, j] = bandwidth_bps[j, i] = 0.0
+        whole, there = self._with_rates(bandwidth_bps), self.names
+        return whole if len(there) == len(whole) else whole.subnetwork(there)
+
+    def give(self, network: Network) -> None:
+        """The network is this one now, with the same sites: all plans are made anew."""
+        self._given = network
+        self.estimates = LinkEstimates(network, self.is_guess, self._confirm_s)
+        self._planned_bps, self._planned_latency_s = network.bandwidth_bps.copy(), network.latency_s.copy()
+        self.generation += 1
+        self.snapshots += 1
 
     def grow(self, worker: str) -> None:
         """Somebody new, in a run where nobody said what the network is like; what was measured is measured again."""

@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from dataclasses import replace
 
-from tradewind.arithmetic import arithmetic_of
+from tradewind.arithmetic import Arithmetic, arithmetic_of
 from tradewind.engine.actions import RoundComplete, RoundQuiet
 from tradewind.engine.default_scatter import DefaultScatters, scattered_round
 from tradewind.engine.effects import (
@@ -29,6 +29,7 @@ from tradewind.engine.effects import (
     Forget,
     Halt,
     Joined,
+    NewPlan,
     Open,
     Outcome,
     Scatter,
@@ -36,10 +37,11 @@ from tradewind.engine.effects import (
     Succeeded,
 )
 from tradewind.engine.events import AuxiliaryChanged, EndScatter, Explore, OpenRound
-from tradewind.engine.known_plans import KnownPlans
+from tradewind.engine.known_plans import Layouts
 from tradewind.engine.layout import peers_in
 from tradewind.engine.pending import Asked, Holding
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
 COMMITTED = 256
@@ -67,7 +69,8 @@ class Client:
         """In each lane, the operation that the controller was asked for."""
         self._operations: dict[int, Asked] = {}
         self._rounds: dict[int, Holding] = {}
-        self._plans = KnownPlans()
+        self._plans: dict[int, Plan] = {}
+        self._layouts = Layouts()
         self._scatters = DefaultScatters()
         self.tolerant = False
         """Whether the run goes on when somebody is lost."""
@@ -143,7 +146,7 @@ class Client:
             case m.StandingDown(reason):
                 return [Distrust(reason)]
             case m.Lost(site, _):
-                self._plans.renumbered()
+                self._layouts.renumbered()
                 return [Departed(self.numbers.pop(site))] if site in self.numbers else []
             case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
                 return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
@@ -169,8 +172,10 @@ class Client:
     def _about_rounds(self, message: m.Message) -> list[Effect]:
         match message:
             case m.PlanChanged():
-                peers = peers_in(self._plans.told(message, self.site, self.numbers), self.site)
-                return [Connect(self.numbers[peer]) for peer in peers if peer in self.numbers]
+                plan = self._plans[message.version] = message.plan.plan
+                for old in message.forget:
+                    self._plans.pop(old, None)
+                return [NewPlan(message.version, plan, message.forget)]
             case m.Start():
                 return self._start(message)
             case m.Carried():
@@ -200,7 +205,7 @@ class Client:
         numbers = {address.site: address.number for address in roster.workers}
         effects: list[Effect] = [Departed(n) for n in sorted(set(self.numbers.values()) - set(numbers.values()))]
         self.numbers = numbers
-        self._plans.renumbered()
+        self._layouts.renumbered()
         self.tolerant, self.alone, self._roster = roster.tolerant, False, roster
         effects.append(Joined(roster))
         if roster.tolerant:
@@ -334,19 +339,35 @@ class Client:
         is_member = self.site in start.members
         if is_member and not self._wants(start):
             return [Distrust("it starts a round that nobody here asked for")]
-        wanted, layout = start.operation, self._plans.layout(start, self.site, self.numbers)
         scattered = scattered_round(start, self.numbers)
-        weights = dict(zip(start.members, start.weights, strict=True))
-        arithmetic = arithmetic_of(wanted.op, wanted.dtype, weights, self.site)
         operation = self._asked[start.lane] if is_member else None
         self._rounds[start.round] = Holding(start.version, start.members, operation)
         if operation is not None:
-            about = start.members, start.weights, start.staleness, wanted.nbytes, start.round
+            about = start.members, start.weights, start.staleness, start.operation.nbytes, start.round
             self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
-        opened = OpenRound(start.round, start.version, layout, arithmetic.gathers, start.done, scattered, start.turn)
         ended = self._end_scatter(operation)
         is_known = scattered is not None and self.numbers[self.site] in dict(scattered.steps)
-        return [*([] if is_known else ended), Forget(start.floor), Open(opened, arithmetic, operation)]
+        return [
+            *([] if is_known else ended),
+            Forget(start.floor),
+            Open(start, self._plans[start.version], operation, scattered),
+        ]
+
+    def prepare(self, new: NewPlan) -> list[int]:
+        """Get ready for rounds by a new plan, in chunks: the peers to be connected with."""
+        self._layouts.told(new, self.site, self.numbers)
+        return [self.numbers[peer] for peer in peers_in(new.plan, self.site) if peer in self.numbers]
+
+    def chunks_of(self, opened: Open) -> tuple[OpenRound, Arithmetic]:
+        """A round in chunks, as the engine carries it out, and how its chunks are combined here."""
+        start = opened.start
+        weights = dict(zip(start.members, start.weights, strict=True))
+        arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self.site)
+        layout = self._layouts.layout(opened.plan, start, self.site, self.numbers)
+        event = OpenRound(
+            start.round, start.version, layout, arithmetic.gathers, start.done, opened.scattered, start.turn
+        )
+        return event, arithmetic
 
     def _carried(self, done: m.Carried) -> list[Effect]:
         """The controller has done the whole round; in a tolerant run it may be used when everybody has it."""

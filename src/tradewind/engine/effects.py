@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.arithmetic import Arithmetic
-from tradewind.engine.events import AuxiliaryChanged, BeginScatter, EndScatter, Explore, OpenRound
+from tradewind.engine.events import AuxiliaryChanged, BeginScatter, EndScatter, Explore, ScatteredRound
 from tradewind.errors import TradewindError
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
 
@@ -50,11 +50,21 @@ class SendControl:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A round may start: give it to the engine, with the arrays of that operation (None: as a helper)."""
+    """A round may start: give it to the data plane, with the arrays of that operation (None: as a helper)."""
 
-    event: OpenRound
-    arithmetic: Arithmetic
+    start: m.Start
+    plan: Plan
     operation: int | None
+    scattered: ScatteredRound | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewPlan:
+    """Rounds will start with this plan: the data plane may prepare for it, and forget the versions that are over."""
+
+    version: int
+    plan: Plan
+    forget: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,7 @@ Effect = (
     | Forget
     | Halt
     | Joined
+    | NewPlan
     | Open
     | Scatter
     | SendControl

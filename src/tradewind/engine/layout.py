@@ -110,7 +110,7 @@ def lay_out(
         raise BadPlan(f"plan {plan.planner!r} has {len(plan.shards)} shards, but {len(chunk_items)} were cut.")
     given_bytes = [n * item_bytes for n in chunk_items]
     chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, given_bytes, scattered)
-    spans = _spans(plan, items)
+    spans = shard_spans(plan, items)
     cut = [max(1, limit // item_bytes) for limit in chunk_bytes]
     if not chunk_items:
         cut = [_even_cut(span[1], limit) for span, limit in zip(spans, cut, strict=True)]
@@ -146,7 +146,7 @@ def _splits(plan: Plan) -> list[list[int]]:
     return list(splits.values())
 
 
-def _spans(plan: Plan, items: int) -> list[tuple[int, int]]:
+def shard_spans(plan: Plan, items: int) -> list[tuple[int, int]]:
     """First item and count of each shard."""
     spans = [(0, 0)] * len(plan.shards)
     for group in _splits(plan):

@@ -138,6 +138,20 @@ def make_plan(
     `time.monotonic`) to make time limits count. Without a clock planners do the work they would do anywhere, and
     the same input gives the same plan.
     """
+    plan = checked_plan(name, network, nbytes, members, clock=clock, **options)
+    return plan.with_prediction(predict(plan, network, limit))
+
+
+def checked_plan(
+    name: str,
+    network: Network,
+    nbytes: int,
+    members: Iterable[str] | None = None,
+    *,
+    clock: Clock = no_clock,
+    **options: object,
+) -> Plan:
+    """Plan with the planner of that name: checked, without a prediction. For callers that plan in a hurry."""
     from tradewind.planning.check import ensure_valid
 
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 1 <= nbytes <= MAX_BYTES:
@@ -153,7 +167,7 @@ def make_plan(
         ensure_valid(plan, network)
     except BadPlan as error:
         raise InternalError(f"planner {name!r} made an invalid plan, which is a bug of ours: {error}") from error
-    return plan.with_prediction(predict(plan, network, limit))
+    return plan
 
 
 def predict(plan: Plan, network: Network, limit: Bound | None = None) -> Prediction:

@@ -18,7 +18,7 @@ from tradewind.planning import predict
 from tradewind.planning.plan import Plan
 from tradewind.units import format_duration, format_rate, format_size
 from tradewind.wire import messages as m
-from tradewind.wire.packed_plans import unpack_plan
+from tradewind.wire.packed_plans import PackedPlan
 
 log = logging.getLogger("tradewind.run")
 
@@ -99,9 +99,8 @@ class RunReport:
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
-    def _explain(self, version: int, packed: bytes) -> None:
-        plan = unpack_plan(packed, f"plan version {version}")
-        log.info("%s", describe_plan(version, plan, self._options))
+    def _explain(self, version: int, packed: PackedPlan) -> None:
+        log.info("%s", describe_plan(version, packed.plan, self._options))
 
     def end(self) -> None:
         """The run is over: say what limited it, once."""

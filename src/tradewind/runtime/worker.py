@@ -184,6 +184,9 @@ class Worker:
                     self._open(effect)
                 case to.Connect(peer):
                     self._peers.want(peer)
+                case to.NewPlan():
+                    for peer in self._client.prepare(effect):
+                        self._peers.want(peer)
                 case ev.Explore() | ev.AuxiliaryChanged() | ev.EndScatter():
                     self.tell(effect)
                 case to.Scatter(event, operation):
@@ -229,8 +232,8 @@ class Worker:
             submitted = self._operations[effect.operation]
             own, result = submitted.own, submitted.result
             submitted.started_s = submitted.started_s or time.monotonic()
-        event = effect.event
-        self._payloads[event.round] = RoundPayload(event.layout, effect.arithmetic, own, result)
+        event, arithmetic = self._client.chunks_of(effect)
+        self._payloads[event.round] = RoundPayload(event.layout, arithmetic, own, result)
         for peer in event.layout.peers:
             self._peers.want(peer)
         self.tell(event)

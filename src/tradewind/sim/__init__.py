@@ -1,4 +1,4 @@
-"""The simulator: the same policies and planners as in production, on virtual time and links.
+"""The simulator: the production controller and protocol on virtual time and links.
 
     result = simulate(network, "crew", seconds=50, seed=1, nbytes=180_000_000, compute="lstm", policy_options={"p": 5})
     result.rounds_per_worker, result.average_sync_s
@@ -14,11 +14,11 @@ from typing import Any
 from tradewind.catalog import BandwidthTrace, load_compute_times
 from tradewind.network import Network
 from tradewind.schemes import ExecutionModel, Scheme, make_scheme
-from tradewind.sim.driver import Simulation
 from tradewind.sim.faults import Background, Fault, LinkOutage, WorkerOutage, random_link_outages, random_outages
 from tradewind.sim.recorder import Detail
 from tradewind.sim.result import RoundSummary, SimulationResult, WorkerSummary
 from tradewind.sim.setup import ConstantSteps, Setup, StepTimes
+from tradewind.sim.simulation import Simulation
 
 __all__ = [
     "Background",

@@ -1,15 +1,14 @@
-"""The network as it is at each moment, and as planners and policies see it.
+"""The network as it is at each moment: what simulated transfers run on.
 
-`TrueNetwork` is what transfers run on: links that come and go, rates that follow a trace, background traffic that takes
-its part. `NetworkView` is what everybody decides on: the truth as last measured, times a fixed error on each link (and
-NIC), without what is known to be lost. The two differ only where the simulation is told that they should.
+Links come and go, rates follow a trace, background traffic takes its part. What the controller knows of it is its own
+business (`control.view`); where a simulation is told that measurements are off, `misjudged` makes them so.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -127,72 +126,17 @@ class _Capacities(NetworkCapacities):
         return max(0.0, super().__getitem__(resource) - self._truth.background_bps(resource))
 
 
-class NetworkView:
-    """The network as planners and policies see it."""
+Errors = Callable[[Network], Network]
+"""What is believed of a network: every estimate off by a fixed error."""
 
-    def __init__(self, network: Network, noise: float, rng: np.random.Generator) -> None:
-        """`noise`: the estimate of each bandwidth b is b (1 + x), x uniform in [-noise, noise] (CREW V-H)."""
-        self._error = 1.0 + rng.uniform(-noise, noise, size=network.bandwidth_bps.shape) if noise else None
-        self._nic_error = 1.0 + rng.uniform(-noise, noise, size=len(network)) if noise else None
-        self._measured = network
-        self._lost_links: set[tuple[int, int]] = set()
-        self._lost_sites: set[int] = set()
-        self._network: Network | None = None
-        self.version = 0
-        """Grows with every change, so that plans made for another view are not used again."""
 
-    def measured(self, network: Network) -> None:
-        """The truth is measured anew; the errors stay. Where nothing changed, plans stay good."""
-        if network is not self._measured:
-            self._measured = network
-            self._changed()
-
-    def lost(self, links: Iterable[tuple[int, int]] = (), sites: Iterable[int] = ()) -> None:
-        """Links and sites are known to be down."""
-        self._lost_links.update(links)
-        self._lost_sites.update(sites)
-        self._changed()
-
-    def back(self, links: Iterable[tuple[int, int]] = (), sites: Iterable[int] = ()) -> None:
-        """Links and sites are known to work again."""
-        self._lost_links.difference_update(links)
-        self._lost_sites.difference_update(sites)
-        self._changed()
-
-    def knows_up(self, src: int, dst: int) -> bool:
-        """Whether the link is there and not known to be down."""
-        lost = (src, dst) in self._lost_links or src in self._lost_sites or dst in self._lost_sites
-        return bool(self._measured.bandwidth_bps[src, dst]) and not lost
-
-    @property
-    def lost_names(self) -> frozenset[str]:
-        """Sites that are known to be down."""
-        return frozenset(self._measured.names[site] for site in self._lost_sites)
-
-    @property
-    def network(self) -> Network:
-        """What to plan on: estimated bandwidths, lost sites and links left out."""
-        if self._network is None:
-            self._network = self._estimate()
-        return self._network
-
-    def _changed(self) -> None:
-        self._network = None
-        self.version += 1
-
-    def _estimate(self) -> Network:
-        network = self._measured
-        if self._error is not None and self._nic_error is not None:
-            network = _with_errors(network, self._error, self._nic_error)
-        if self._lost_links:
-            bandwidth_bps = network.bandwidth_bps.copy()
-            rows, columns = zip(*sorted(self._lost_links), strict=True)
-            bandwidth_bps[rows, columns] = 0.0
-            network = network.with_bandwidth(bandwidth_bps)
-        if self._lost_sites:
-            names = [name for i, name in enumerate(network.names) if i not in self._lost_sites]
-            network = network.subnetwork(names)
-        return network
+def misjudged(network: Network, noise: float, rng: np.random.Generator) -> Errors:
+    """The estimate of each bandwidth b is b (1 + x), x uniform in [-noise, noise] and the same for ever (CREW V-H)."""
+    if not noise:
+        return lambda truth: truth
+    link_error = 1.0 + rng.uniform(-noise, noise, size=network.bandwidth_bps.shape)
+    nic_error = 1.0 + rng.uniform(-noise, noise, size=len(network))
+    return lambda truth: _with_errors(truth, link_error, nic_error)
 
 
 def _with_errors(network: Network, link_error: Matrix, nic_error: np.ndarray) -> Network:

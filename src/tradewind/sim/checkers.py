@@ -7,6 +7,7 @@ was recorded, so that the two must agree.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -119,9 +120,24 @@ def all_members_see_the_same_contributors(trace: Trace) -> Iterator[str]:
         if number is None or round_.outcome != "finished" or len(round_.members) < 2 or number not in flows:
             continue
         for sync in receivers[number]:
-            since_s = max((t for t in planned_again[number] if t <= sync.end_s), default=0.0)
-            counted = [flow for flow in flows[number] if since_s <= flow.start_s <= sync.end_s]
-            yield from _wrong_contributors(round_, counted, sync)
+            counted = _last_tries(flows[number], sorted(t for t in planned_again[number] if t <= sync.end_s))
+            yield from _wrong_contributors(round_, [f for f in counted if f.start_s <= sync.end_s], sync)
+
+
+def _last_tries(flows: list[Record], planned_again_s: list[float]) -> list[Record]:
+    """Of each shard, the flows since the round was last planned again for it; what was final stays as it was.
+
+    Where each member sums for itself, shards go with their members, and have other numbers after that.
+    """
+    if planned_again_s and not any(flow.phase == "broadcast" for flow in flows):
+        return [flow for flow in flows if flow.start_s >= planned_again_s[-1]]
+    tries: dict[int, tuple[int, list[Record]]] = {}
+    for flow in sorted(flows, key=lambda f: f.start_s):
+        number, shard = bisect_right(planned_again_s, flow.start_s), flow.shard or 0
+        if shard not in tries or tries[shard][0] < number:
+            tries[shard] = number, []
+        tries[shard][1].append(flow)
+    return [flow for _, of_shard in tries.values() for flow in of_shard]
 
 
 # --- inside -------------------------------------------------------------------------------------------------
@@ -140,7 +156,7 @@ def _wrong_contributors(round_: Record, flows: list[Record], sync: Record) -> It
         if not whole and sync.site not in {f.peer for f in parts} - {f.site for f in parts}:
             continue  # all-to-all: another member's copy
         seen = _contributions(parts, members, sync.end_s)[sync.site]
-        if seen != members:
+        if not seen >= members:  # a shard that was final before a member was lost has that one's part, too
             yield f"round {round_.round}: {sync.site} has shard {shard} without {sorted(members - seen)}"
 
 

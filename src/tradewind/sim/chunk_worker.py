@@ -35,6 +35,7 @@ from tradewind.engine.effects import (
     Forget,
     Halt,
     Joined,
+    NewPlan,
     Open,
     Outcome,
     Scatter,
@@ -144,7 +145,10 @@ class SimulatedWorker:
                     self.distrusts += 1
                 case Halt(round_):
                     self.tell(ev.HaltRound(round_))
-                case Open(event, arithmetic, operation):
+                case NewPlan():
+                    self.client.prepare(effect)
+                case Open(operation=operation):
+                    event, arithmetic = self.client.chunks_of(effect)
                     if operation is not None and self.opened is not None:
                         self.opened(self, operation, self.client.outcome(operation))
                     own, result = (None, None) if operation is None else self._arrays[operation]

@@ -8,24 +8,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tradewind.network import Matrix
-from tradewind.policy.events import LinkLost, LinkMeasured, WorkerJoined, WorkerLost
 from tradewind.sim.clock import Priority
 from tradewind.sim.faults import Background, Fault, LinkOutage, WorkerOutage
 from tradewind.sim.workers import State
 from tradewind.trace.records import Kind
+from tradewind.wire import messages as m
 
 if TYPE_CHECKING:
-    from tradewind.sim.driver import Simulation
+    from tradewind.sim.simulation import Simulation
 
 _RECORDED_AS: dict[State, Kind] = {State.COMPUTING: "compute", State.READY: "wait", State.SYNCHRONISING: "sync"}
 
 
 class Disturbances:
-    """Everything that the setup says will happen to the network and the workers."""
+    """Everything that the setup says will happen to the network and the ranks."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._sim = simulation
-        self._told_links: set[tuple[int, int]] = set()
+        self._reported: set[frozenset[str]] = set()
+        """Pairs of sites between which the controller takes the connection to be lost."""
+        self._gone: set[str] = set()
+        """Ranks that the controller takes to be lost."""
         self.happened = False
         """Whether anything has been lost so far."""
         self._capacity_bits = np.zeros_like(simulation.truth.network.bandwidth_bps)
@@ -44,6 +47,10 @@ class Disturbances:
             if setup.measure_every_s:
                 clock.at(setup.measure_every_s, Priority.FAULT, self._measure_again, setup.measure_every_s)
 
+    def is_down(self, name: str) -> bool:
+        """Whether a site is down, known or not."""
+        return not self._sim.truth.is_site_up(self._sim.setup.network.index[name])
+
     def capacity_bytes(self, now_s: float) -> Matrix:
         """What every link could have carried so far, outages and background aside."""
         rates = self._sim.truth.network.bandwidth_bps
@@ -57,24 +64,13 @@ class Disturbances:
         self._capacity_bits += sim.truth.network.bandwidth_bps * (start_s - self._since_s)
         self._since_s = start_s
         sim.truth.set_rates(sim.setup.rates.network_at(start_s))
-        sim.data.changed(None)
+        sim.engine.changed(None)
         if sim.setup.measure_every_s == 0:
-            self._measure()
+            sim.measured()
 
     def _measure_again(self, every_s: float) -> None:
-        self._measure()
+        self._sim.measured()
         self._sim.clock.at(self._sim.clock.now_s + every_s, Priority.FAULT, self._measure_again, every_s)
-
-    def _measure(self) -> None:
-        """The view catches up with the truth, and the policy hears of every link that changed."""
-        sim = self._sim
-        before = sim.view.network
-        sim.view.measured(sim.truth.network)
-        after = sim.view.network
-        if before.names != after.names:
-            return
-        for i, j in np.argwhere((before.bandwidth_bps != after.bandwidth_bps) & (after.bandwidth_bps > 0)):
-            sim.tell(LinkMeasured(after.names[i], after.names[j], float(after.bandwidth_bps[i, j])))
 
     # --- faults ------------------------------------------------------------------------------------------
 
@@ -82,14 +78,14 @@ class Disturbances:
         sim, index = self._sim, self._sim.setup.network.index
         match fault:
             case Background(src, dst, rate_bps):
-                sim.data.changed(sim.truth.add_background(index[src], index[dst], rate_bps))
+                sim.engine.changed(sim.truth.add_background(index[src], index[dst], rate_bps))
             case LinkOutage(src, dst):
                 self._record(fault, "link", src, dst)
-                sim.data.changed(sim.truth.lose_link(index[src], index[dst]))
+                sim.engine.changed(sim.truth.lose_link(index[src], index[dst]))
                 self._detect_later(fault)
             case WorkerOutage(worker):
                 self._record(fault, "worker", worker)
-                sim.data.changed(sim.truth.lose_site(index[worker]))
+                sim.engine.changed(sim.truth.lose_site(index[worker]))
                 self._stop(worker)
                 self._detect_later(fault)
 
@@ -97,14 +93,19 @@ class Disturbances:
         sim, index = self._sim, self._sim.setup.network.index
         match fault:
             case Background(src, dst, rate_bps):
-                sim.data.changed(sim.truth.add_background(index[src], index[dst], -rate_bps))
+                sim.engine.changed(sim.truth.add_background(index[src], index[dst], -rate_bps))
             case LinkOutage(src, dst):
-                sim.data.changed(sim.truth.restore_link(index[src], index[dst]))
-                self._link_back(src, dst)
+                sim.engine.changed(sim.truth.restore_link(index[src], index[dst]))
+                self._report_link(src, dst)
             case WorkerOutage(worker):
-                self._detect(fault)  # whoever comes back was away: that is known now at the latest
-                sim.data.changed(sim.truth.restore_site(index[worker]))
-                self._worker_back(worker)
+                self._detect(fault)  # a rank that comes back was away: that is known now at the latest
+                sim.engine.changed(sim.truth.restore_site(index[worker]))
+                if not self.is_down(worker):
+                    self._gone.discard(worker)
+                    sim.connect(worker)
+                    for other in sim.setup.network.names:
+                        if frozenset((worker, other)) in self._reported:
+                            self._report_link(worker, other)
 
     def _record(self, fault: LinkOutage | WorkerOutage, what: str, site: str, peer: str = "") -> None:
         end_s = min(fault.until_s, self._sim.setup.seconds)
@@ -118,58 +119,38 @@ class Disturbances:
             self._detect(fault)
 
     def _detect(self, fault: LinkOutage | WorkerOutage) -> None:
-        """The loss is known: plan without it from now on, and repair what runs."""
-        sim, index = self._sim, self._sim.setup.network.index
+        """The loss is noticed: by both ends of a link, or by the controller, whose connection to a rank is gone."""
         match fault:
             case LinkOutage(src, dst):
-                link = index[src], index[dst]
-                if link in self._told_links or not sim.truth.is_link_down(*link):
-                    return
-                self._told_links.add(link)
-                sim.view.lost(links=[link])
-                self.happened = True
-                sim.tell(LinkLost(src, dst))
+                self._report_link(src, dst)
             case WorkerOutage(name):
-                worker = sim.workers.get(name)
-                if sim.truth.is_site_up(index[name]) or (worker is not None and worker.told_lost):
-                    return
-                sim.view.lost(sites=[index[name]])
-                self.happened = True
-                if worker is not None:
-                    worker.told_lost = True
-                    sim.tell(WorkerLost(name, "outage"))
-                    worker.round = None
-        sim.rounds.repair(list(sim.rounds.running.values()))
+                if self.is_down(name) and name not in self._gone:
+                    self._gone.add(name)
+                    self.happened = True
+                    self._sim.disconnect(name, "outage")
+
+    def _report_link(self, a: str, b: str) -> None:
+        """Both ends tell the controller that their connection is lost, or back; it needs both directions."""
+        sim, index, pair = self._sim, self._sim.setup.network.index, frozenset((a, b))
+        rows = index[a], index[b]
+        is_cut = sim.truth.is_link_down(*rows) or sim.truth.is_link_down(*rows[::-1])
+        if is_cut == (pair in self._reported):
+            return
+        (self._reported.add if is_cut else self._reported.discard)(pair)
+        self.happened = self.happened or is_cut
+        for here, there in ((a, b), (b, a)):
+            if not self.is_down(here):
+                sim.say(here, m.Trouble(there, "outage", back=not is_cut))
 
     def _stop(self, name: str) -> None:
-        """The worker's machine is gone: the step that it computed is lost, and so is what it sent early."""
+        """The rank's machine is gone: the step that it computed is lost, and so is what it sent early."""
         sim = self._sim
+        sim.engine.end_scatter(sim.setup.network.index[name])
         worker = sim.workers.get(name)
         if worker is None or worker.state is State.DOWN:
             return
         if worker.state is State.COMPUTING:
             sim.clock.cancel(worker.alarm)
-        if sim.early is not None:
-            sim.early.drop(name)
         sim.record_cut_short(worker, _RECORDED_AS[worker.state])
         worker.enter(State.DOWN, sim.clock.now_s)
-
-    def _link_back(self, src: str, dst: str) -> None:
-        sim, index = self._sim, self._sim.setup.network.index
-        link = index[src], index[dst]
-        if link not in self._told_links or sim.truth.is_link_down(*link):
-            return
-        self._told_links.remove(link)
-        sim.view.back(links=[link])
-        sim.tell(LinkMeasured(src, dst, float(sim.truth.network.bandwidth_bps[link])))
-
-    def _worker_back(self, name: str) -> None:
-        sim, row = self._sim, self._sim.setup.network.index[name]
-        if not sim.truth.is_site_up(row):
-            return
-        sim.view.back(sites=[row])
-        worker = sim.workers.get(name)
-        if worker is not None:
-            worker.told_lost = False
-            sim.tell(WorkerJoined(name))
-            sim.train(worker)
+        worker.round = None

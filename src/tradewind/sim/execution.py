@@ -4,14 +4,13 @@ That is how the papers simulate their schemes (store and forward). With `pieces`
 pieces that travel on their own, and each link sends the pieces of a round in order of their progress, as the runtime's
 connections do: the same machine then shows pipelining, at the price of that many more events.
 
-A member is released when it has received every shard, not when the slowest member has: it trains on while the round
-still serves others. The round itself ends with its last member.
+The round is complete when every member has received every shard.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -19,7 +18,7 @@ from tradewind.network import Network
 from tradewind.planning.plan import Plan, Route, Shard
 from tradewind.sim.clock import Clock
 from tradewind.sim.discipline import rank
-from tradewind.sim.flows import BROADCAST, QUEUED, REDUCE, Flow, Gathering, Line, Links
+from tradewind.sim.flows import BROADCAST, DELIVERED, QUEUED, REDUCE, Flow, Gathering, Line, Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class EarlyFlow:
     """How much of it still belongs there, counted from its beginning."""
 
 
-EarlyFlows = Mapping[tuple[int, int], EarlyFlow]
-"""By sender and aggregator."""
+EarlyFlows = Mapping[tuple[int, int, int], EarlyFlow]
+"""By sender, aggregator and shard."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,11 +69,11 @@ class StoreAndForward:
         links: Links,
         clock: Clock,
         discipline: str,
-        released: Callable[[int], object],
+        complete: Callable[[], object],
         pieces: int = 1,
         early: EarlyFlows | None = None,
     ) -> None:
-        """`released` is called with each member (by row) when it holds the whole result."""
+        """`complete` is called when every member holds the whole result."""
         self.plan = plan
         self.index, self.names = network.index, network.names
         self.links, self.clock = links, clock
@@ -83,25 +82,39 @@ class StoreAndForward:
         """Each member that still waits for shards."""
         self.discarded_bits = 0.0
         """What was sent early and turned out to belong elsewhere."""
-        self.moved_shards = 0
-        """How often a shard got another root because something was lost."""
+        self._unreleased = 0
+        """How many members wait for shards."""
         self._round = round_number
-        self._pieces = pieces
+        self.pieces = pieces
         self._ranks = (rank(discipline, round_number, REDUCE), rank(discipline, round_number, BROADCAST))
         self._by_arrival = discipline == "fcfs"
         self._first_on_line: dict[Line, float] = {}
         self._early = dict(early or {})
-        self._released = released
+        self._complete = complete
 
     def start(self) -> None:
         """Send what can be sent at once: the leaves' contributions."""
-        for member, count in self._shards_for_members().items():
-            self.awaiting[member] = Gathering(
-                self.clock, count * self._pieces, self._member_has_all, -1, self.index[member]
-            )
-        for number, shard in enumerate(self.plan.shards):
-            for piece in range(self._pieces):
+        left = [(number, shard) for number, shard in enumerate(self.plan.shards) if shard.fraction > 0]
+        for member, count in self._shards_for_members(left).items():
+            if count:
+                self.awaiting[member] = Gathering(
+                    self.clock, count * self.pieces, self._member_has_all, -1, self.index[member]
+                )
+        self._unreleased = len(self.awaiting)
+        for number, shard in left:
+            for piece in range(self.pieces):
                 self.plant(self._grow(number, shard, piece))
+
+    def held_pieces(self, shard: int, member: str) -> Iterator[int]:
+        """The pieces of a shard whose result a member has."""
+        row, now_s = self.index[member], self.clock.now_s
+        for tree in self.trees:
+            number, piece = divmod(tree.shard, self.pieces)
+            if number == shard and (
+                member in tree.holders
+                or any(f.phase == BROADCAST and f.line.dst == row and _has_arrived(f, now_s) for f in tree.flows)
+            ):
+                yield piece
 
     def cancel(self, outcome: str) -> None:
         """Stop everything that is still under way."""
@@ -150,12 +163,12 @@ class StoreAndForward:
 
     # --- growing -----------------------------------------------------------------------------------------
 
-    def _shards_for_members(self) -> dict[str, int]:
+    def _shards_for_members(self, left: list[tuple[int, Shard]]) -> dict[str, int]:
         """How many shards each member receives: all of them, or those that it is the root of."""
         if self.plan.shards[0].broadcast:
-            return dict.fromkeys(self.plan.members, len(self.plan.shards))
+            return dict.fromkeys(self.plan.members, len(left))
         rooted = dict.fromkeys(self.plan.members, 0)
-        for shard in self.plan.shards:
+        for _, shard in left:
             rooted[shard.root] += 1
         return rooted
 
@@ -163,9 +176,9 @@ class StoreAndForward:
         down: dict[str, list[Route]] = defaultdict(list)
         for route in shard.broadcast:
             down[route[0]].append(route)
-        bits = 8.0 * shard.fraction * self.plan.nbytes / self._pieces
+        bits = 8.0 * shard.fraction * self.plan.nbytes / self.pieces
         up = {route[0]: route for route in shard.reduce}
-        return Tree(number * self._pieces + piece, shard.root, bits, (piece + 0.5) / self._pieces, up, down)
+        return Tree(number * self.pieces + piece, shard.root, bits, (piece + 0.5) / self.pieces, up, down)
 
     # --- what happens on arrival -------------------------------------------------------------------------
 
@@ -201,8 +214,10 @@ class StoreAndForward:
         tree.relays.append(gathering)
         return gathering
 
-    def _member_has_all(self, gathering: Gathering) -> None:
-        self._released(gathering.site)
+    def _member_has_all(self, _: Gathering) -> None:
+        self._unreleased -= 1
+        if not self._unreleased:
+            self._complete()
 
     # --- sending -----------------------------------------------------------------------------------------
 
@@ -217,13 +232,13 @@ class StoreAndForward:
         line = self.links.line(src, dst)
         bits = tree.bits
         if self._early and phase == REDUCE:
-            early = self._early.pop((src, dst), None)
+            early = self._early.pop((src, dst, tree.shard), None)
             if early is not None:
                 bits = self._adopt(tree, early, gathering)
                 if not bits:
                     return
         rank = self._ranks[phase]
-        if self._pieces > 1:
+        if self.pieces > 1:
             order = self._first_on_line.setdefault(line, self.clock.now_s) if self._by_arrival else rank[0]
             rank = (order, tree.progress)
         flow = Flow(line, bits, gathering, self._round, tree.shard, phase, rank)
@@ -250,3 +265,7 @@ class StoreAndForward:
         self.links.adopt(flow, gathering)
         self.links.resize(flow, sent_bits + left_bits, self._ranks[REDUCE])
         return 0.0
+
+
+def _has_arrived(flow: Flow, now_s: float) -> bool:
+    return flow.outcome in (QUEUED, DELIVERED) and flow.arrival_s <= now_s

@@ -13,8 +13,8 @@ from tradewind.catalog import BandwidthTrace
 from tradewind.errors import BadOption, InputError
 from tradewind.network import Network
 from tradewind.schemes import Scheme
-from tradewind.sim.data_plane import PIECES
 from tradewind.sim.faults import Fault, check_faults
+from tradewind.sim.fluid_engine import PIECES
 from tradewind.sim.recorder import Detail
 from tradewind.units import MAX_BYTES
 
@@ -67,6 +67,10 @@ class Setup:
     """End when so many rounds have finished, if that is before `seconds`."""
     warm_start: bool = True
     """Policies that predict readiness know the distribution of step times from the start."""
+    control_s: float = 0.0
+    """How long a control message takes, one way."""
+    scatter_buffer_bytes: int = 2**62
+    """What aggregators keep of rounds that are not known yet; CREW sets no limit, a live run 40 MiB."""
     pieces: int = PIECES
     """Pieces of a shard under the execution model `chunked`."""
     record: Detail = "nothing"
@@ -78,6 +82,7 @@ class Setup:
             ("seed", self.seed, self.seed >= 0, "at least 0"),
             ("noise", self.noise, 0 <= self.noise < 1, "at least 0 and below 1"),
             ("detect_s", self.detect_s, 0 <= self.detect_s < math.inf, "at least 0 and finite"),
+            ("control_s", self.control_s, 0 <= self.control_s < math.inf, "at least 0 and finite"),
             ("measure_every_s", self.measure_every_s, (self.measure_every_s or 0) >= 0, "at least 0"),
             ("stop_after_rounds", self.stop_after_rounds, (self.stop_after_rounds or 1) >= 1, "at least 1"),
             ("pieces", self.pieces, self.pieces >= 1, "at least 1"),

@@ -30,15 +30,14 @@ class Worker:
     row: int
     steps: StepTimes
     rng: np.random.Generator
-    state: State = State.COMPUTING
+    state: State = State.DOWN
     since_s: float = 0.0
     """When it entered its state."""
     alarm: int = 0
     """The end of the step that it computes."""
     iteration: int = 0
     round: int | None = None
-    """The round that it is in, or was in last while that still serves others."""
-    told_lost: bool = False
+    """The round that it is in."""
     rounds: int = 0
     computed: int = 0
     compute_s: float = 0.0

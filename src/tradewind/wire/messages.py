@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from tradewind.errors import BadFrame
+from tradewind.errors import BadFrame, BadPlan
 from tradewind.wire.frames import (
     MAX_MESSAGE_BYTES,
     FrameHeader,
@@ -89,6 +89,7 @@ from tradewind.wire.operation_messages import (
 from tradewind.wire.operation_messages import (
     Ready as Ready,
 )
+from tradewind.wire.packed_plans import PackedPlan, pack_plan, unpack_plan
 from tradewind.wire.scatter_messages import (
     ScatterBy as ScatterBy,
 )
@@ -147,6 +148,8 @@ class Join(MessageBase, frozen=True):
     rank: Count
     report: Report | None = None
     """Of a worker that was in the run before."""
+    trains: bool = True
+    """Whether it brings arrays; else it only aggregates and relays for others."""
 
 
 class Finished(MessageBase, frozen=True):
@@ -231,8 +234,7 @@ class PlanChanged(MessageBase, frozen=True):
     """A plan that rounds will refer to by its version: sent when it is made, before a round starts with it."""
 
     version: Count
-    plan: bytes
-    """As `packed_plans` has it."""
+    plan: PackedPlan
     forget: tuple[Count, ...] = ()
     """Versions that no round will start with any more."""
 
@@ -364,8 +366,24 @@ Message = (
     | Closing
 )
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+def _pack(value: object) -> bytes:
+    if isinstance(value, PackedPlan):
+        return pack_plan(value.plan)
+    raise NotImplementedError(f"no message holds a {type(value).__name__}")
+
+
+def _unpack(kind: type, value: object) -> object:
+    if kind is not PackedPlan or not isinstance(value, bytes):
+        raise ValueError("a plan must be packed")
+    try:
+        return PackedPlan(unpack_plan(value, "a plan"))
+    except BadPlan as error:
+        raise ValueError(str(error)) from error
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_pack)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=_unpack)
 
 
 def encode_message(message: Message, run: int) -> bytes:

@@ -19,6 +19,23 @@ from tradewind.units import MAX_BYTES
 from tradewind.wire.frames import MAX_MESSAGE_BYTES
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PackedPlan:
+    """A plan inside a message: packed when the message is encoded, so that drivers in one process share it as it is."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedPlan) and pack_plan(self.plan) == pack_plan(other.plan)
+
+    def __hash__(self) -> int:
+        return hash(self.plan.planner)
+
+
 Tree = tuple[tuple[Number, ...], ...]
 
 

@@ -1,0 +1,406 @@
+"""A simulated run: the production controller and the protocol half of every rank's node, on virtual time.
+
+Theory of operation. A rank computes for a sampled time and submits its array, as a training script does. Its protocol
+and the controller exchange their messages as in production, without delay unless `control_s` says otherwise; rounds
+that they open are carried out by the fluid engine on the true network, which may differ from the one that the
+controller was given. A rank whose round is committed computes on. Faults reach the controller as the messages and lost
+connections that they cause.
+
+Everything happens in calls of one clock, and every source of chance has its own generator from the one seed, so a run
+is a pure function of its setup.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from tradewind.control import Controller, ControlOptions
+from tradewind.control.awareness import Awareness
+from tradewind.control.deadlines import Deadlines
+from tradewind.control.options import Action, Decided, RoundEnded, Send
+from tradewind.engine import effects as to
+from tradewind.engine.actions import RoundComplete, RoundQuiet
+from tradewind.engine.client import Client
+from tradewind.engine.events import EndScatter
+from tradewind.errors import PeerLost
+from tradewind.policy import policy
+from tradewind.sim.capacity import TrueNetwork, misjudged
+from tradewind.sim.clock import Clock, Priority
+from tradewind.sim.disturbances import Disturbances
+from tradewind.sim.fluid_engine import FluidEngine
+from tradewind.sim.recorder import Recorder
+from tradewind.sim.result import RoundSummary, SimulationResult
+from tradewind.sim.setup import Setup
+from tradewind.sim.workers import State, Worker
+from tradewind.trace.records import Kind
+from tradewind.wire import messages as m
+
+PATIENCE_S = 1e9
+"""Nobody is silent in a simulation: who is lost is reported as lost."""
+ITEM_BYTES = 4
+
+
+@dataclass(slots=True)
+class _Timer:
+    at_s: float
+    since_s: float
+    """When its slot began: when it was first set, or when a worker last became ready."""
+
+
+class Simulation:
+    """One run of a setup."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        network, scheme = setup.network, setup.scheme
+        seeds = np.random.SeedSequence(setup.seed).spawn(2 + len(setup.worker_names))
+        self.clock = Clock()
+        self.recorder = Recorder(network, setup.record)
+        first = network if setup.rates is None else setup.rates.network_at(setup.rates.start_s[0])
+        self.truth = TrueNetwork(first)
+        self._errors = misjudged(first, setup.noise, np.random.default_rng(seeds[0]))
+        witness = self.recorder.flow_over if self.recorder.keeps_flows else None
+        self.engine = FluidEngine(self.truth, self.clock, scheme, self._completed, witness, setup.pieces)
+        self.operation = m.Operation(max(1, round(setup.nbytes / ITEM_BYTES)), ITEM_BYTES, "float32", "mean")
+        self.workers = {
+            name: Worker(name, network.index[name], setup.steps, np.random.default_rng(seed))
+            for name, seed in zip(setup.worker_names, seeds[2:], strict=True)
+        }
+        self.controller = Controller(self._control_options(int(seeds[1].generate_state(1)[0])), 0.0)
+        self._protocols: dict[str, Client] = {}
+        self._mail: deque[tuple[bool, str, m.Message]] = deque()
+        """Messages under way: whether it is for the controller, and whose it is."""
+        self._delivering = False
+        self._timers: dict[str, _Timer] = {}
+        self._wakes_at_s = float("inf")
+        self._summaries: list[RoundSummary] = []
+        self._finished = 0
+        self.disturbances = Disturbances(self)
+
+    def _control_options(self, seed: int) -> ControlOptions:
+        setup, scheme = self.setup, self.setup.scheme
+        return ControlOptions(
+            len(setup.network),
+            self._errors(self.truth.network),
+            planner=scheme.planner,
+            planner_options=scheme.planner_options,
+            policy=scheme.policy,
+            policy_options=_informed(setup),
+            deadlines=Deadlines(PATIENCE_S),
+            scatter=scheme.scatter,
+            seed=seed,
+            tolerant=True if setup.faults else None,
+            awareness=Awareness(measure=False),
+            helpers=scheme.helpers,
+            scatter_buffer_bytes=setup.scatter_buffer_bytes,
+        )
+
+    def run(self, progress: Callable[[float], object] | None = None) -> SimulationResult:
+        """Play it all out; `progress` is called with the simulated time now and then."""
+        setup, clock = self.setup, self.clock
+        self.disturbances.schedule()
+        if progress is not None:
+            for k in range(1, 100):
+                clock.at(setup.seconds * k / 100, Priority.TIMER, progress, setup.seconds * k / 100)
+        with _without_cyclic_collection():
+            for name in setup.network.names:
+                self.connect(name)
+            clock.run(setup.seconds)
+            return self._result()
+
+    # --- ranks -------------------------------------------------------------------------------------------
+
+    def connect(self, name: str) -> None:
+        """A rank starts, or starts anew: it knows nothing, and joins."""
+        self._protocols[name] = Client(name)
+        self.control(self.controller.connected(name, self.clock.now_s))
+        row = self.setup.network.index[name]
+        self.say(name, m.Join("virtual", 1, row, trains=name in self.workers))
+
+    def disconnect(self, name: str, reason: str) -> None:
+        """A rank is gone, and the controller notices."""
+        del self._protocols[name]
+        self.control(self.controller.disconnected(name, reason, self.clock.now_s))
+
+    def train(self, worker: Worker) -> None:
+        """A rank computes its next step."""
+        worker.since_s, worker.state = self.clock.now_s, State.COMPUTING
+        end_s = self.clock.now_s + worker.next_step_s()
+        worker.alarm = self.clock.at(end_s, Priority.READY, self._computed, worker)
+
+    def _computed(self, worker: Worker) -> None:
+        now_s = self.clock.now_s
+        worker.alarm = 0
+        worker.iteration += 1
+        worker.computed += 1
+        self.recorder.add("compute", worker.since_s, now_s, worker.name, step=worker.iteration)
+        worker.enter(State.READY, now_s)
+        for timer in self._timers.values():
+            timer.since_s = now_s
+        _, effects = self._protocols[worker.name].submit(self.operation, part=0)
+        self._carry_out(worker.name, effects)
+        self._deliver()
+
+    def record_cut_short(self, worker: Worker, kind: Kind) -> None:
+        """What a rank did ends now, without its result."""
+        number = worker.round if kind == "sync" else None
+        self.recorder.add(kind, worker.since_s, self.clock.now_s, worker.name, round_number=number, outcome="cut short")
+
+    def _ended(self, worker: Worker, outcome: to.Outcome) -> None:
+        """A rank has its result, or goes on without one."""
+        now_s = self.clock.now_s
+        if worker.state is State.READY:
+            self.recorder.add("wait", worker.since_s, now_s, worker.name)
+        else:
+            self.recorder.add("sync", worker.since_s, now_s, worker.name, round_number=worker.round)
+        worker.enter(State.COMPUTING, now_s)
+        worker.rounds += not outcome.alone
+        worker.round = None
+        self.train(worker)
+
+    def _carry_out(self, name: str, effects: list[to.Effect]) -> None:
+        """Do what a rank's protocol asks for."""
+        for effect in effects:
+            match effect:
+                case to.SendControl(message):
+                    self._post(True, name, message)
+                case to.Open(start=start):
+                    self._open(name, effect, start.round)
+                case to.Halt(round_):
+                    self._quiet(name, self.engine.halt(name, round_))
+                case to.Close(round_):
+                    self.engine.close(round_)
+                    self._quiet(name, RoundQuiet(round_))
+                case to.Scatter(event):
+                    self.engine.scatter(self.setup.network.index[name], event)
+                case EndScatter():
+                    self.engine.end_scatter(self.setup.network.index[name])
+                case to.Succeeded(outcome=outcome):
+                    self._ended(self.workers[name], outcome)
+                case to.Failed(error=error):
+                    raise self.controller.closed_by or error
+                case to.Joined() if name in self.workers and self.workers[name].state is State.DOWN:
+                    self.train(self.workers[name])
+
+    def _open(self, name: str, effect: to.Open, number: int) -> None:
+        worker = self.workers.get(name)
+        if worker is not None and effect.operation is not None and worker.state is State.READY:
+            self.recorder.add("wait", worker.since_s, self.clock.now_s, name, round_number=number)
+            worker.enter(State.SYNCHRONISING, self.clock.now_s)
+            worker.round = number
+        self.engine.open(name, effect)
+
+    def _completed(self, sites: tuple[str, ...], complete: RoundComplete) -> None:
+        """All sites of a round have done their part."""
+        for site in sites:
+            if site in self._protocols and not self.disturbances.is_down(site):
+                self._carry_out(site, self._protocols[site].completed(complete))
+        self._deliver()
+
+    def _quiet(self, name: str, quiet: RoundQuiet) -> None:
+        self._carry_out(name, self._protocols[name].quiet(quiet))
+
+    # --- messages ----------------------------------------------------------------------------------------
+
+    def say(self, name: str, message: m.Message) -> None:
+        """A rank sends the controller a message."""
+        self._post(True, name, message)
+        self._deliver()
+
+    def control(self, actions: list[Action]) -> None:
+        """Do what the controller asks for."""
+        self._control(actions)
+        self._deliver()
+
+    def _post(self, to_controller: bool, name: str, message: m.Message) -> None:
+        if self.setup.control_s:
+            due_s = self.clock.now_s + self.setup.control_s
+            self.clock.at(due_s, Priority.ARRIVAL, self._arrived, (to_controller, name, message))
+        else:
+            self._mail.append((to_controller, name, message))
+
+    def _arrived(self, mail: tuple[bool, str, m.Message]) -> None:
+        self._mail.append(mail)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand over all messages, and those that they lead to, in order."""
+        if self._delivering:
+            return
+        self._delivering = True
+        while self._mail:
+            to_controller, name, message = self._mail.popleft()
+            if to_controller:
+                self._control(self.controller.received(name, message, self.clock.now_s))
+            elif name in self._protocols and not self.disturbances.is_down(name):
+                self._carry_out(name, self._protocols[name].handle(message))
+        self._delivering = False
+        self._arm()
+
+    def _control(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(name, message):
+                    self._post(False, name, message)
+                case Decided():
+                    self._decided(action)
+                case RoundEnded():
+                    self._round_ended(action)
+        if self.controller.closed is not None:
+            raise self.controller.closed_by or PeerLost(self.controller.closed.reason)
+
+    def _arm(self) -> None:
+        """Have the controller called when it wants to be."""
+        wake_s = self.controller.wake_at_s
+        if wake_s < self._wakes_at_s and wake_s <= self.setup.seconds:
+            self._wakes_at_s = max(wake_s, self.clock.now_s)
+            self.clock.at(self._wakes_at_s, Priority.TIMER, self._tick, self._wakes_at_s)
+
+    def _tick(self, due_s: float) -> None:
+        """A timer's time has come: who starts now, with nobody new, waited in vain since the timer's slot began."""
+        if due_s != self._wakes_at_s:
+            return
+        self._wakes_at_s, now_s = float("inf"), self.clock.now_s
+        fired = {name: timer for name, timer in self._timers.items() if timer.at_s <= now_s}
+        for name in fired:
+            del self._timers[name]
+        waiting = [(worker, worker.since_s) for worker in self.workers.values() if worker.state is State.READY]
+        self.control(self.controller.tick(now_s))
+        for name, timer in fired.items():
+            if name in self._timers:
+                self._timers[name].since_s = timer.since_s  # they wait on, still for the same
+            if not name.startswith("retry-"):  # those wait for something to heal, not for company
+                for worker, ready_s in waiting:
+                    if worker.state is State.SYNCHRONISING:
+                        worker.wasted_wait_s += now_s - max(timer.since_s, ready_s)
+        self._arm()
+
+    def _decided(self, decided: Decided) -> None:
+        if decided.what == "cannot start" and not self.disturbances.happened and decided.error is not None:
+            raise decided.error  # with nothing lost the scheme does not work on this network: say so, and do not retry
+        now_s = self.clock.now_s
+        self.recorder.add(
+            "decision",
+            now_s,
+            now_s,
+            decided.about,
+            round_number=decided.round,
+            phase=decided.what,
+            reason=decided.reason,
+        )
+        if decided.what == "wait" and decided.at_s is not None:
+            since_s = self._timers[decided.about].since_s if decided.about in self._timers else now_s
+            self._timers[decided.about] = _Timer(decided.at_s, since_s)
+        elif decided.what == "stop waiting":
+            self._timers.pop(decided.about, None)
+
+    def _round_ended(self, ended: RoundEnded) -> None:
+        now_s = self.clock.now_s
+        self._keep(ended, ended.outcome)
+        if ended.outcome == "finished":
+            self._finished += 1
+            if self._finished == self.setup.stop_after_rounds:
+                self.clock.stop()
+            return
+        for name in ended.members:
+            worker = self.workers[name]
+            if worker.state is State.SYNCHRONISING:
+                self.record_cut_short(worker, "sync")
+                worker.enter(State.READY, now_s)
+                worker.round = None
+
+    def _keep(self, ended: RoundEnded, outcome: str) -> None:
+        now_s = self.clock.now_s
+        self._summaries.append(
+            RoundSummary(
+                ended.round,
+                ended.members,
+                ended.started_s,
+                now_s,
+                outcome,
+                ended.scope,
+                ended.repairs,
+                ended.moved_shards,
+            )
+        )
+        self.recorder.add(
+            "round",
+            ended.started_s,
+            now_s,
+            round_number=ended.round,
+            phase=ended.planner,
+            nbytes=self.setup.nbytes,
+            members=ended.members,
+            outcome=outcome,
+            reason=ended.reason,
+        )
+
+    def measured(self) -> None:
+        """The controller learns what the network is like now, as far as errors let it."""
+        self.control(self.controller.network_given(self._errors(self.truth.network), self.clock.now_s))
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _result(self) -> SimulationResult:
+        setup, now_s = self.setup, self.clock.now_s
+        for running in self.controller.running_rounds():
+            self._keep(running, "running")
+        for worker in self.workers.values():
+            if worker.state is State.READY:
+                self.recorder.add("wait", worker.since_s, now_s, worker.name)
+            elif worker.state is State.SYNCHRONISING:
+                self.recorder.add("sync", worker.since_s, now_s, worker.name, round_number=worker.round)
+            elif worker.state is State.COMPUTING:
+                self.recorder.add("compute", worker.since_s, now_s, worker.name, step=worker.iteration + 1)
+            worker.enter(State.DOWN, now_s)
+        self.recorder.add(
+            "run", 0.0, now_s, setup.network.name, setup.scheme.name, nbytes=setup.nbytes, reason=f"seed {setup.seed}"
+        )
+        link_bytes = self.engine.finish()
+        return SimulationResult(
+            network=setup.network.name,
+            scheme=setup.scheme,
+            seed=setup.seed,
+            nbytes=setup.nbytes,
+            seconds=now_s,
+            workers=tuple(worker.summary() for worker in self.workers.values()),
+            rounds=tuple(sorted(self._summaries, key=lambda r: r.number)),
+            link_bytes=link_bytes,
+            link_capacity_bytes=self.disturbances.capacity_bytes(now_s),
+            egress_capacity_bytes=setup.network.egress_bps * now_s / 8.0,
+            ingress_capacity_bytes=setup.network.ingress_bps * now_s / 8.0,
+            discarded_bytes=self.engine.discarded_bits / 8.0,
+            lost_bytes=self.engine.lost_bytes,
+            flows=self.engine.flows,
+            events=self.clock.calls,
+            trace=self.recorder.trace(),
+        )
+
+
+@contextmanager
+def _without_cyclic_collection() -> Iterator[None]:
+    """Rounds let go of their cycles when they end; looking for more among millions of flows would double the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _informed(setup: Setup) -> dict[str, object]:
+    """The policy's options, and what it asks to be told where it does: the size, the distribution of step times."""
+    given = dict(setup.scheme.policy_options)
+    takes = {option.name for option in policy(setup.scheme.policy).option_fields}
+    if "nbytes" in takes:
+        given.setdefault("nbytes", setup.nbytes)
+    if "readiness" in takes and setup.warm_start and hasattr(setup.steps, "cdf"):
+        given.setdefault("readiness", setup.steps)
+    return given
