@@ -148,13 +148,13 @@ class SimulatedWorker:
                 case NewPlan():
                     self.client.prepare(effect)
                 case Open(operation=operation):
-                    event, arithmetic = self.client.chunks_of(effect)
+                    opened, arithmetic = self.client.chunks_of(effect)
                     if operation is not None and self.opened is not None:
                         self.opened(self, operation, self.client.outcome(operation))
                     own, result = (None, None) if operation is None else self._arrays[operation]
-                    self._payloads[event.round] = RoundPayload(event.layout, arithmetic, own, result)
+                    self._payloads[opened.round] = RoundPayload(opened.layout, arithmetic, own, result)
                     self._most_rounds = max(self._most_rounds, len(self._payloads))
-                    self.tell(event)
+                    self.tell(opened)
                 case Close(round_):
                     self._payloads.pop(round_, None)
                     self.tell(ev.CloseRound(round_))
