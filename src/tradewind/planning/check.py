@@ -86,6 +86,8 @@ def _tree_problems(
     where: str, routes: tuple[Route, ...], root: str, members: set[str], network: Network, reverse: bool = False
 ) -> Iterator[Problem]:
     """Problems of one tree, its routes written from child to parent."""
+    if _is_sound_star(routes, root, members, network, reverse):
+        return
     parent: dict[str, str] = {}
     for route in routes:
         shown = "->".join(route[::-1] if reverse else route)
@@ -121,6 +123,20 @@ def _tree_problems(
     needed = set(parent.values())
     for helper in sorted(parent.keys() - members - needed):
         yield Problem(where, f"helper {helper!r} is a leaf: it carries nothing and can go")
+
+
+def _is_sound_star(
+    routes: tuple[Route, ...], root: str, members: set[str], network: Network, reverse: bool
+) -> bool:
+    """Whether all members but the root, and no others, have a link of their own to it: seen at a glance."""
+    if any(len(route) != 2 or route[1] != root for route in routes):
+        return False
+    children = {route[0] for route in routes}
+    if len(children) < len(routes) or children != members - {root}:
+        return False
+    index, row = network.index, network.index[root]
+    to_root = network.bandwidth_bps[row] if reverse else network.bandwidth_bps[:, row]
+    return all(to_root[index[child]] > 0 for child in children if child in index) and children <= index.keys()
 
 
 def _route_problems(where: str, shown: str, route: Route, network: Network) -> Iterator[Problem]:
