@@ -14,11 +14,11 @@ from io import BytesIO
 import numpy as np
 
 from tradewind.arithmetic import Arithmetic, Array
-from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
-from tradewind.engine.engine import Engine
-from tradewind.engine.layout import KEPT_BYTES, lay_out
-from tradewind.engine.payload import RoundPayload
+from tradewind.node import events as ev
+from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.layout import KEPT_BYTES, lay_out
+from tradewind.node.payload import RoundPayload
 from tradewind.planning.plan import Plan
 from tradewind.wire.frames import FrameHeader, FrameKind
 

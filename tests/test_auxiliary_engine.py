@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from engine_driver import Driver
 from tradewind.arithmetic import Arithmetic
 from tradewind.control.detours import detours
-from tradewind.engine import events as ev
-from tradewind.engine.auxiliary import AuxiliaryPaths
-from tradewind.engine.sending import Flow
 from tradewind.network import Network, Site
+from tradewind.node import events as ev
+from tradewind.node.engine.auxiliary import AuxiliaryPaths
+from tradewind.node.engine.sending import Flow
 from tradewind.planning import make_plan
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
@@ -83,7 +83,7 @@ def test_a_star_over_idle_links_does_use_them() -> None:
 
 
 def flow(chunks: int = 10, window: int | None = None) -> Flow:
-    from tradewind.engine.actions import Source
+    from tradewind.node.actions import Source
 
     ready = bytearray(b"\1" * chunks)
     made = Flow(1, 0, 1, 0, Phase.REDUCE, (0, 2), chunks, window, Source.INPUT, ready)

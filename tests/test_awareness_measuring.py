@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.engine.measuring import ClockOffset, LinkMeter, LinkSample, MeasuringOptions
 from tradewind.errors import BadOption
+from tradewind.node.measuring import ClockOffset, LinkMeter, LinkSample, MeasuringOptions
 from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
 
 CHUNK = 64 * 1024 - HEADER_BYTES

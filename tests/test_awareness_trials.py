@@ -11,8 +11,8 @@ from tradewind.control.plans import PlanMade, Plans
 from tradewind.control.trials import MOST_ROUNDS, Trials
 from tradewind.control.updating import Updating
 from tradewind.control.view import NetworkView
-from tradewind.engine.measuring import ClockOffset
 from tradewind.network import Network, Site
+from tradewind.node.measuring import ClockOffset
 from tradewind.planning import make_plan
 from tradewind.wire import messages as m
 

@@ -14,10 +14,10 @@ from tradewind.arithmetic import DTYPES, OPERATIONS, storage_of
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action
 from tradewind.control.terms import resolve
-from tradewind.engine.client import Client
-from tradewind.engine.effects import SendControl, Succeeded
-from tradewind.engine.pending import small_array
 from tradewind.errors import BadFrame
+from tradewind.node.effects import SendControl, Succeeded
+from tradewind.node.pending import small_array
+from tradewind.node.protocol import Client
 from tradewind.wire import messages as m
 from tradewind.wire.frames import HEADER_BYTES
 from tradewind.wire.messages import decode_message, encode_message

@@ -21,8 +21,8 @@ from tradewind.control.plans import (
     finished_plan,
 )
 from tradewind.control.view import NetworkView, unknown_network
-from tradewind.engine.layout import FITTED_CHUNK_BYTES, PIPELINED_CHUNKS, lay_out
 from tradewind.network import Network, Site
+from tradewind.node.engine.layout import FITTED_CHUNK_BYTES, PIPELINED_CHUNKS, lay_out
 from tradewind.planning import make_plan
 from tradewind.planning.fill import filling_chunk_bytes
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, MIN_CHUNKS_PER_SHARD

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.control.remaining import remaining
-from tradewind.engine.layout import Layout, lay_out
-from tradewind.engine.receiving import flags_of
+from tradewind.node.engine.layout import Layout, lay_out
+from tradewind.node.engine.receiving import flags_of
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire import messages as m
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from engine_driver import RUN, Driver
 from tradewind.arithmetic import Arithmetic
-from tradewind.engine import events as ev
-from tradewind.engine.actions import Combine, How, PeerFaulty, Receive, Release, RoundQuiet, Source, Transmit
-from tradewind.engine.engine import Engine
-from tradewind.engine.layout import Layout, lay_out
-from tradewind.engine.sending import Flow, Outbox
 from tradewind.errors import BadFrame, InternalError
 from tradewind.network import Network, Site
+from tradewind.node import events as ev
+from tradewind.node.actions import Combine, How, PeerFaulty, Receive, Release, RoundQuiet, Source, Transmit
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.layout import Layout, lay_out
+from tradewind.node.engine.sending import Flow, Outbox
 from tradewind.planning import make_plan
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase

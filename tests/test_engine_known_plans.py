@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from tradewind.catalog import load_network
-from tradewind.engine.known_plans import KnownPlans
+from tradewind.node.effects import NewPlan
+from tradewind.node.engine.known_plans import Layouts
 from tradewind.planning import make_plan
 from tradewind.wire import messages as m
-from tradewind.wire.packed_plans import PackedPlan
 
 NETWORK = load_network("mesh", n=3)
 NAMES = NETWORK.names
 NUMBERS = {name: number for number, name in enumerate(NAMES)}
+PLAN = make_plan("multi-star", NETWORK, 400)
 
 
-def told(plans: KnownPlans, version: int) -> None:
-    plan = make_plan("multi-star", NETWORK, 400)
-    plans.told(m.PlanChanged(version, PackedPlan(plan), (version - 1,)), NAMES[0], NUMBERS)
+def told(plans: Layouts, version: int) -> None:
+    plans.told(NewPlan(version, PLAN, (version - 1,)), NAMES[0], NUMBERS)
 
 
 def start(version: int) -> m.Start:
@@ -33,52 +33,52 @@ def start(version: int) -> m.Start:
 
 
 def test_rounds_of_one_size_share_a_layout_and_another_size_has_its_own() -> None:
-    plans = KnownPlans()
+    plans = Layouts()
     told(plans, 1)
-    first = plans.layout(start(1), NAMES[0], NUMBERS)
-    assert plans.layout(start(1), NAMES[0], NUMBERS) is first
+    first = plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
+    assert plans.layout(PLAN, start(1), NAMES[0], NUMBERS) is first
     assert first.items == 100 and first.peers == (1, 2)
 
 
 def test_who_has_another_number_is_found_under_it() -> None:
     """A worker that was started again is the same site of the same plan, and not the same peer."""
-    plans = KnownPlans()
+    plans = Layouts()
     told(plans, 1)
-    assert plans.layout(start(1), NAMES[0], NUMBERS).peers == (1, 2)
+    assert plans.layout(PLAN, start(1), NAMES[0], NUMBERS).peers == (1, 2)
     plans.renumbered()
-    assert plans.layout(start(1), NAMES[0], {**NUMBERS, NAMES[2]: 7}).peers == (1, 7)
+    assert plans.layout(PLAN, start(1), NAMES[0], {**NUMBERS, NAMES[2]: 7}).peers == (1, 7)
 
 
 def test_a_plan_that_is_told_ahead_leaves_those_in_use_as_they_are() -> None:
-    plans = KnownPlans()
+    plans = Layouts()
     told(plans, 1)
-    first = plans.layout(start(1), NAMES[0], NUMBERS)
+    first = plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
     told(plans, 3)  # says nothing of the first
-    assert plans.layout(start(1), NAMES[0], NUMBERS) is first
+    assert plans.layout(PLAN, start(1), NAMES[0], NUMBERS) is first
 
 
 def test_the_part_in_a_plan_that_takes_the_place_of_another_is_worked_out_ahead() -> None:
-    plans = KnownPlans()
+    plans = Layouts()
     told(plans, 1)
-    plans.layout(start(1), NAMES[0], NUMBERS)
+    plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
     told(plans, 2)
     assert [key[0] for key in plans._layouts] == [2]
     ahead = plans._layouts[2, 100, 4]
-    assert plans.layout(start(2), NAMES[0], NUMBERS) is ahead
+    assert plans.layout(PLAN, start(2), NAMES[0], NUMBERS) is ahead
 
 
 def test_a_plan_with_somebody_who_is_not_there_waits_for_its_round() -> None:
-    plans = KnownPlans()
+    plans = Layouts()
     told(plans, 1)
-    plans.layout(start(1), NAMES[0], NUMBERS)
+    plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
     two = {name: NUMBERS[name] for name in NAMES[:2]}
-    plans.told(m.PlanChanged(2, PackedPlan(make_plan("multi-star", NETWORK, 400)), (1,)), NAMES[0], two)
+    plans.told(NewPlan(2, PLAN, (1,)), NAMES[0], two)
     assert plans._layouts == {}
 
 
 def test_what_was_worked_out_does_not_pile_up() -> None:
-    plans = KnownPlans()
+    plans = Layouts()
     for version in range(1, 20):
         told(plans, version)
-        plans.layout(start(version), NAMES[0], NUMBERS)
+        plans.layout(PLAN, start(version), NAMES[0], NUMBERS)
         assert len(plans._layouts) == 1

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from engine_driver import Driver
 from networks import networks
 from tradewind.arithmetic import Arithmetic, Array
-from tradewind.engine import layout as layouts
 from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
+from tradewind.node.engine import layout as layouts
 from tradewind.planning import make_plan, planner_names
 from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.plan import Plan, Shard

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.arithmetic import Array
-from tradewind.engine.actions import Source
-from tradewind.engine.sending import Flow, Outbox
 from tradewind.network import Network, Site
+from tradewind.node.actions import Source
+from tradewind.node.engine.sending import Flow, Outbox
 from tradewind.sim.chunk_run import ChunkDriver, ChunkRun
 from tradewind.sim.clock import Priority
 from tradewind.wire import messages as m

@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 
 from tradewind.errors import InternalError
-from tradewind.sim import chunk_worker
+from tradewind.node.actions import RoundQuiet
+from tradewind.node.effects import Effect
+from tradewind.node.protocol import Client
 from tradewind.sim.chunk_storm import run_storm, storm_of
 
 
@@ -44,13 +46,13 @@ def test_the_same_seed_gives_the_same_storm() -> None:
 
 def test_a_violation_is_found_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What half a chunk of a broken connection leaves behind must never be taken for final."""
-    quiet = chunk_worker.Client.quiet
+    quiet = Client.quiet
 
-    def all_final(self: chunk_worker.Client, message: chunk_worker.RoundQuiet) -> list[chunk_worker.Effect]:
-        lies = chunk_worker.RoundQuiet(message.round, message.chunk_items, tuple(b"\xff" * 99 for _ in message.final))
+    def all_final(self: Client, message: RoundQuiet) -> list[Effect]:
+        lies = RoundQuiet(message.round, message.chunk_items, tuple(b"\xff" * 99 for _ in message.final))
         return quiet(self, lies)
 
-    monkeypatch.setattr(chunk_worker.Client, "quiet", all_final)
+    monkeypatch.setattr(Client, "quiet", all_final)
     with pytest.raises(InternalError, match=r"replay: python -c .*run_storm\(storm_of"):
         for seed in range(7):
             run_storm(storm_of(seed))

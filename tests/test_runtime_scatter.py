@@ -17,11 +17,11 @@ from failing import processes
 from ranks import free_port, run_ranks
 from tradewind.control.options import ControlOptions
 from tradewind.control.scattering import DefaultScatter, rearranged_plan, shares_of
-from tradewind.engine import scatter as engine_scatter
-from tradewind.engine.layout import lay_out
 from tradewind.errors import BadOption, InternalError, UnknownName
 from tradewind.formats.json_network import network_to_json
 from tradewind.network import Network, Site
+from tradewind.node import scatter as engine_scatter
+from tradewind.node.engine.layout import lay_out
 from tradewind.planning import make_plan
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.splitting import block_size, split

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 
 from networks import Problem, problems
 from tradewind.catalog import load_network
-from tradewind.engine.actions import RoundComplete
-from tradewind.engine.effects import Open
 from tradewind.network import Network, Site
+from tradewind.node.actions import RoundComplete
+from tradewind.node.effects import Open
 from tradewind.planning import planner, planner_options, resolve_members
 from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, Shard
@@ -37,7 +37,7 @@ def seconds(
         ended[complete.round] = clock.now_s
 
     scheme = Scheme("test", "bsp", "ring", execution=execution, discipline=discipline)
-    engine = FluidEngine(TrueNetwork(network), clock, scheme, completed, None, pieces)
+    engine = FluidEngine(TrueNetwork(network), clock, scheme, lambda *_: None, completed, None, pieces)
     for number, plan in enumerate(plans):
         weights = (1.0,) * len(plan.members)
         start = m.Start(number, 1, 0, 1, plan.members, weights, m.Operation(plan.nbytes, 1, "int8", "sum"), 0)

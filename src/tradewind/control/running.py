@@ -43,10 +43,7 @@ class Running:
         if options.scatter == "non-blocking":
             self.scattering = Scattering(plans, members, members.term * VERSIONS_PER_TERM, options.scatter_buffer_bytes)
         self.rounds = Rounds(members, plans, members.term * ROUNDS_PER_TERM, self.scattering)
-        try:
-            self.schedule = Schedule(options, members, self.rounds, now_s)
-        except TradewindError as error:
-            raise RunOver(str(error)) from error
+        self.schedule = Schedule(options, members, self.rounds)
         self.updating = Updating(plans, options.awareness, now_s)
         self.rounds.detoured = self.updating.uses_detours
         self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
@@ -80,6 +77,10 @@ class Running:
     def act(self, now_s: float) -> None:
         """Take over what was under way, and go on."""
         self.acting = True
+        try:
+            self.schedule.begin(now_s)
+        except TradewindError as error:
+            raise RunOver(str(error)) from error
         self.members.tell(self.updating.begin(now_s))
         found = resolve({name: report for name, report in self._reports.items() if name in self.members.joined})
         for number, workers in found.committed.items():

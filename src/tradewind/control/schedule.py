@@ -56,7 +56,7 @@ class Misfit(Exception):
 class Schedule:
     """All lanes of a run that has begun."""
 
-    def __init__(self, options: ControlOptions, members: Membership, rounds: Rounds, now_s: float) -> None:
+    def __init__(self, options: ControlOptions, members: Membership, rounds: Rounds) -> None:
         self.options, self.members, self.rounds = options, members, rounds
         self.lanes: dict[int, Lane] = {}
         self._steps: dict[str, Step] = {}
@@ -70,8 +70,12 @@ class Schedule:
         self._told_bps: Matrix | None = None
         """What the policy knows about links."""
         self._told_snapshots = 0
+        self._now_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """All who are there train from here on, and the run's policy knows it; wrong options of it are refused."""
         self._now_s = now_s
-        self._lane(POLICY_LANE)  # now: from here on its workers train, and wrong options are refused
+        self._lane(POLICY_LANE)
 
     # --- what happens ------------------------------------------------------------------------------------------
 

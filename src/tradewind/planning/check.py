@@ -125,9 +125,7 @@ def _tree_problems(
         yield Problem(where, f"helper {helper!r} is a leaf: it carries nothing and can go")
 
 
-def _is_sound_star(
-    routes: tuple[Route, ...], root: str, members: set[str], network: Network, reverse: bool
-) -> bool:
+def _is_sound_star(routes: tuple[Route, ...], root: str, members: set[str], network: Network, reverse: bool) -> bool:
     """Whether all members but the root, and no others, have a link of their own to it: seen at a glance."""
     if any(len(route) != 2 or route[1] != root for route in routes):
         return False

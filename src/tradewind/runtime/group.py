@@ -24,11 +24,11 @@ from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.control.options import Scatter
 from tradewind.control.view import FAST_BPS
-from tradewind.engine.effects import Outcome
-from tradewind.engine.measuring import MeasuringOptions
-from tradewind.engine.payload import same_memory
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
+from tradewind.node.effects import Outcome
+from tradewind.node.measuring import MeasuringOptions
+from tradewind.node.payload import same_memory
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.runtime import welcome
 from tradewind.runtime.addresses import HostPort, choose_addresses, listen_for_neighbours, listen_on

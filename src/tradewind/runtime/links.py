@@ -16,10 +16,10 @@ from typing import Protocol
 
 import numpy as np
 
-from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, How, Receive, Transmit
-from tradewind.engine.payload import RoundPayload
 from tradewind.errors import BadFrame
+from tradewind.node import events as ev
+from tradewind.node.actions import Action, How, Receive, Transmit
+from tradewind.node.payload import RoundPayload
 from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header

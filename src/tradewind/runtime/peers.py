@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tradewind.control.deadlines import Deadlines
-from tradewind.engine.actions import Transmit
 from tradewind.errors import RemoteFault
+from tradewind.node.actions import Transmit
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.links import Host, Link
 from tradewind.runtime.polled_link import PolledLink

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tradewind.engine import events as ev
-from tradewind.engine.actions import How, Receive, Transmit
 from tradewind.errors import BadFrame
+from tradewind.node import events as ev
+from tradewind.node.actions import How, Receive, Transmit
 from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of
 from tradewind.runtime.polling import Poller
 from tradewind.runtime.sockets import SharedSocket, rest_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tradewind.arithmetic import Array
-from tradewind.engine.effects import Outcome
 from tradewind.errors import BadOption, TradewindError
+from tradewind.node.effects import Outcome
 from tradewind.wire.messages import MAX_CARRIED_BYTES
 
 DEFAULT_CARRIED_BYTES = 16 * 1024

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tradewind.arithmetic import Array
 from tradewind.control.deadlines import Deadlines
-from tradewind.engine import actions as do
-from tradewind.engine import effects as to
-from tradewind.engine import events as ev
-from tradewind.engine.client import Client
-from tradewind.engine.engine import Engine
-from tradewind.engine.measuring import LinkMeters, MeasuringOptions
-from tradewind.engine.payload import EarlyPayloads, RoundPayload, same_memory
-from tradewind.engine.pending import small_array
 from tradewind.errors import PeerLost, TradewindError
+from tradewind.node import actions as do
+from tradewind.node import effects as to
+from tradewind.node import events as ev
+from tradewind.node.engine.engine import Engine
+from tradewind.node.measuring import LinkMeters, MeasuringOptions
+from tradewind.node.payload import EarlyPayloads, RoundPayload, same_memory
+from tradewind.node.pending import small_array
+from tradewind.node.protocol import Client
 from tradewind.runtime import welcome
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.control_link import Control

@@ -21,10 +21,10 @@ from tradewind.control.controller import Send
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.plans import PlanMade, PlanWanted, finished_plan
 from tradewind.control.view import NetworkView
-from tradewind.engine.actions import Transmit
-from tradewind.engine.measuring import LinkMeters, MeasuringOptions
 from tradewind.errors import ImpossibleProblem, InternalError
 from tradewind.network import Network, Site
+from tradewind.node.actions import Transmit
+from tradewind.node.measuring import LinkMeters, MeasuringOptions
 from tradewind.sim.chunk_links import Frame
 from tradewind.sim.chunk_run import ChunkDriver, ChunkResult, ChunkRun
 from tradewind.sim.chunk_worker import SimulatedWorker

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tradewind.control.terms import ROUNDS_PER_TERM
-from tradewind.engine.effects import Outcome
 from tradewind.errors import InternalError, TradewindError
+from tradewind.node.effects import Outcome
 from tradewind.sim.chunk_worker import SimulatedWorker
 from tradewind.wire import messages as m
 

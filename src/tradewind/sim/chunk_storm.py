@@ -224,7 +224,7 @@ class StormRun:
             if trainer.line is not None and now_s - trainer.called_s > self.deadlines.silence_s:
                 self._look_on(trainer)
             if trainer.joined and now_s - trainer.orphaned_s > self.deadlines.patience_s:
-                trainer.worker.carry_out(trainer.worker.client.give_up())
+                trainer.worker.give_up()
                 self._check_step(trainer)
         self.clock.at(now_s + self.deadlines.heartbeat_s, Priority.TIMER, self._watch, trainer)
 

@@ -12,41 +12,16 @@ from typing import Any
 import numpy as np
 
 from tradewind.arithmetic import Array
-from tradewind.engine import events as ev
-from tradewind.engine.actions import (
-    Action,
-    Combine,
-    How,
-    PeerFaulty,
-    Receive,
-    Release,
-    RoundComplete,
-    RoundQuiet,
-    Source,
-    Transmit,
-)
-from tradewind.engine.client import Client
-from tradewind.engine.effects import (
-    Close,
-    Departed,
-    Distrust,
-    Effect,
-    Failed,
-    Forget,
-    Halt,
-    Joined,
-    NewPlan,
-    Open,
-    Outcome,
-    Scatter,
-    SendControl,
-    Succeeded,
-)
-from tradewind.engine.engine import Engine
-from tradewind.engine.layout import KEPT_BYTES
-from tradewind.engine.payload import EarlyPayloads, RoundPayload
-from tradewind.engine.pending import small_array
 from tradewind.errors import InternalError, TradewindError
+from tradewind.node import events as ev
+from tradewind.node.actions import Combine, How, PeerFaulty, Receive, Release, Source, Transmit
+from tradewind.node.chunk_plane import ChunkPlane, Digest
+from tradewind.node.effects import Departed, Distrust, Failed, Open, Outcome, SendControl, Succeeded
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.layout import KEPT_BYTES
+from tradewind.node.node import Node, NodeAction
+from tradewind.node.payload import RoundPayload
+from tradewind.node.pending import small_array
 from tradewind.sim.chunk_links import Connection, Frame
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
@@ -59,25 +34,39 @@ ADD_BPS = 16e9
 """How fast sums are computed: not at once, so that everything can happen in between."""
 
 
+class _WatchedPlane(ChunkPlane):
+    """Tells whoever checks a run which rounds open."""
+
+    def __init__(self, worker: SimulatedWorker) -> None:
+        super().__init__(worker.name, RUN)
+        self._worker = worker
+
+    def open(self, opened: Open) -> None:
+        """Begin a round."""
+        worker, operation = self._worker, opened.operation
+        if operation is not None and worker.opened is not None:
+            worker.opened(worker, operation, worker.client.outcome(operation))
+        super().open(opened)
+
+
 class SimulatedWorker:
     """One site."""
 
     def __init__(self, name: str, clock: Clock, say: Callable[[str, m.Message], None], random: np.random.Generator):
         self.name, self.clock, self._say, self._random = name, clock, say, random
-        self.client = Client(name)
+        self.plane = _WatchedPlane(self)
+        self.node = Node(name, self.plane)
+        self.client = self.node.protocol
         self.carried_bytes = 0
         """Arrays of at most so many travel in messages."""
-        self.engine: Engine | None = None
         self.outgoing: dict[int, list[Connection]] = {}
         self.results: dict[int, Array | TradewindError] = {}
         """Of each operation that has ended."""
         self.ended_s: dict[int, float] = {}
         self.most_kept_bytes = 0
         self._idle: dict[int, list[Connection]] = {}
-        self._arrays: dict[int, tuple[Array, Array]] = {}
+        self._outputs: dict[int, Array] = {}
         self._buffers: dict[int, bytearray] = {}
-        self._payloads: dict[int, RoundPayload] = {}
-        self._early = EarlyPayloads()
         self._applied: set[tuple[object, ...]] = set()
         self.dead = False
         """It was killed: nothing happens here any more."""
@@ -94,6 +83,11 @@ class SimulatedWorker:
         self._leaving: dict[Connection, Transmit] = {}
         self._most_rounds = 0
 
+    @property
+    def engine(self) -> Engine | None:
+        """Its engine, from the first roster on."""
+        return self.plane.engine
+
     # --- operations and control --------------------------------------------------------------------------------
 
     def submit(self, array: Array, op: str, in_place: bool = False, part: int | None = None) -> int:
@@ -107,72 +101,48 @@ class SimulatedWorker:
 
     def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         try:
-            array = small_array(operation, own, self.name, self.carried_bytes, len(self.client.numbers))
-            number, effects = self.client.submit(operation, part, array, own is result)
+            inline = small_array(operation, own, self.name, self.carried_bytes, len(self.client.numbers))
+            number, actions = self.node.submit(operation, (own, result), part, inline, own is result)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
             self.results[number], self.ended_s[number] = error, self.clock.now_s
             return number
-        self._arrays[number] = own, result
-        self.carry_out(effects)
+        self._outputs[number] = result
+        self._do(actions)
         return number
 
     def told(self, message: m.Message) -> None:
         """The controller said something."""
-        self.carry_out(self.client.handle(message))
+        self._do(self.node.told(message))
 
-    def carry_out(self, effects: list[Effect]) -> None:
-        """Do what the client asks for."""
-        for effect in effects:
-            match effect:
+    def give_up(self) -> None:
+        """There has been no controller for too long."""
+        self._do(self.node.give_up())
+
+    def _do(self, actions: list[NodeAction]) -> None:
+        """Do what the node asks for."""
+        self._act()
+        for action in actions:
+            match action:
                 case SendControl(message):
                     self._say(self.name, message)
-                case Joined(roster):
-                    if self.engine is None:
-                        self.engine = Engine(RUN, self.client.numbers[self.name])
-                        self.tell(ev.ForgetBelow(roster.floor))
-                case ev.Explore() | ev.AuxiliaryChanged() | ev.EndScatter():
-                    self.tell(effect)
-                case Scatter(event, operation):
-                    self._early.begin(event, self._arrays[operation][0], operation)
-                    self.tell(event)
                 case Departed(peer):
                     self.broke(peer)
-                    self.tell(ev.PeerGone(peer))
                     if self.hung_up is not None:
                         self.hung_up(self.name)
                 case Distrust():
                     self.distrusts += 1
-                case Halt(round_):
-                    self.tell(ev.HaltRound(round_))
-                case NewPlan():
-                    self.client.prepare(effect)
-                case Open(operation=operation):
-                    opened, arithmetic = self.client.chunks_of(effect)
-                    if operation is not None and self.opened is not None:
-                        self.opened(self, operation, self.client.outcome(operation))
-                    own, result = (None, None) if operation is None else self._arrays[operation]
-                    self._payloads[opened.round] = RoundPayload(opened.layout, arithmetic, own, result)
-                    self._most_rounds = max(self._most_rounds, len(self._payloads))
-                    self.tell(opened)
-                case Close(round_):
-                    self._payloads.pop(round_, None)
-                    self.tell(ev.CloseRound(round_))
-                case Forget(round_):
-                    self.tell(ev.ForgetBelow(round_))
-                case Succeeded(operation, outcome, array):
+                case Succeeded(operation, outcome):
                     self.outcomes[operation] = outcome
-                    own, result = self._arrays.pop(operation)
-                    if array is not None:
-                        result.view(np.uint8)[:] = np.frombuffer(array, np.uint8)
-                    self._end(operation, own.copy() if outcome.alone else result)
+                    self.plane.end(action)
+                    self._end(operation, self._outputs.pop(operation))
                 case Failed(operation, error):
-                    del self._arrays[operation]
+                    self.plane.end(action)
+                    del self._outputs[operation]
                     self._end(operation, error)
 
     def _end(self, operation: int, how: Array | TradewindError) -> None:
         self.results[operation], self.ended_s[operation] = how, self.clock.now_s
-        self._early.end(operation)
 
     # --- data --------------------------------------------------------------------------------------------------
 
@@ -203,7 +173,7 @@ class SimulatedWorker:
 
     def _spoil(self, action: Receive) -> None:
         """A part of the payload was added or stored when the connection broke: nobody may ever see that."""
-        payload = self._payloads.get(action.header.round)
+        payload = self.plane.payloads.get(action.header.round)
         if payload is not None and action.how in (How.ADD, How.STORE):
             chunk = payload.result_of(action)
             chunk[: (len(chunk) + 1) // 2] = SPOILT
@@ -211,10 +181,10 @@ class SimulatedWorker:
     def frame_came(self, peer: int, frame: Frame, wire: object = None) -> None:  # noqa: ARG002 - for who measures
         """A whole frame was read; header and payload are handled as a socket's reader would."""
         header: FrameHeader = frame.what
-        actions = self.tell(ev.HeaderReceived(peer, header))
+        receive = self.tell(ev.HeaderReceived(peer, header))
         if header.kind is FrameKind.ACK:
             return
-        (receive,) = (action for action in actions if isinstance(action, Receive))
+        assert receive is not None
         self._reads += 1
         self._reading.setdefault(peer, {})[self._reads] = receive
         due_s = self.clock.now_s + self._work_s(len(frame.body))
@@ -228,8 +198,8 @@ class SimulatedWorker:
         if action.how is How.KEEP:
             assert action.buffer is not None
             self._buffers[action.buffer][:] = body
-        elif action.how is not How.DISCARD and action.header.round in self._payloads:
-            self._apply(action, self._payloads[action.header.round], body)
+        elif action.how is not How.DISCARD and action.header.round in self.plane.payloads:
+            self._apply(action, self.plane.payloads[action.header.round], body)
         self.tell(ev.Received(action))
 
     def _apply(self, action: Receive, payload: RoundPayload, body: bytes) -> None:
@@ -245,62 +215,70 @@ class SimulatedWorker:
         else:
             payload.result_of(action)[:] = payload.items(bytearray(body))
 
-    def tell(self, event: ev.Event) -> list[Action]:
-        """Let the engine handle an event, and do what it asks for."""
+    def tell(self, event: ev.Event) -> Receive | None:
+        """Let the engine handle an event, and do what it asks for but for receiving, which is returned."""
+        self.plane.handle(event)
+        receive = self._act()
+        self._do(self.node.apply([]))
+        return receive
+
+    def _act(self) -> Receive | None:
+        """Do what the data plane asks for."""
+        received = None
+        while actions := self.plane.take_actions():
+            for action in actions:
+                match action:
+                    case Receive(how, buffer=buffer):
+                        received = action
+                        if how is How.KEEP and buffer is not None:
+                            self._buffers[buffer] = bytearray(action.header.payload_bytes)
+                    case Combine():
+                        self._begin_to_combine(action)
+                    case Transmit():
+                        self._transmit(action)
+                    case Release(buffer):
+                        del self._buffers[buffer]
+                    case Digest(complete, payload):
+                        self.plane.digested(action, payload.digest(complete.round))
+                    case PeerFaulty(peer, reason):
+                        raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
+        self._check_kept()
+        return received
+
+    def _check_kept(self) -> None:
         if self.engine is None:
-            raise InternalError(f"{self.name} got {event} before the roster.")
-        actions = self.engine.handle(event)
-        for action in actions:
-            self._act(action)
-        kept = self.engine.kept_bytes
+            return
+        kept, self._most_rounds = self.engine.kept_bytes, max(self._most_rounds, len(self.plane.payloads))
         self.most_kept_bytes = max(self.most_kept_bytes, kept)
         if kept > KEPT_BYTES * (1 + max(1, self._most_rounds + len(self.client.pending))):  # 1: scattered
             raise InternalError(f"{self.name} keeps {kept} bytes.")
         if kept != sum(map(len, self._buffers.values())):
             raise InternalError(f"{self.name} counts {kept} kept bytes wrongly.")
-        return actions
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case Receive(How.KEEP, buffer=buffer) if buffer is not None:
-                self._buffers[buffer] = bytearray(action.header.payload_bytes)
-            case Combine():
-                if action.into is not None and action.into not in self._buffers:
-                    self._buffers[action.into] = bytearray(len(self._buffers[action.parts[0]]))
-                nbytes = sum(len(self._buffers[part]) for part in action.parts)
-                self.clock.at(self.clock.now_s + self._work_s(nbytes), Priority.ARRIVAL, self._combine, action)
-            case Transmit():
-                self._transmit(action)
-            case Release(buffer):
-                del self._buffers[buffer]
-            case RoundComplete(number):
-                payload = self._payloads.get(number)
-                digest = None if payload is None else payload.digest(number)
-                self.carry_out(self.client.completed(action, digest))
-            case RoundQuiet():
-                self.carry_out(self.client.quiet(action))
-            case PeerFaulty(peer, reason):
-                raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
+    def _begin_to_combine(self, action: Combine) -> None:
+        if action.into is not None and action.into not in self._buffers:
+            self._buffers[action.into] = bytearray(len(self._buffers[action.parts[0]]))
+        nbytes = sum(len(self._buffers[part]) for part in action.parts)
+        self.clock.at(self.clock.now_s + self._work_s(nbytes), Priority.ARRIVAL, self._combine, action)
 
     def _combine(self, action: Combine) -> None:
         if self.dead:
             return
-        if action.round in self._payloads:
-            self._payloads[action.round].combine(action, self._buffers)
+        if action.round in self.plane.payloads:
+            self.plane.payloads[action.round].combine(action, self._buffers)
         self.tell(ev.Combined(action))
 
     def _transmit(self, action: Transmit) -> None:
         body: bytes | bytearray | memoryview = b""
-        payload = self._payloads.get(action.header.round)
         if action.source is Source.KEPT:
             assert action.buffer is not None
             body = self._buffers[action.buffer]
         elif action.source is Source.PADDING:
             body = bytes(action.header.payload_bytes)
-        elif action.header.kind is FrameKind.SCATTER:
-            body = self._early.outgoing(action.header) or bytes(action.header.payload_bytes)
-        elif action.source is not Source.NOTHING and payload is not None:
-            body = payload.outgoing(action)
+        elif action.source is not Source.NOTHING:
+            sent = self.plane.outgoing(action)
+            lost = b"" if action.header.kind is not FrameKind.SCATTER else bytes(action.header.payload_bytes)
+            body = lost if sent is None else sent
         idle = self._idle[action.peer]
         connection = idle.pop(int(self._random.integers(len(idle))))
         frame = Frame(action.header, bytes(body), HEADER_BYTES + len(body))

@@ -16,13 +16,14 @@ from itertools import accumulate
 from math import ceil, floor
 from typing import Protocol
 
-from tradewind.engine.actions import RoundComplete, RoundQuiet
-from tradewind.engine.effects import Open
-from tradewind.engine.events import BeginScatter
-from tradewind.engine.layout import shard_spans
 from tradewind.errors import BadOption
 from tradewind.fluid import Resource
 from tradewind.network import Matrix
+from tradewind.node.actions import RoundComplete, RoundQuiet
+from tradewind.node.effects import NewPlan, Open
+from tradewind.node.engine.layout import shard_spans
+from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore
+from tradewind.node.node import Arrays
 from tradewind.planning.plan import Plan
 from tradewind.schemes import Scheme
 from tradewind.sim.capacity import TrueNetwork
@@ -33,6 +34,7 @@ from tradewind.sim.flows import DISCARDED, LOST, QUEUED, REDUCE, UNKNOWN_ROUND, 
 from tradewind.sim.pipelined import PipelinedRounds
 from tradewind.sim.shared_links import SharedLinks
 from tradewind.sim.timetable import TimetableLinks
+from tradewind.wire import messages as m
 
 PIECES = 16
 """Pieces of a shard where shards are cut: the least that the runtime uses (`MIN_CHUNKS_PER_SHARD`)."""
@@ -95,11 +97,13 @@ class FluidEngine:
         truth: TrueNetwork,
         clock: Clock,
         scheme: Scheme,
+        opened: Callable[[str, Open], object],
         completed: Completed,
         witness: Witness | None = None,
         pieces: int = PIECES,
     ) -> None:
-        """`completed` is called with the sites of a round that is complete."""
+        """`opened` is called when a site begins a round, `completed` with the sites of a round that is complete."""
+        self._opened = opened
         self._truth, self._clock, self._scheme, self._completed = truth, clock, scheme, completed
         self._pieces = pieces if scheme.execution == "chunked" else 1
         self._rounds: dict[int, _Round] = {}
@@ -133,6 +137,7 @@ class FluidEngine:
 
     def open(self, site: str, opened: Open) -> None:
         """A site may work on a round; it begins when all of its sites that are up may."""
+        self._opened(site, opened)
         start, known = opened.start, self._rounds.get(opened.start.round)
         if known is None or known.opened.start.version < start.version:
             if known is not None:
@@ -312,6 +317,60 @@ class FluidEngine:
         self._carrier.finish()
         n = len(self._truth.network)
         return self._carrier.carried_bits(n * n).reshape(n, n) / 8.0
+
+
+class FluidPort:
+    """The fluid engine as one rank's data plane."""
+
+    def __init__(self, engine: FluidEngine, site: str, row: int) -> None:
+        self._engine, self._site, self._row = engine, site, row
+        self.reports: list[tuple[RoundComplete, int | None] | RoundQuiet] = []
+
+    def give(self, operation: int, arrays: Arrays | None) -> None:
+        """Nothing is computed with arrays."""
+
+    def joined(self, roster: m.Roster, here: int) -> None:
+        """Sites are known by their names."""
+
+    def prepare(self, new: NewPlan) -> None:
+        """There is nothing to prepare."""
+
+    def open(self, opened: Open) -> None:
+        """Begin a round."""
+        self._engine.open(self._site, opened)
+
+    def halt(self, number: int) -> None:
+        """Stop a round."""
+        self.reports.append(self._engine.halt(self._site, number))
+
+    def close(self, number: int) -> None:
+        """A round is over, or given up."""
+        self._engine.close(number)
+        self.reports.append(RoundQuiet(number))
+
+    def forget_below(self, number: int) -> None:
+        """Rounds that are over are closed by themselves."""
+
+    def scatter(self, event: BeginScatter, operation: int) -> None:  # noqa: ARG002 - whichever it is
+        """Send before the round is known."""
+        self._engine.scatter(self._row, event)
+
+    def end_scatter(self, part: int) -> None:  # noqa: ARG002 - a simulated step has one part
+        """What was sent early counts for no round."""
+        self._engine.end_scatter(self._row)
+
+    def peer_gone(self, peer: int) -> None:
+        """Flows to a site that is down stand still."""
+
+    def steer(self, change: Explore | AuxiliaryChanged) -> None:
+        """Fluid needs no probes, and takes no detours."""
+
+    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundQuiet]:
+        """What has come of rounds."""
+        if not self.reports:
+            return []
+        taken, self.reports = self.reports, []
+        return taken
 
 
 class _Flows(StoreAndForward):

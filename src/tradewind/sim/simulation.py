@@ -24,16 +24,15 @@ from tradewind.control import Controller, ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.options import Action, Decided, RoundEnded, Send
-from tradewind.engine import effects as to
-from tradewind.engine.actions import RoundComplete, RoundQuiet
-from tradewind.engine.client import Client
-from tradewind.engine.events import EndScatter
 from tradewind.errors import PeerLost
+from tradewind.node import effects as to
+from tradewind.node.actions import RoundComplete
+from tradewind.node.node import Node, NodeAction
 from tradewind.policy import policy
 from tradewind.sim.capacity import TrueNetwork, misjudged
 from tradewind.sim.clock import Clock, Priority
 from tradewind.sim.disturbances import Disturbances
-from tradewind.sim.fluid_engine import FluidEngine
+from tradewind.sim.fluid_engine import FluidEngine, FluidPort
 from tradewind.sim.recorder import Recorder
 from tradewind.sim.result import RoundSummary, SimulationResult
 from tradewind.sim.setup import Setup
@@ -66,14 +65,15 @@ class Simulation:
         self.truth = TrueNetwork(first)
         self._errors = misjudged(first, setup.noise, np.random.default_rng(seeds[0]))
         witness = self.recorder.flow_over if self.recorder.keeps_flows else None
-        self.engine = FluidEngine(self.truth, self.clock, scheme, self._completed, witness, setup.pieces)
+        self.engine = FluidEngine(self.truth, self.clock, scheme, self._opened, self._completed, witness, setup.pieces)
         self.operation = m.Operation(max(1, round(setup.nbytes / ITEM_BYTES)), ITEM_BYTES, "float32", "mean")
         self.workers = {
             name: Worker(name, network.index[name], setup.steps, np.random.default_rng(seed))
             for name, seed in zip(setup.worker_names, seeds[2:], strict=True)
         }
         self.controller = Controller(self._control_options(int(seeds[1].generate_state(1)[0])), 0.0)
-        self._protocols: dict[str, Client] = {}
+        self._nodes: dict[str, Node] = {}
+        self._ports: dict[str, FluidPort] = {}
         self._mail: deque[tuple[bool, str, m.Message]] = deque()
         """Messages under way: whether it is for the controller, and whose it is."""
         self._delivering = False
@@ -118,14 +118,15 @@ class Simulation:
 
     def connect(self, name: str) -> None:
         """A rank starts, or starts anew: it knows nothing, and joins."""
-        self._protocols[name] = Client(name)
-        self.control(self.controller.connected(name, self.clock.now_s))
         row = self.setup.network.index[name]
+        self._ports[name] = FluidPort(self.engine, name, row)
+        self._nodes[name] = Node(name, self._ports[name])
+        self.control(self.controller.connected(name, self.clock.now_s))
         self.say(name, m.Join("virtual", 1, row, trains=name in self.workers))
 
     def disconnect(self, name: str, reason: str) -> None:
         """A rank is gone, and the controller notices."""
-        del self._protocols[name]
+        del self._nodes[name]
         self.control(self.controller.disconnected(name, reason, self.clock.now_s))
 
     def train(self, worker: Worker) -> None:
@@ -143,8 +144,8 @@ class Simulation:
         worker.enter(State.READY, now_s)
         for timer in self._timers.values():
             timer.since_s = now_s
-        _, effects = self._protocols[worker.name].submit(self.operation, part=0)
-        self._carry_out(worker.name, effects)
+        _, actions = self._nodes[worker.name].submit(self.operation, part=0)
+        self._do(worker.name, actions)
         self._deliver()
 
     def record_cut_short(self, worker: Worker, kind: Kind) -> None:
@@ -164,23 +165,12 @@ class Simulation:
         worker.round = None
         self.train(worker)
 
-    def _carry_out(self, name: str, effects: list[to.Effect]) -> None:
-        """Do what a rank's protocol asks for."""
-        for effect in effects:
-            match effect:
+    def _do(self, name: str, actions: list[NodeAction]) -> None:
+        """Do what a rank's node asks for."""
+        for action in actions:
+            match action:
                 case to.SendControl(message):
                     self._post(True, name, message)
-                case to.Open(start=start):
-                    self._open(name, effect, start.round)
-                case to.Halt(round_):
-                    self._quiet(name, self.engine.halt(name, round_))
-                case to.Close(round_):
-                    self.engine.close(round_)
-                    self._quiet(name, RoundQuiet(round_))
-                case to.Scatter(event):
-                    self.engine.scatter(self.setup.network.index[name], event)
-                case EndScatter():
-                    self.engine.end_scatter(self.setup.network.index[name])
                 case to.Succeeded(outcome=outcome):
                     self._ended(self.workers[name], outcome)
                 case to.Failed(error=error):
@@ -188,23 +178,22 @@ class Simulation:
                 case to.Joined() if name in self.workers and self.workers[name].state is State.DOWN:
                     self.train(self.workers[name])
 
-    def _open(self, name: str, effect: to.Open, number: int) -> None:
-        worker = self.workers.get(name)
-        if worker is not None and effect.operation is not None and worker.state is State.READY:
-            self.recorder.add("wait", worker.since_s, self.clock.now_s, name, round_number=number)
+    def _opened(self, site: str, opened: to.Open) -> None:
+        """A round begins at a site."""
+        worker, number = self.workers.get(site), opened.start.round
+        if worker is not None and opened.operation is not None and worker.state is State.READY:
+            self.recorder.add("wait", worker.since_s, self.clock.now_s, site, round_number=number)
             worker.enter(State.SYNCHRONISING, self.clock.now_s)
             worker.round = number
-        self.engine.open(name, effect)
 
     def _completed(self, sites: tuple[str, ...], complete: RoundComplete) -> None:
         """All sites of a round have done their part."""
         for site in sites:
-            if site in self._protocols and not self.disturbances.is_down(site):
-                self._carry_out(site, self._protocols[site].completed(complete))
+            node = self._nodes.get(site)
+            if node is not None and not self.disturbances.is_down(site):
+                self._ports[site].reports.append((complete, None))
+                self._do(site, node.apply([]))
         self._deliver()
-
-    def _quiet(self, name: str, quiet: RoundQuiet) -> None:
-        self._carry_out(name, self._protocols[name].quiet(quiet))
 
     # --- messages ----------------------------------------------------------------------------------------
 
@@ -238,8 +227,8 @@ class Simulation:
             to_controller, name, message = self._mail.popleft()
             if to_controller:
                 self._control(self.controller.received(name, message, self.clock.now_s))
-            elif name in self._protocols and not self.disturbances.is_down(name):
-                self._carry_out(name, self._protocols[name].handle(message))
+            elif name in self._nodes and not self.disturbances.is_down(name):
+                self._do(name, self._nodes[name].told(message))
         self._delivering = False
         self._arm()
 

@@ -21,8 +21,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tradewind.engine.effects import Outcome
 from tradewind.errors import BadOption
+from tradewind.node.effects import Outcome
 from tradewind.runtime.group import Group, Handle
 from tradewind.torch.buckets import BUCKET_BYTES, Bucket, Tracked, pack, tracked_tensors
 from tradewind.torch.ensemble import Ensemble, MovingAverage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.engine.events import AuxiliaryChanged, BeginScatter, EndScatter, Explore, ScatteredRound
 from tradewind.errors import TradewindError
+from tradewind.node.events import AuxiliaryChanged, BeginScatter, EndScatter, Explore, ScatteredRound
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 

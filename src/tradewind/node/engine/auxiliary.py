@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tradewind.engine.layout import Path
-from tradewind.engine.sending import Flow
+from tradewind.node.engine.layout import Path
+from tradewind.node.engine.sending import Flow
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 Chunk = tuple[int, int, int, Phase, int]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.engine.actions import Combine, Receive, Transmit
-from tradewind.engine.layout import Layout, Path
+from tradewind.node.actions import Combine, Receive, Transmit
+from tradewind.node.engine.layout import Layout, Path
 from tradewind.wire.frames import FrameHeader
 
 

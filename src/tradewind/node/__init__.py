@@ -8,7 +8,7 @@ answering with the payload work to do (`actions`); `arithmetic` is that work, as
 from __future__ import annotations
 
 from tradewind.arithmetic import Arithmetic
-from tradewind.engine.engine import Engine
-from tradewind.engine.layout import Layout, lay_out
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.layout import Layout, lay_out
 
 __all__ = ["Arithmetic", "Engine", "Layout", "lay_out"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from tradewind.engine.events import BeginScatter, ScatteredRound
-from tradewind.engine.pending import Asked
+from tradewind.node.events import BeginScatter, ScatteredRound
+from tradewind.node.pending import Asked
 from tradewind.wire import messages as m
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tradewind.engine.effects import NewPlan
-from tradewind.engine.layout import Layout, lay_out
+from tradewind.node.effects import NewPlan
+from tradewind.node.engine.layout import Layout, lay_out
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 

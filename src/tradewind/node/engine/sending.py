@@ -18,9 +18,9 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tradewind.engine.actions import Source, Transmit
-from tradewind.engine.events import Explore
-from tradewind.engine.layout import Path
+from tradewind.node.actions import Source, Transmit
+from tradewind.node.engine.layout import Path
+from tradewind.node.events import Explore
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 RESULT_AHEAD = 0.05

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Transmit
-from tradewind.engine.auxiliary import AuxiliaryPaths, acknowledgement
-from tradewind.engine.buffers import Buffers
-from tradewind.engine.receiving import RoundState, ShardState
-from tradewind.engine.scatter import OwnScatters, ScatterFlow
-from tradewind.engine.sending import Flow, Outbox
 from tradewind.errors import InternalError
+from tradewind.node import events as ev
+from tradewind.node.actions import Action, Transmit
+from tradewind.node.engine.auxiliary import AuxiliaryPaths, acknowledgement
+from tradewind.node.engine.buffers import Buffers
+from tradewind.node.engine.receiving import RoundState, ShardState
+from tradewind.node.engine.scatter import OwnScatters, ScatterFlow
+from tradewind.node.engine.sending import Flow, Outbox
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 

@@ -16,10 +16,10 @@ import zlib
 from collections import deque
 from dataclasses import replace
 
-from tradewind.arithmetic import Arithmetic, arithmetic_of
-from tradewind.engine.actions import RoundComplete, RoundQuiet
-from tradewind.engine.default_scatter import DefaultScatters, scattered_round
-from tradewind.engine.effects import (
+from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
+from tradewind.node.actions import RoundComplete, RoundQuiet
+from tradewind.node.default_scatter import DefaultScatters, scattered_round
+from tradewind.node.effects import (
     Close,
     Connect,
     Departed,
@@ -36,11 +36,8 @@ from tradewind.engine.effects import (
     SendControl,
     Succeeded,
 )
-from tradewind.engine.events import AuxiliaryChanged, EndScatter, Explore, OpenRound
-from tradewind.engine.known_plans import Layouts
-from tradewind.engine.layout import peers_in
-from tradewind.engine.pending import Asked, Holding
-from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
+from tradewind.node.events import AuxiliaryChanged, EndScatter, Explore
+from tradewind.node.pending import Asked, Holding
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
@@ -70,7 +67,6 @@ class Client:
         self._operations: dict[int, Asked] = {}
         self._rounds: dict[int, Holding] = {}
         self._plans: dict[int, Plan] = {}
-        self._layouts = Layouts()
         self._scatters = DefaultScatters()
         self.tolerant = False
         """Whether the run goes on when somebody is lost."""
@@ -146,7 +142,6 @@ class Client:
             case m.StandingDown(reason):
                 return [Distrust(reason)]
             case m.Lost(site, _):
-                self._layouts.renumbered()
                 return [Departed(self.numbers.pop(site))] if site in self.numbers else []
             case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
                 return [Explore(self.numbers[peer], train, chunks, chunk_bytes)]
@@ -205,7 +200,6 @@ class Client:
         numbers = {address.site: address.number for address in roster.workers}
         effects: list[Effect] = [Departed(n) for n in sorted(set(self.numbers.values()) - set(numbers.values()))]
         self.numbers = numbers
-        self._layouts.renumbered()
         self.tolerant, self.alone, self._roster = roster.tolerant, False, roster
         effects.append(Joined(roster))
         if roster.tolerant:
@@ -352,22 +346,6 @@ class Client:
             Forget(start.floor),
             Open(start, self._plans[start.version], operation, scattered),
         ]
-
-    def prepare(self, new: NewPlan) -> list[int]:
-        """Get ready for rounds by a new plan, in chunks: the peers to be connected with."""
-        self._layouts.told(new, self.site, self.numbers)
-        return [self.numbers[peer] for peer in peers_in(new.plan, self.site) if peer in self.numbers]
-
-    def chunks_of(self, opened: Open) -> tuple[OpenRound, Arithmetic]:
-        """A round in chunks, as the engine carries it out, and how its chunks are combined here."""
-        start = opened.start
-        weights = dict(zip(start.members, start.weights, strict=True))
-        arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self.site)
-        layout = self._layouts.layout(opened.plan, start, self.site, self.numbers)
-        event = OpenRound(
-            start.round, start.version, layout, arithmetic.gathers, start.done, opened.scattered, start.turn
-        )
-        return event, arithmetic
 
     def _carried(self, done: m.Carried) -> list[Effect]:
         """The controller has done the whole round; in a tolerant run it may be used when everybody has it."""

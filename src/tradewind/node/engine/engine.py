@@ -23,15 +23,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tradewind.engine import events as ev
-from tradewind.engine.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, RoundQuiet, Transmit
-from tradewind.engine.buffers import Buffers
-from tradewind.engine.early import Early, EarlyChunks
-from tradewind.engine.outgoing import Outgoing
-from tradewind.engine.quiet import ResultWork
-from tradewind.engine.receiving import RoundState, ShardState, Sum
-from tradewind.engine.scatter import ScatteredChunks
 from tradewind.errors import BadFrame, InternalError
+from tradewind.node import events as ev
+from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, RoundQuiet, Transmit
+from tradewind.node.engine.buffers import Buffers
+from tradewind.node.engine.early import Early, EarlyChunks
+from tradewind.node.engine.outgoing import Outgoing
+from tradewind.node.engine.quiet import ResultWork
+from tradewind.node.engine.receiving import RoundState, ShardState, Sum
+from tradewind.node.engine.scatter import ScatteredChunks
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 

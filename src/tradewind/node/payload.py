@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from tradewind.arithmetic import Arithmetic, Array, storage_of
-from tradewind.engine.actions import Combine, Receive, Source, Transmit
-from tradewind.engine.events import BeginScatter
-from tradewind.engine.layout import Layout
+from tradewind.node.actions import Combine, Receive, Source, Transmit
+from tradewind.node.engine.layout import Layout
+from tradewind.node.events import BeginScatter
 from tradewind.wire.frames import FrameHeader
 
 Bytes = bytearray | memoryview

@@ -23,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tradewind.engine.actions import Source, Transmit
-from tradewind.engine.early import Early
-from tradewind.engine.events import BeginScatter, ScatteredRound
-from tradewind.engine.layout import KEPT_BYTES
-from tradewind.engine.receiving import RoundState
 from tradewind.errors import BadFrame
+from tradewind.node.actions import Source, Transmit
+from tradewind.node.engine.early import Early
+from tradewind.node.engine.layout import KEPT_BYTES
+from tradewind.node.engine.receiving import RoundState
+from tradewind.node.events import BeginScatter, ScatteredRound
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 AFTER_ALL_ROUNDS = (2**63, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tradewind.arithmetic import Array
-from tradewind.engine.effects import Outcome
+from tradewind.node.effects import Outcome
 from tradewind.wire import messages as m
 
 

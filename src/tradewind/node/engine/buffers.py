@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.engine.actions import Action, Release
+from tradewind.node.actions import Action, Release
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from tradewind.engine.actions import RoundQuiet, Source, Transmit
-from tradewind.engine.events import OpenRound
-from tradewind.engine.layout import Layout, Path, ShardWork
-from tradewind.engine.sending import Flow
 from tradewind.errors import BadFrame
+from tradewind.node.actions import RoundQuiet, Source, Transmit
+from tradewind.node.engine.layout import Layout, Path, ShardWork
+from tradewind.node.engine.sending import Flow
+from tradewind.node.events import OpenRound
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 

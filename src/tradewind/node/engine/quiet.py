@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tradewind.engine.actions import Combine, How, Receive
+from tradewind.node.actions import Combine, How, Receive
 
 Work = TypeVar("Work", Receive, Combine)
 

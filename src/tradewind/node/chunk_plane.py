@@ -1,0 +1,178 @@
+"""The data plane of chunks: the engine with the arrays that it works on.
+
+It turns a plan into this site's part of it (`engine.layout`), keeps the arrays of operations and rounds, and collects
+what the engine wants done with payloads. A driver gives the engine's events to `handle` and carries out the actions:
+what touches a payload happens there, outside the lock that guards this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tradewind.arithmetic import Array, arithmetic_of
+from tradewind.node import actions as do
+from tradewind.node import effects as to
+from tradewind.node import events as ev
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.known_plans import Layouts
+from tradewind.node.engine.layout import peers_in
+from tradewind.node.payload import EarlyPayloads, RoundPayload
+from tradewind.wire import messages as m
+from tradewind.wire.frames import FrameKind
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Work out the digest of a round's result (`payload.digest`), and tell `ChunkPlane.digested`."""
+
+    complete: do.RoundComplete
+    payload: RoundPayload
+
+
+Action = do.Receive | do.Combine | do.Transmit | do.Release | do.PeerFaulty | Digest | to.Connect
+
+
+class ChunkPlane:
+    """One site's."""
+
+    def __init__(self, site: str, run: int) -> None:
+        """`run` is the run's number in frames."""
+        self._site, self._run = site, run
+        self.engine: Engine | None = None
+        """From the first roster on, which tells this site's number."""
+        self._numbers: Mapping[str, int] = {}
+        self._layouts = Layouts()
+        self._arrays: dict[int, tuple[Array, Array]] = {}
+        self.payloads: dict[int, RoundPayload] = {}
+        """Of the rounds that are open."""
+        self._early = EarlyPayloads()
+        self._actions: list[Action] = []
+        self._reports: list[tuple[do.RoundComplete, int | None] | do.RoundQuiet] = []
+
+    # --- operations --------------------------------------------------------------------------------------------
+
+    def give(self, operation: int, arrays: tuple[Array, Array] | None) -> None:
+        """The input of an operation, and where its result goes."""
+        assert arrays is not None
+        self._arrays[operation] = arrays
+
+    def end(self, ended: to.Succeeded | to.Failed) -> None:
+        """An operation has ended: its result is in place from here on, if it has one. Drivers call this."""
+        own, result = self._arrays.pop(ended.operation)
+        self._early.end(ended.operation)
+        if isinstance(ended, to.Failed):
+            return
+        if ended.array is not None:
+            result.reshape(-1).view(np.uint8)[:] = np.frombuffer(ended.array, np.uint8)
+        elif ended.outcome.alone:
+            result[...] = own
+
+    # --- rounds, for the protocol ------------------------------------------------------------------------------
+
+    def joined(self, roster: m.Roster, here: int) -> None:
+        """The roster, and this rank's number in it."""
+        self._numbers = {address.site: address.number for address in roster.workers}
+        self._layouts.renumbered()
+        if self.engine is None:
+            self.engine = Engine(self._run, here)
+            self.forget_below(roster.floor)
+
+    def prepare(self, new: to.NewPlan) -> None:
+        """Rounds will start with this plan: connect, and lay it out for the sizes that are in use."""
+        self._layouts.told(new, self._site, self._numbers)
+        self._connect(self._numbers[peer] for peer in peers_in(new.plan, self._site) if peer in self._numbers)
+
+    def open(self, opened: to.Open) -> None:
+        """Begin a round."""
+        start = opened.start
+        weights = dict(zip(start.members, start.weights, strict=True))
+        arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
+        layout = self._layouts.layout(opened.plan, start, self._site, self._numbers)
+        own, result = (None, None) if opened.operation is None else self._arrays[opened.operation]
+        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result)
+        self._connect(layout.peers)
+        done = start.done, opened.scattered, start.turn
+        self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
+
+    def halt(self, number: int) -> None:
+        """Stop a round."""
+        self._tell(ev.HaltRound(number))
+
+    def close(self, number: int) -> None:
+        """A round is over."""
+        if self.engine is not None:
+            self._tell(ev.CloseRound(number))
+        self.payloads.pop(number, None)
+
+    def forget_below(self, number: int) -> None:
+        """No round below this one is running anywhere."""
+        self._tell(ev.ForgetBelow(number))
+
+    def scatter(self, event: ev.BeginScatter, operation: int) -> None:
+        """Send an array before its round is known."""
+        if operation in self._arrays:
+            self._early.begin(event, self._arrays[operation][0], operation)
+            self._tell(event)
+
+    def end_scatter(self, part: int) -> None:
+        """Send nothing more of it."""
+        self._tell(ev.EndScatter(part))
+
+    def peer_gone(self, peer: int) -> None:
+        """A peer is lost."""
+        self._numbers = {site: number for site, number in self._numbers.items() if number != peer}
+        self._layouts.renumbered()
+        self._tell(ev.PeerGone(peer))
+
+    def steer(self, change: ev.Explore | ev.AuxiliaryChanged) -> None:
+        """Probe a link, or use other auxiliary paths."""
+        self._tell(change)
+
+    def take_reports(self) -> list[tuple[do.RoundComplete, int | None] | do.RoundQuiet]:
+        """What has come of rounds."""
+        if not self._reports:
+            return []
+        taken, self._reports = self._reports, []
+        return taken
+
+    # --- chunks, for drivers -----------------------------------------------------------------------------------
+
+    def handle(self, event: ev.Event) -> None:
+        """Something happened on a connection. Raises BadFrame where a peer is at fault."""
+        self._tell(event)
+
+    def digested(self, work: Digest, digest: int | None) -> None:
+        """The digest of a result is known."""
+        self._reports.append((work.complete, digest))
+
+    def take_actions(self) -> list[Action]:
+        """What to do with payloads and connections, in order."""
+        taken, self._actions = self._actions, []
+        return taken
+
+    def outgoing(self, action: do.Transmit) -> memoryview | None:
+        """The payload of a chunk of an array; None if its round is over. Kept buffers are the driver's."""
+        if action.header.kind is FrameKind.SCATTER:
+            return self._early.outgoing(action.header)
+        payload = self.payloads.get(action.header.round)
+        return None if payload is None else payload.outgoing(action)
+
+    def _connect(self, peers: Iterable[int]) -> None:
+        self._actions += [to.Connect(peer) for peer in peers]
+
+    def _tell(self, event: ev.Event) -> None:
+        assert self.engine is not None, f"{event} came before the roster"
+        for action in self.engine.handle(event):
+            if isinstance(action, do.RoundQuiet):
+                self._reports.append(action)
+            elif not isinstance(action, do.RoundComplete):
+                self._actions.append(action)
+            else:
+                payload = self.payloads.get(action.round)
+                if payload is None or payload.result is None:
+                    self._reports.append((action, None))
+                else:
+                    self._actions.append(Digest(action, payload))
