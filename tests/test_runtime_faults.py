@@ -137,9 +137,21 @@ def test_a_host_name_that_nobody_has_is_named() -> None:
 
 
 def test_a_peer_that_cannot_be_reached_is_named_on_every_rank() -> None:
-    each = [{}, {"advertise": "no.such.host.invalid"}, {}]
-    for answer in run_ranks(3, reduce_once, each, patience_s=2.0, local_sockets=False):
+    each = [{}, {"advertise": "no.such.host.invalid"}]
+    for answer in run_ranks(2, reduce_once, each, patience_s=2.0, local_sockets=False):
         assert isinstance(answer, PeerLost) and "'rank1'" in str(answer) and "no.such.host" in str(answer)
+
+
+def test_two_ranks_that_cannot_reach_each_other_use_a_third_in_a_strict_run() -> None:
+    """Rank 0 cannot call rank 1, which calls rank 2."""
+    each = [{}, {"advertise": "no.such.host.invalid"}, {}]
+
+    def body(group: Group) -> tuple[float, float]:
+        sums = reduce_once(group), float(group.all_reduce(np.full(300_000, 2.0)).mean())
+        group.barrier()
+        return sums
+
+    assert run_ranks(3, body, each, local_sockets=False) == [(3.0, 6.0)] * 3
 
 
 def test_a_peer_that_accepts_and_stays_silent_is_named_on_every_rank() -> None:

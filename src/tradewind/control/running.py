@@ -170,8 +170,8 @@ class Running:
 
     def finished(self, worker: str, message: m.Finished) -> None:
         """A site is done with its part."""
-        if not self.options.is_tolerant and message.round not in self.rounds.running:
-            raise RunOver(f"{worker!r} finished round {message.round}, which is not running", worker)
+        if not self.options.is_tolerant and message.round >= self.rounds.next_number:
+            raise RunOver(f"{worker!r} finished round {message.round}, which has not started", worker)
         self.rounds.finished(worker, message)
 
     def commit(self, round_: Round, now_s: float) -> None:
@@ -183,14 +183,23 @@ class Running:
         self.schedule.committed(round_, now_s)
 
     def trouble(self, worker: str, message: m.Trouble, now_s: float) -> None:
-        """A connection broke, for good or for a moment."""
+        """A connection broke, for good or for a moment: plans avoid a lost link, rounds that use it are repaired.
+
+        That holds for strict runs, too, which end when a worker is lost: a link is not, and others go around it. Only
+        a round that has lost something for good is their end.
+        """
         peer = message.peer
-        if not self.options.is_tolerant:
-            raise RunOver(f"{worker!r} cannot go on with {peer!r}: {message.reason}", peer)
         if peer not in self.members.joined or peer == worker:
             return
-        changed = self.view.set_cut(worker, peer, not message.back)
-        self.rounds.disturb(worker, peer, now_s)
+        changed = self.view.set_cut(worker, peer, None if message.back else message.reason)
+        ruined = self.rounds.disturb(worker, peer, now_s)
+        if ruined is not None:
+            raise RunOver(
+                f"the link between {worker!r} and {peer!r} broke ({message.reason.rstrip('.')}) during round "
+                f"{ruined.number}, whose results replace their inputs: it cannot be repeated. Give an out= of its own, "
+                "or use tolerant=True, which keeps a copy",
+                peer,
+            )
         if changed:
             ways = ((worker, peer), (peer, worker))
             rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
@@ -208,6 +217,8 @@ class Running:
             try:
                 self.rounds.repair(settled[0], now_s)
             except ImpossibleProblem as error:
+                if not self.options.is_tolerant and settled[0].operation.op != "broadcast":
+                    raise RunOver(f"{error} {self.view.lost_links}".strip()) from error
                 self.schedule.failed(settled[0], str(error), now_s)
 
     @staticmethod

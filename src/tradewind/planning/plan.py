@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -93,6 +94,11 @@ class Plan:
         touched = {site for shard in self.shards for route in (*shard.reduce, *shard.broadcast) for site in route}
         touched.update(shard.root for shard in self.shards)
         return self.members + tuple(sorted(touched.difference(self.members)))
+
+    def uses(self, a: str, b: str) -> bool:
+        """Whether something of it travels between two sites, either way."""
+        routes = (route for shard in self.shards for route in (*shard.reduce, *shard.broadcast))
+        return any({src, dst} == {a, b} for route in routes for src, dst in pairwise(route))
 
     @property
     def rate_bps(self) -> float | None:

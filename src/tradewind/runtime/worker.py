@@ -215,7 +215,7 @@ class Worker:
         here = self._client.numbers[self.site]
         self._controlled().joined()
         self.addresses = roster.workers
-        self._peers.update({address.number: address for address in roster.workers}, here, roster.tolerant)
+        self._peers.update({address.number: address for address in roster.workers}, here)
         if self._engine is None:
             self._engine = Engine(self.credentials.number, here)
             self.tell(ev.ForgetBelow(roster.floor))
@@ -262,20 +262,17 @@ class Worker:
 
     def _watch(self) -> None:
         """Signs of life, ours and others'."""
-        moved, moved_s = -1, time.monotonic()
-        while not self._closed.wait(self.deadlines.heartbeat_s):
-            now_s = time.monotonic()
-            self._controlled().watch(now_s)
-            with self._lock:
-                total = self._peers.moved
-                waiting = () if self._engine is None else self._engine.waiting_for()
-            if total != moved or not waiting:
-                moved, moved_s = total, now_s
-            elif now_s - moved_s > self.deadlines.silence_s:
-                moved_s = now_s
-                silence = f"nothing came for {self.deadlines.silence_s:g} s although more is due"
-                self._peers.stalled(waiting[0], silence)
-            self._peers.report_lost()
+        said_s = time.monotonic()
+        while not self._closed.wait(self.deadlines.keepalive_s):
+            if (now_s := time.monotonic()) >= said_s + self.deadlines.heartbeat_s:
+                said_s = now_s
+                self._controlled().watch(now_s)
+            self._peers.watch(self._awaited)
+
+    def _awaited(self) -> tuple[int, ...]:
+        """Peers whose chunks some round here still needs."""
+        with self._lock:
+            return () if self._engine is None else self._engine.waiting_for()
 
     def trouble(self, peer: int, reason: str, back: bool = False) -> None:
         """Tell the controller, who decides and tells everybody, us included."""
@@ -349,7 +346,7 @@ class Worker:
                         effects = self._client.quiet(action)
                     self._carry_out(effects)
                 case do.PeerFaulty(peer, reason):
-                    self._peers.stalled(peer, reason)
+                    self._peers.drop(peer, reason)
 
     def _combine(self, action: do.Combine) -> None:
         payload = self._payloads.get(action.round)
@@ -361,7 +358,7 @@ class Worker:
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
         """A whole frame is here: measure its link."""
-        if not self._measures:
+        if not self._measures or not header.chunks:  # a keepalive says nothing about its link's rate
             return
         with self._meters_lock:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
