@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from failing import Process
+from failing import SECRET, Process
 from lab_traffic import open_lab
 from tradewind.lab.session import Lab
 from tradewind.network import Network, Site
@@ -61,10 +61,10 @@ PROGRAM = textwrap.dedent("""
             last = bool(group.all_reduce(np.array([float(stop.is_set())]))[0])
             if last:
                 break
-            result = group.all_reduce(array, op="mean", out=array if given["in_place"] else None)
-            ok = bool(np.allclose(result, mean))
+            handle = group.all_reduce_async(array, op="mean", out=array if given["in_place"] else None)
+            ok = bool(np.allclose(handle.wait(), mean))
             array = np.full(given["items"], float(rank), np.float32)
-            say(step=step, ok=ok, at_s=time.monotonic())
+            say(step=step, ok=ok, at_s=time.monotonic(), repaired=handle.outcome.repaired)
             step += 1
             time.sleep(given["pause_s"])
         group.close()
@@ -96,6 +96,11 @@ class LabRanks:
             assert all(said["ok"] for said in ended), f"{rank.name} has a wrong result: {ended}"
             firsts.append(float(ended[0]["at_s"]))
         return max(firsts)
+
+    @property
+    def repaired(self) -> list[int]:
+        """Steps that some rank had to do again, of those that were waited for."""
+        return sorted({said["step"] for rank in self.ranks for said in rank.heard if said.get("repaired")})
 
     def links(self) -> set[tuple[str, str]]:
         """The links that the controller plans with."""
@@ -131,7 +136,7 @@ def lab_ranks(
 ) -> Iterator[LabRanks]:
     """A run of all sites of a network, under way; `prepare` may change the lab before any rank starts."""
     given = {"items": items, "pause_s": pause_s, "in_place": in_place, "awareness": awareness or {}}
-    given["options"] = {"carried_bytes": 4096, **options}
+    given["options"] = {"secret": SECRET, "carried_bytes": 4096, **options}
     with open_lab(network, backend) as lab, contextlib.ExitStack() as stack:
         prepare(lab)
         ranks = []
