@@ -174,15 +174,27 @@ def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_a_link_that_a_strict_round_does_not_use_may_break_in_the_middle_of_it(overwrites: bool) -> None:
     controller = gathered(network=MESH, planner="star", planner_options={"root": "b"})
+    for worker, peer in ("ab", "bc"):
+        controller.received(worker, m.Linked(peer), 1.0)
     for worker in "abc":
-        told = said(controller.received(worker, m.Ready(0, 1, SUM, overwrites=overwrites), 1.0))
-    assert links_of(told["a"][0]) == {frozenset("ab"), frozenset("bc")}
+        controller.received(worker, m.Ready(0, 1, SUM, overwrites=overwrites), 1.0)
     for back in (False, True):
         assert controller.received("a", m.Trouble("c", "connection reset", back), 1.0) == []
     assert said(controller.received("a", m.Trouble("b", "connection reset", True), 1.0)).keys() == set("abc")
     assert (controller.closed is None) is not overwrites, "one that it uses is another matter"
     if controller.closed is not None:
         assert "link between 'a' and 'b' broke (connection reset) during round 0" in controller.closed.reason
+
+
+def test_a_round_that_cannot_be_repeated_starts_only_on_links_that_work() -> None:
+    """Its results replace its inputs: the plan is told first, so that its links are connected."""
+    controller = gathered(network=MESH, planner="ring")
+    told = [said(controller.received(w, m.Ready(0, 1, SUM, overwrites=True), 1.0)) for w in "abc"]
+    assert frozenset("ac") in links_of(told[0]["a"][0]) and not any(told[1:])
+    controller.received("a", m.Linked("b"), 1.0)
+    assert controller.received("b", m.Linked("c"), 1.0) == []
+    (change, start) = said(controller.received("a", m.Trouble("c", "no route to host"), 1.0))["a"]
+    assert links_of(change) == {frozenset("ab"), frozenset("bc")} and isinstance(start, m.Start)
 
 
 def test_a_strict_round_is_repaired_around_a_lost_link() -> None:

@@ -51,7 +51,7 @@ class Round:
 
     def uses(self, a: str, b: str) -> bool:
         """Whether something of it travels between two sites."""
-        return self.plan.uses(a, b)
+        return frozenset((a, b)) in self.plan.pairs
 
     @property
     def is_repeatable(self) -> bool:

@@ -95,10 +95,11 @@ class Plan:
         touched.update(shard.root for shard in self.shards)
         return self.members + tuple(sorted(touched.difference(self.members)))
 
-    def uses(self, a: str, b: str) -> bool:
-        """Whether something of it travels between two sites, either way."""
+    @cached_property
+    def pairs(self) -> frozenset[frozenset[str]]:
+        """Pairs of sites between which something of it travels, either way."""
         routes = (route for shard in self.shards for route in (*shard.reduce, *shard.broadcast))
-        return any({src, dst} == {a, b} for route in routes for src, dst in pairwise(route))
+        return frozenset(frozenset(hop) for route in routes for hop in pairwise(route))
 
     @property
     def rate_bps(self) -> float | None:

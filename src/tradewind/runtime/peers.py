@@ -54,6 +54,10 @@ class PeersHost(Host, Protocol):
         """Tell the controller about a connection."""
         ...
 
+    def linked(self, peer: int) -> None:
+        """Tell the controller that a connection was made."""
+        ...
+
 
 class Bundle:
     """The connections to a peer that were made together."""
@@ -240,6 +244,7 @@ class Peers:
             self._add(peer, sock, made_s)
         with self._changed:
             self._calling.discard(peer)
+        self._host.linked(peer)
 
     def called(self, sock: socket.socket, peer: int, purpose: str) -> None:
         """A peer connected to us."""

@@ -280,6 +280,12 @@ class Worker:
         if not self._closed.is_set() and name is not None:
             self._say(m.Trouble(name, reason[:1000], back))
 
+    def linked(self, peer: int) -> None:
+        """Tell the controller that a link works."""
+        name = self._peers.name(peer)
+        if name is not None:
+            self._say(m.Linked(name))
+
     # --- data connections --------------------------------------------------------------------------------------
 
     def _called(self, sock: socket.socket, peer: Peer) -> None:

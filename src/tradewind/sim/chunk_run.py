@@ -113,8 +113,8 @@ class ChunkDriver:
 
     def _heard(self, said: tuple[str, m.Message]) -> None:
         if isinstance(said[1], m.Trouble) and self.controller.closed is None:
-            plans = self.controller.plans.by_version.values()
-            self._was_used |= any(plan.uses(said[0], said[1].peer) for plan in plans)
+            ends = frozenset((said[0], said[1].peer))
+            self._was_used |= any(ends in plan.pairs for plan in self.controller.plans.by_version.values())
         self.control(self.controller.received(*said, self.clock.now_s))
         self._arm()
 
@@ -175,6 +175,8 @@ class ChunkDriver:
             made = [self._connection(name, peer, rate) for _ in range(self.setup.connections)]
             self._wires += [(name, peer, connection) for connection in made]
             self.workers[name].connect(j, made)
+            if i < j:
+                self.say(name, m.Linked(peer))
 
     def _connection(self, name: str, peer: str, rate_bps: float) -> Connection:
         setup = self.setup
