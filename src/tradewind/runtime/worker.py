@@ -230,7 +230,8 @@ class Worker:
             own, result = submitted.own, submitted.result
             submitted.started_s = submitted.started_s or time.monotonic()
         event = effect.event
-        self._payloads[event.round] = RoundPayload(event.layout, effect.arithmetic, own, result)
+        payload = RoundPayload(event.layout, effect.arithmetic, own, result, event.version)
+        self._payloads[event.round] = payload
         for peer in event.layout.peers:
             self._peers.want(peer)
         self.tell(event)
@@ -399,4 +400,6 @@ class Worker:
         if action.header.kind is FrameKind.SCATTER:
             return self._early.outgoing(action.header)
         payload = self._payloads.get(action.header.round)
-        return None if payload is None else payload.outgoing(action)
+        if payload is None or payload.version != action.header.plan_version:  # it waited while its round started again
+            return None
+        return payload.outgoing(action)
