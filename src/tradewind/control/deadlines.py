@@ -35,6 +35,20 @@ class Deadlines:
         return self.patience_s * 0.8
 
     @property
+    def keepalive_s(self) -> float:
+        """Between two keepalive frames on a data connection, and between two looks at whether they are answered."""
+        return self.patience_s / 24
+
+    @property
+    def link_silence_s(self) -> float:
+        """A data connection on which the peer's machine acknowledges nothing for longer is lost.
+
+        With the wait for the next keepalive and the next look, a link that drops everything is reported within a third
+        of the patience.
+        """
+        return self.patience_s / 5
+
+    @property
     def handshake_s(self) -> float:
         """For a connection to be made and both sides to prove themselves."""
         return self.patience_s / 3

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tradewind.control.view import NetworkView
-from tradewind.errors import BadPlan, TradewindError
+from tradewind.errors import BadPlan, ImpossibleProblem, TradewindError
 from tradewind.network import Network
 from tradewind.planning import make_plan
 from tradewind.planning.broadcasting import plan_broadcast
-from tradewind.planning.check import ensure_valid
+from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import filling_chunk_bytes
+from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, default_chunk_bytes
 
 FAST_CHUNK_BYTES, SLOW_CHUNK_BYTES = 4 * 2**20, 2 * DEFAULT_CHUNK_BYTES
@@ -220,18 +221,26 @@ class Plans:
         return chosen, self._options if hint in ("", self.planner) else {}
 
     def make(self, members: tuple[str, ...], nbytes: int, hint: str | None = None) -> Plan:
-        """A plan for the network as it is now, which nobody uses yet."""
+        """A plan for the network as it is now, which nobody uses yet.
+
+        A plan that was given, and one of a planner that needs links that are lost, is patched: it goes around them.
+        """
+        network = self.view.network
         if self._given is not None:
             if set(self._given.members) != set(members):
                 raise BadPlan(
                     f"the plan that was given is for {', '.join(self._given.members)}, but this round is of "
                     f"{', '.join(members)}. Use a planner instead, or a policy that synchronises them all."
                 )
-            return self._given
+            return patch_plan(self._given, network).plan if check(self._given, network) else self._given
         planner, options = self._planner_for(hint or "", nbytes)
-        return finished_plan(
-            planner, self.view.network, nbytes, members, options, self.view.is_guess, self._chunk_bytes
-        )
+        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes
+        try:
+            return finished_plan(planner, network, *more)
+        except ImpossibleProblem:
+            if not self.view.lost_links:
+                raise
+            return patch_plan(finished_plan(planner, self.view.unbroken, *more), network).plan
 
 
 def latency_counts_below(network: Network) -> int:

@@ -318,7 +318,7 @@ class Schedule:
             is_over = self.rounds.start(step, number, ready, self._now_s)
         except ImpossibleProblem as error:
             if not self.options.is_tolerant:
-                raise RunOver(str(error)) from error
+                raise RunOver(f"{error} {self.rounds.plans.view.lost_links}".strip()) from error
             for worker, message in ready.items():
                 self._wait(number, worker, message)
             self._give_up(step, str(error), by_policy=False)

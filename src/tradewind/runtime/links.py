@@ -20,6 +20,7 @@ from tradewind.engine import events as ev
 from tradewind.engine.actions import Action, How, Receive, Transmit
 from tradewind.engine.payload import RoundPayload
 from tradewind.errors import BadFrame
+from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
@@ -86,12 +87,12 @@ class Link:
         ended: Callable[[], None],
         shaped: ShapedSender | None = None,
     ) -> None:
-        self.peer, self.moved = peer, 0
-        """`moved` changes whenever something got through, either way."""
+        self.peer = peer
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
         self._broke, self._ended = broke, ended
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, self.users)
+        self.liveness = Liveness(self._shared)
         self._receiving: Receive | None = None
         """What the receiver is in the middle of."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -133,7 +134,7 @@ class Link:
         while True:
             header = receive_header(sock, scratch)
             actions = host.tell(ev.HeaderReceived(self.peer, header))
-            self.moved += 1
+            self.liveness.heard()
             if header.kind is not FrameKind.ACK:
                 action = actions[0]
                 assert isinstance(action, Receive)
@@ -174,7 +175,6 @@ class Link:
                 frame = frame_of(host, action, self._sock, self._crosses_network)
                 if frame is not None:
                     self._send_frame(*frame)
-                    self.moved += 1
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:
             self._broke(error.strerror or str(error))

@@ -19,6 +19,7 @@ from tradewind.engine import events as ev
 from tradewind.engine.actions import How, Receive, Transmit
 from tradewind.errors import BadFrame
 from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of
+from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
 from tradewind.runtime.sockets import SharedSocket, rest_of
 from tradewind.wire.frames import (
@@ -58,11 +59,11 @@ class PolledLink:
         ended: Callable[[], None],
         poller: Poller,
     ) -> None:
-        self.peer, self.moved = peer, 0
-        """`moved` changes whenever something got through, either way."""
+        self.peer = peer
         self._host, self._sock, self._outbox, self._poller = host, sock, outbox, poller
         self._broke, self._ended = broke, ended
         self._shared = SharedSocket(sock, users=1)
+        self.liveness = Liveness(self._shared)
         self._over = self._gone = self._readable = self._full = False
         """It is over; the other side is gone, and what it left is to be read to the end; there may be something to
         read; the kernel takes no more."""
@@ -172,7 +173,7 @@ class PolledLink:
             return
         header = decode_header(self._head[: self._head_bytes])
         actions = self._host.tell(ev.HeaderReceived(self.peer, header))
-        self.moved += 1
+        self.liveness.heard()
         if header.kind is FrameKind.ACK:
             self._frame_came(header)
             return
@@ -218,7 +219,6 @@ class PolledLink:
         while self._sending is not None or self._take():
             if self._unsent and not self._push():
                 return
-            self.moved += 1
             action, self._sending = self._sending, None
             assert action is not None
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))

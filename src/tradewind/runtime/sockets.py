@@ -244,6 +244,13 @@ class SharedSocket:
             if self._users:
                 shut_down(self._sock)
 
+    def option(self, level: int, name: int, nbytes: int) -> bytes:
+        """What the kernel says about it, as `getsockopt` does; nothing if it is closed or has no such option."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._users:
+                return self._sock.getsockopt(level, name, nbytes)
+        return b""
+
     def leave(self) -> None:
         """A thread is done with it."""
         with self._lock:

@@ -215,7 +215,7 @@ class Worker:
         here = self._client.numbers[self.site]
         self._controlled().joined()
         self.addresses = roster.workers
-        self._peers.update({address.number: address for address in roster.workers}, here, roster.tolerant)
+        self._peers.update({address.number: address for address in roster.workers}, here)
         if self._engine is None:
             self._engine = Engine(self.credentials.number, here)
             self.tell(ev.ForgetBelow(roster.floor))
@@ -230,7 +230,8 @@ class Worker:
             own, result = submitted.own, submitted.result
             submitted.started_s = submitted.started_s or time.monotonic()
         event = effect.event
-        self._payloads[event.round] = RoundPayload(event.layout, effect.arithmetic, own, result)
+        payload = RoundPayload(event.layout, effect.arithmetic, own, result, event.version)
+        self._payloads[event.round] = payload
         for peer in event.layout.peers:
             self._peers.want(peer)
         self.tell(event)
@@ -262,26 +263,29 @@ class Worker:
 
     def _watch(self) -> None:
         """Signs of life, ours and others'."""
-        moved, moved_s = -1, time.monotonic()
-        while not self._closed.wait(self.deadlines.heartbeat_s):
-            now_s = time.monotonic()
-            self._controlled().watch(now_s)
-            with self._lock:
-                total = self._peers.moved
-                waiting = () if self._engine is None else self._engine.waiting_for()
-            if total != moved or not waiting:
-                moved, moved_s = total, now_s
-            elif now_s - moved_s > self.deadlines.silence_s:
-                moved_s = now_s
-                silence = f"nothing came for {self.deadlines.silence_s:g} s although more is due"
-                self._peers.stalled(waiting[0], silence)
-            self._peers.report_lost()
+        said_s = time.monotonic()
+        while not self._closed.wait(self.deadlines.keepalive_s):
+            if (now_s := time.monotonic()) >= said_s + self.deadlines.heartbeat_s:
+                said_s = now_s
+                self._controlled().watch(now_s)
+            self._peers.watch(self._awaited)
+
+    def _awaited(self) -> tuple[int, ...]:
+        """Peers whose chunks some round here still needs."""
+        with self._lock:
+            return () if self._engine is None else self._engine.waiting_for()
 
     def trouble(self, peer: int, reason: str, back: bool = False) -> None:
         """Tell the controller, who decides and tells everybody, us included."""
         name = self._peers.name(peer)
         if not self._closed.is_set() and name is not None:
             self._say(m.Trouble(name, reason[:1000], back))
+
+    def linked(self, peer: int) -> None:
+        """Tell the controller that a link works."""
+        name = self._peers.name(peer)
+        if name is not None:
+            self._say(m.Linked(name))
 
     # --- data connections --------------------------------------------------------------------------------------
 
@@ -349,7 +353,7 @@ class Worker:
                         effects = self._client.quiet(action)
                     self._carry_out(effects)
                 case do.PeerFaulty(peer, reason):
-                    self._peers.stalled(peer, reason)
+                    self._peers.drop(peer, reason)
 
     def _combine(self, action: do.Combine) -> None:
         payload = self._payloads.get(action.round)
@@ -361,7 +365,7 @@ class Worker:
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
         """A whole frame is here: measure its link."""
-        if not self._measures:
+        if not self._measures or not header.chunks:  # a keepalive says nothing about its link's rate
             return
         with self._meters_lock:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
@@ -396,4 +400,6 @@ class Worker:
         if action.header.kind is FrameKind.SCATTER:
             return self._early.outgoing(action.header)
         payload = self._payloads.get(action.header.round)
-        return None if payload is None else payload.outgoing(action)
+        if payload is None or payload.version != action.header.plan_version:  # it waited while its round started again
+            return None
+        return payload.outgoing(action)
