@@ -12,7 +12,7 @@ import pytest
 
 from tradewind.errors import PeerLost
 from tradewind.runtime.addresses import HostPort
-from tradewind.runtime.sockets import dial
+from tradewind.runtime.dialling import Dialling, dial
 
 
 def test_a_call_that_is_dropped_at_once_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_a_call_that_is_dropped_at_once_leaves_no_socket_open(monkeypatch: pytes
     thread.start()
     port = listener.getsockname()[1]
     monkeypatch.setattr(socket, "create_connection", connect_and_wait)
-    with pytest.raises(PeerLost, match="nobody answers"):
-        dial(HostPort("127.0.0.1", port), time.monotonic() + 0.3)
+    with pytest.raises(PeerLost, match="no answer from 'b'"):
+        dial(HostPort("127.0.0.1", port), time.monotonic() + 0.3, Dialling.to_rank("a", "b"))
     thread.join()
     gc.collect()  # a socket that is left open is an error in tests
