@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tradewind.errors import BadOption, UnknownName
@@ -87,8 +87,11 @@ class PortRange:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def listen_on(host: str, port: int, ports: PortRange | None = None) -> socket.socket:
-    """A listening socket; port 0 takes the first free one of `ports`, or any free one where there is no range."""
+def listen_on(host: str, port: int, ports: PortRange | None = None, reserved: Collection[int] = ()) -> socket.socket:
+    """A listening socket; port 0 takes the first free one of `ports`, or any free one where there is no range.
+
+    `reserved` ports of the range are left to others, who may not have started yet.
+    """
     if ports is not None and port and port not in ports:
         raise BadOption(
             f"cannot listen on {HostPort(host, port)}: its port is outside ports={ports}. Choose one of these, or port "
@@ -99,6 +102,8 @@ def listen_on(host: str, port: int, ports: PortRange | None = None) -> socket.so
     except socket.gaierror as error:
         raise BadOption(f"cannot listen on {HostPort(host, port)}: cannot resolve host {host!r} ({error}).") from None
     for candidate in range(ports.first, ports.last + 1) if ports is not None and not port else (port,):
+        if candidate in reserved:
+            continue
         try:
             return _listen(found[0], candidate)
         except OSError as error:
@@ -108,8 +113,8 @@ def listen_on(host: str, port: int, ports: PortRange | None = None) -> socket.so
                     "of this host."
                 ) from None
     raise BadOption(
-        f"no port of ports={ports} is free on {host}. Every rank of this host needs one for each group, and the "
-        "controller one more: use a wider range."
+        f"no port of ports={ports} is free on {host}. Every rank of this host needs one for each group, and every "
+        "controller one of its own: use a wider range."
     )
 
 

@@ -78,7 +78,12 @@ class Dialling:
 
     def is_silent(self, now_s: float) -> bool:
         """Whether there has been no answer for too long."""
-        return now_s - self.answered_s > self.silence_s
+        return now_s - self.answered_s >= self.silence_s
+
+    def attempt_s(self, now_s: float) -> float:
+        """How long to wait for one connection."""
+        left_s = self.answered_s + self.silence_s - now_s
+        return ATTEMPT_S if left_s <= 0 else min(ATTEMPT_S, left_s)
 
     def advice(self, address: HostPort, problem: Exception) -> str:
         """What to do about an address that cannot be reached."""
@@ -108,15 +113,16 @@ def source_of(address: HostPort) -> str:
     try:
         return address_towards(address.host)
     except BadOption:
-        return "this host, which has no route there"
+        return "this host (no route)"
 
 
 def dial(address: HostPort, deadline_s: float, dialling: Dialling) -> socket.socket:
     """Connect, trying again until the deadline: the other side may still be starting."""
     problem: OSError = TimeoutError("no time left to try")
     while (left := deadline_s - time.monotonic()) > 0:
+        attempt_s = max(0.01, min(left, dialling.attempt_s(time.monotonic())))
         try:
-            sock = socket.create_connection((address.host, address.port), timeout=max(0.01, min(left, ATTEMPT_S)))
+            sock = socket.create_connection((address.host, address.port), timeout=attempt_s)
             if not _called_itself(sock):
                 return sock
             sock.close()

@@ -341,7 +341,7 @@ def connect(
     worker = Worker(credentials, deadlines, counts, _is_slow(network), shape, how if aware.measure else None, near)
     worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
     try:
-        socks = [listen_on(bound, 0, allowed)]
+        socks = [listen_on(bound, 0, allowed, reserved={address.port for address in addresses})]
         if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
             socks.append(beside)
         worker.start(addresses, socks, advertised, rank)
