@@ -230,3 +230,16 @@ def address_towards(host: str, one_host: bool = True) -> str:
         except OSError as error:
             raise BadOption(f"no route to host {host!r} ({error.strerror}). Set bind= or interface=.") from None
         return str(probe.getsockname()[0])
+
+
+def is_on_this_host(host: str) -> bool:
+    """Whether an address or name is one of this host's: what is sent there leaves from the same address.
+
+    >>> is_on_this_host("127.0.0.1"), is_on_this_host("192.0.2.1")
+    (True, False)
+    """
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+        return any(is_loopback(str(address)) for address in found) or address_towards(host) in found
+    except (OSError, BadOption):
+        return False

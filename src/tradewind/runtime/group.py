@@ -32,7 +32,14 @@ from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.runtime import welcome
-from tradewind.runtime.addresses import HostPort, PortRange, choose_addresses, listen_for_neighbours, listen_on
+from tradewind.runtime.addresses import (
+    HostPort,
+    PortRange,
+    choose_addresses,
+    is_on_this_host,
+    listen_for_neighbours,
+    listen_on,
+)
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
@@ -341,7 +348,8 @@ def connect(
     worker = Worker(credentials, deadlines, counts, _is_slow(network), shape, how if aware.measure else None, near)
     worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
     try:
-        socks = [listen_on(bound, 0, allowed, reserved={address.port for address in addresses})]
+        controllers = {address.port for address in addresses if allowed and is_on_this_host(address.host)}
+        socks = [listen_on(bound, 0, allowed, reserved=controllers)]
         if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
             socks.append(beside)
         worker.start(addresses, socks, advertised, rank)
