@@ -15,6 +15,8 @@ from failing import processes
 from listening import listening_ports
 from ranks import SECRET, free_port
 from tradewind.errors import BadOption
+from tradewind.lab.inproc import run_inproc
+from tradewind.network import Network, Site
 from tradewind.runtime.addresses import PortRange, listen_on
 from tradewind.runtime.group import connect
 from tradewind.runtime.options import Options, resolve_settings
@@ -78,6 +80,12 @@ def test_the_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatc
     with connect("127.0.0.1:0", 0, 1, secret=SECRET, ports=str(other)):
         opened = listening_ports() - before
         assert len(opened) == 2 and all(port in other for port in opened)
+
+
+def test_what_runs_in_one_process_has_no_firewall_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRADEWIND_PORTS", "29600-29607")
+    pair = Network("pair", [Site("a"), Site("b")], [[0, 1e9], [1e9, 0]])
+    assert run_inproc(pair, lambda group: group.world) == [2, 2]
 
 
 def test_a_run_with_a_standby_listens_inside_the_range_only() -> None:

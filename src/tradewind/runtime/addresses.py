@@ -74,11 +74,11 @@ class PortRange:
 
     @classmethod
     def find(cls, given: str | int | PortRange | None) -> PortRange | None:
-        """The range that was given, or else that of the environment variable TRADEWIND_PORTS."""
+        """The range that was given, or else that of the environment variable TRADEWIND_PORTS; an empty text is none."""
         if isinstance(given, PortRange):
             return given
-        chosen = os.environ.get(PORTS_VARIABLE) or None if given is None else given
-        return None if chosen is None else cls.parse(chosen)
+        chosen = os.environ.get(PORTS_VARIABLE, "") if given is None else given
+        return None if chosen == "" else cls.parse(chosen)
 
     def __contains__(self, port: int) -> bool:
         return self.first <= port <= self.last

@@ -297,16 +297,16 @@ def connect(
     1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `scatter`)
     counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
     Data connections listen on loopback unless `bind` or `interface` says otherwise. `ports` (by default
-    TRADEWIND_PORTS, if set) is the port or range, such as "29600-29607", of all that this process listens on. Processes
-    of one machine (and one network namespace) exchange data through Unix sockets, at half the kernel's time of TCP,
-    unless `local_sockets` is false. A `tolerant` run goes on without those who are lost, who may come back; by default
-    it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is lost; every other
-    time limit follows from it, unless `straggler_s` says how long a round waits for its last member. `awareness` is
-    what the run does about a network that is unknown or changes (docs/awareness.md). Arrays of up to `carried_bytes`
-    travel in messages, if all members do so (0: never; nor on a network that is imitated). Where the controller runs,
-    `listening` is called with its address before anybody else is needed. While others are waited for, `abandoned` may
-    return a reason to stop. `shape` makes data connections behave like a network's (see `lab`); a process by itself
-    takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
+    TRADEWIND_PORTS, if set) is the port or range, such as "29600-29607", of all that this process listens on; "" is
+    none. Processes of one machine (and one network namespace) exchange data through Unix sockets, at half the kernel's
+    time of TCP, unless `local_sockets` is false. A `tolerant` run goes on without those who are lost, who may come
+    back; by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is
+    lost; every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
+    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Arrays of up to
+    `carried_bytes` travel in messages, if all members do so (0: never; nor on a network that is imitated). Where the
+    controller runs, `listening` is called with its address before anybody else is needed. While others are waited for,
+    `abandoned` may return a reason to stop. `shape` makes data connections behave like a network's (see `lab`); a
+    process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
