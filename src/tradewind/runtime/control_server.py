@@ -208,14 +208,13 @@ class ControlServer:
 
     def _tell_who_is_missing(self, now_s: float) -> None:
         """Say, now and then, that a run cannot begin because ranks have not joined."""
-        waiting = self._controller.gathered
-        if waiting is not None and self._notices.due(now_s):
-            came, world = waiting, self._controller.options.world
+        came = self._controller.gathered
+        if came is not None and self._notices.due(now_s):
             log.warning(
                 "%d of %d ranks have joined within %.0f s (%s). The controller listens on %s: start the others, and "
                 "check that they can reach that address (interface= or bind=) and port (ports=).",
                 len(came),
-                world,
+                self._controller.options.world,
                 now_s - self._notices.began_s,
                 ", ".join(came) or "none",
                 HostPort(self.host, self.port),
