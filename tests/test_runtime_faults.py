@@ -26,6 +26,7 @@ from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.control_server import ControlServer
+from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.sockets import call
 from tradewind.runtime.worker import Worker
@@ -135,12 +136,12 @@ def test_a_port_in_use_is_named_on_rank_0_and_silence_on_the_others() -> None:
 
 def test_a_controller_that_is_not_there_is_named() -> None:
     address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(PeerLost, match=f"nobody answers at {address}"):
+    with pytest.raises(PeerLost, match=f"no answer from the controller at {address}"):
         connect(address, 1, 2, secret=SECRET, patience_s=SOON_S)
 
 
 def test_a_host_name_that_nobody_has_is_named() -> None:
-    with pytest.raises(PeerLost, match=r"no address is called 'no\.such\.host\.invalid'"):
+    with pytest.raises(PeerLost, match=r"cannot resolve host 'no\.such\.host\.invalid'"):
         connect("no.such.host.invalid:1", 1, 2, secret=SECRET, patience_s=SOON_S)
 
 
@@ -193,7 +194,8 @@ def test_a_peer_that_accepts_and_stays_silent_is_named_on_every_rank() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         credentials = Credentials("tradewind", "mute", SECRET.encode())
-        control, _ = call(HostPort("127.0.0.1", port), credentials, "control", time.monotonic() + 10)
+        dialling = Dialling.to_controller("a")
+        control, _ = call(HostPort("127.0.0.1", port), credentials, "control", time.monotonic() + 10, dialling)
         control.sendall(encode_message(Join("127.0.0.1", silent.getsockname()[1], 1), credentials.number))
         thread.join(30)
         control.close()

@@ -64,6 +64,13 @@ class Controller:
         """The term in which this controller acts, if it does."""
         return self._members.term if self._running is not None and self._running.acting else None
 
+    @property
+    def gathered(self) -> tuple[str, ...] | None:
+        """Who has joined, while the run waits for the others to begin; None once it has, and on standbys."""
+        if self._members.begun or self.closed or self.options.index:
+            return None
+        return tuple(sorted(self._members.joined))
+
     # --- for drivers -------------------------------------------------------------------------------------------
 
     @property

@@ -64,9 +64,14 @@ class Deadlines:
         return self.patience_s / 3
 
     @property
+    def reach_s(self) -> float:
+        """For the controller to start on a host that refuses connections until then: not all start at the same time."""
+        return self.patience_s * 4
+
+    @property
     def gather_s(self) -> float:
         """For all workers to join: machines do not start at the same time."""
-        return max(self.patience_s * 4, self.asked_straggler_s or 0.0)
+        return max(self.reach_s, self.asked_straggler_s or 0.0)
 
     @property
     def straggler_s(self) -> float:

@@ -19,7 +19,8 @@ from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.plans import PlanWanted
 from tradewind.errors import BadFrame, TradewindError
-from tradewind.runtime.addresses import listen_on
+from tradewind.runtime.addresses import HostPort, PortRange, listen_on
+from tradewind.runtime.dialling import Notices
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
@@ -34,6 +35,8 @@ log = logging.getLogger("tradewind.runtime")
 
 READ_BYTES = 64 * 1024
 LINGER_S = 1.0
+FIRST_NOTICE_S = 10.0
+"""So long ranks may take to join before that is worth a word: hosts do not start at the same time."""
 PLANNING_S = 30.0
 """So long we wait for a plan that is being made when the process ends."""
 
@@ -41,7 +44,14 @@ PLANNING_S = 30.0
 class ControlServer:
     """A controller that listens."""
 
-    def __init__(self, host: str, port: int, credentials: Credentials, options: ControlOptions) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        credentials: Credentials,
+        options: ControlOptions,
+        ports: PortRange | None = None,
+    ) -> None:
         self._credentials = credentials
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
@@ -50,10 +60,11 @@ class ControlServer:
         self._wakes_at_s = 0.0
         """When the thread that watches the time does by itself."""
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
-        sock = listen_on(host, port)
+        sock = listen_on(host, port, ports)
         self.host = host
         self._listener = Listener([sock], credentials, options.deadlines.admission_s, self._serve)
         self.port = self._listener.port
+        self._notices = Notices(FIRST_NOTICE_S)
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
         threading.Thread(target=self._watch, name="tradewind-control-time", daemon=True).start()
         self._planner = threading.Thread(target=self._make_plans, name="tradewind-control-plans", daemon=True)
@@ -187,9 +198,24 @@ class ControlServer:
         with self._changed:
             while not self._closed:
                 now_s = time.monotonic()
+                self._tell_who_is_missing(now_s)
                 if self._controller.wake_at_s <= now_s:
                     self._do(self._controller.tick(now_s))
                     self._changed.notify_all()
                     continue
                 self._wakes_at_s = min(now_s + 1.0, self._controller.wake_at_s)
                 self._changed.wait(self._wakes_at_s - now_s)
+
+    def _tell_who_is_missing(self, now_s: float) -> None:
+        """Say, now and then, that a run cannot begin because ranks have not joined."""
+        came = self._controller.gathered
+        if came is not None and self._notices.due(now_s):
+            log.warning(
+                "%d of %d ranks have joined within %.0f s (%s). The controller listens on %s: start the others, and "
+                "check that they can reach that address (interface= or bind=) and port (ports=).",
+                len(came),
+                self._controller.options.world,
+                now_s - self._notices.began_s,
+                ", ".join(came) or "none",
+                HostPort(self.host, self.port),
+            )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,14 @@ from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.runtime import welcome
-from tradewind.runtime.addresses import HostPort, choose_addresses, listen_for_neighbours, listen_on
+from tradewind.runtime.addresses import (
+    HostPort,
+    PortRange,
+    choose_addresses,
+    is_on_this_host,
+    listen_for_neighbours,
+    listen_on,
+)
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
@@ -44,6 +52,10 @@ from tradewind.wire.messages import Operation
 STREAM_BYTES = 4 * 2**20
 """What one TCP connection keeps under way with usual buffers; more bandwidth x delay needs more connections."""
 MAX_CONNECTIONS = 16
+LONGEST_REASON = 1000
+"""Letters of an error that others are told."""
+ASK_AGAIN_S = 0.5
+"""While others are waited for."""
 
 
 class Handle:
@@ -266,6 +278,7 @@ def connect(
     bind: str | None = None,
     interface: str | None = None,
     advertise: str | None = None,
+    ports: str | int | None = None,
     connections: int | None = None,
     local_sockets: bool = True,
     patience_s: float = DEFAULT_PATIENCE_S,
@@ -275,6 +288,7 @@ def connect(
     carried_bytes: int = DEFAULT_CARRIED_BYTES,
     shape: ShapedNetwork | None = None,
     listening: Callable[[str], None] | None = None,
+    abandoned: Callable[[], str | None] | None = None,
 ) -> Group:
     """Join a run of `world` processes; returns when all have joined.
 
@@ -282,15 +296,17 @@ def connect(
     controller` does. With several addresses the first controller acts and the others stand by (docs/failover.md), rank
     1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `scatter`)
     counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
-    Data connections listen on loopback unless `bind` or `interface` says otherwise. Processes of one machine (and one
-    network namespace) exchange data through Unix sockets, at half the kernel's time of TCP, unless `local_sockets` is
-    false. A `tolerant` run goes on without those who are lost, who may come back; by default it is one unless the
-    policy is bsp. `patience_s` is how long a silence may be before somebody is lost; every other time limit follows
-    from it, unless `straggler_s` says how long a round waits for its last member. `awareness` is what the run does
-    about a network that is unknown or changes (docs/awareness.md). Arrays of up to `carried_bytes` travel in messages,
-    if all members do so (0: never; nor on a network that is imitated). Where the controller runs, `listening` is called
-    with its address before anybody else is needed. `shape` makes data connections behave like a network's (see `lab`);
-    a process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
+    Data connections listen on loopback unless `bind` or `interface` says otherwise. `ports` (by default
+    TRADEWIND_PORTS, if set) is the port or range, such as "29600-29607", of all that this process listens on; "" is
+    none. Processes of one machine (and one network namespace) exchange data through Unix sockets, at half the kernel's
+    time of TCP, unless `local_sockets` is false. A `tolerant` run goes on without those who are lost, who may come
+    back; by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is
+    lost; every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
+    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Arrays of up to
+    `carried_bytes` travel in messages, if all members do so (0: never; nor on a network that is imitated). Where the
+    controller runs, `listening` is called with its address before anybody else is needed. While others are waited for,
+    `abandoned` may return a reason to stop. `shape` makes data connections behave like a network's (see `lab`); a
+    process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
@@ -302,6 +318,7 @@ def connect(
     credentials = Credentials(run, name, find_secret(secret))
     aware = awareness or Awareness()
     bound, advertised = choose_addresses(bind, interface, advertise)
+    allowed = PortRange.find(ports)
     server = None
     if rank < len(addresses) and embed:
         given = plan_from_json(Path(plan).read_bytes(), str(plan)) if isinstance(plan, str | Path) else plan
@@ -321,7 +338,7 @@ def connect(
             index=rank,
         )
         control = Credentials(run, f"controller of {name}", credentials.secret)
-        server = ControlServer(addresses[rank].host, addresses[rank].port, control, options)
+        server = ControlServer(addresses[rank].host, addresses[rank].port, control, options, allowed)
         addresses[rank] = HostPort(addresses[rank].host, server.port)
         if listening is not None:
             listening(str(addresses[rank]))
@@ -331,22 +348,33 @@ def connect(
     worker = Worker(credentials, deadlines, counts, _is_slow(network), shape, how if aware.measure else None, near)
     worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
     try:
-        socks = [listen_on(bound, 0)]
+        controllers = {address.port for address in addresses if allowed and is_on_this_host(address.host)}
+        socks = [listen_on(bound, 0, allowed, reserved=controllers)]
         if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
             socks.append(beside)
         worker.start(addresses, socks, advertised, rank)
-        if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):
+        _wait_for_others(worker, world, abandoned)
+        if worker.lost is not None:
+            raise worker.lost
+    except BaseException as error:
+        worker.close(PeerLost(f"{name!r} could not join."))
+        if server is not None:
+            server.close(f"{name!r}, which runs the controller, could not join ({str(error)[:LONGEST_REASON]})")
+        raise
+    return Group(worker, server, rank)
+
+
+def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | None] | None) -> None:
+    """Until all have joined, or cannot."""
+    deadlines = worker.deadlines
+    until_s = time.monotonic() + deadlines.gather_s + deadlines.patience_s
+    while not worker.joined.wait(ASK_AGAIN_S):
+        if time.monotonic() > until_s:
             raise PeerLost(
                 f"the run did not begin within {deadlines.gather_s:g} s. Check that all {world} are started."
             )
-        if worker.lost is not None:
-            raise worker.lost
-    except BaseException:
-        worker.close(PeerLost(f"{name!r} could not join."))
-        if server is not None:
-            server.close(f"{name!r}, which runs the controller, could not join")
-        raise
-    return Group(worker, server, rank)
+        if abandoned is not None and (reason := abandoned()) is not None:
+            raise PeerLost(reason)
 
 
 def _name(rank: int, world: int, name: str | None, network: Network | None, shape: ShapedNetwork | None) -> str:

@@ -25,7 +25,7 @@ from tradewind.errors import BadOption, InputError, UnknownName
 from tradewind.network import Network
 from tradewind.planning import planner as look_up_planner
 from tradewind.policy import policy_options as look_up_policy_options
-from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES, check_carried_bytes
 from tradewind.units import parse_duration
 
@@ -77,6 +77,8 @@ class Options:
     """The network interface to listen on, instead of an address."""
     advertise: str | None = None
     """The address that others are told to call, where it is not the one to listen on."""
+    ports: str | int | None = None
+    """The port or range of ports to listen on, such as 29600-29607, for a firewall; by default any that is free."""
     connections: int | None = None
     """TCP connections to each peer; by default as many as bandwidth x delay of the network asks for."""
     local_sockets: bool = True
@@ -131,6 +133,8 @@ class Options:
         check_carried_bytes(self.carried_size)
         if self.controller is not None:
             HostPort.parse(self.controller)
+        if self.ports is not None:
+            PortRange.parse(self.ports)
         if self.log not in LOG_LEVELS:
             raise UnknownName("log level", self.log, LOG_LEVELS)
 

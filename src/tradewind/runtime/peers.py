@@ -29,6 +29,7 @@ from tradewind.engine import events as ev
 from tradewind.engine.actions import Transmit
 from tradewind.errors import RemoteFault
 from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.links import Host, Link
 from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
@@ -205,6 +206,7 @@ class Peers:
 
     def _keep_calling(self, peer: int) -> None:
         delay_s = FIRST_RETRY_S
+        dialling: Dialling | None = None
         while True:
             with self._changed:
                 address = self._roster.get(peer)
@@ -212,8 +214,9 @@ class Peers:
                 if self._closed or address is None or peer in self._bundles:
                     self._calling.discard(peer)
                     return
+            dialling = dialling or Dialling.to_rank(self._credentials.site, address.site)
             try:
-                self._call(peer, address)
+                self._call(peer, address, dialling)
                 return
             except RemoteFault as error:
                 with self._changed:
@@ -224,7 +227,7 @@ class Peers:
                     self._changed.wait_for(lambda: self._closed or peer not in self._roster, delay_s)
                 delay_s = min(LONGEST_RETRY_S, 2 * delay_s)
 
-    def _call(self, peer: int, address: Address) -> None:
+    def _call(self, peer: int, address: Address, dialling: Dialling) -> None:
         limit_s, made_s = self._deadlines.reconnect_s / 4, time.time()
         if self._shape is not None and self._shape.is_cut(self._credentials.site, address.site):
             raise RemoteFault(f"the link to {address.site!r} is cut")
@@ -234,7 +237,7 @@ class Peers:
             for _ in range(self._connections(address.site)):
                 deadline_s, answer_s = time.monotonic() + limit_s, self._deadlines.handshake_s
                 near = address.site, self._neighbours
-                sock, _ = call(where, self._credentials, purpose, deadline_s, *near, answer_s)
+                sock, _ = call(where, self._credentials, purpose, deadline_s, dialling, *near, answer_s)
                 socks.append(sock)
         except RemoteFault:
             for sock in socks:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from tradewind.errors import BadFrame, RemoteFault
 from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.sockets import call, hang_up, receive_into, send_all, set_timeout
 from tradewind.wire.handshake import Credentials
 from tradewind.wire.messages import Address
@@ -53,7 +54,8 @@ def ask(
         where = HostPort(address.host, address.port)
         try:
             deadline_s = time.monotonic() + handshake_s
-            sock, _ = call(where, credentials, PURPOSE, deadline_s, address.site)
+            dialling = Dialling.to_rank(credentials.site, address.site)
+            sock, _ = call(where, credentials, PURPOSE, deadline_s, dialling, address.site)
         except RemoteFault:
             continue
         try:

@@ -27,7 +27,7 @@ from tradewind.engine.payload import EarlyPayloads, RoundPayload, same_memory
 from tradewind.engine.pending import small_array
 from tradewind.errors import PeerLost, TradewindError
 from tradewind.runtime import welcome
-from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.peers import Peers
@@ -71,6 +71,7 @@ class Worker:
         self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours)
         self._control: Control | None = None
         self._place = ("", 0, 0)
+        self._warned_of_loopback = False
         self.offer: welcome.Offer | None = None
         """Gives the current model to whoever joins."""
         self._listener: Listener | None = None
@@ -91,8 +92,23 @@ class Worker:
         self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called)
         self._place = advertise, self._listener.port, rank
         self._control = Control(self, controllers, self.credentials, self.deadlines)
+        if (elsewhere := self._control.elsewhere) is not None:
+            self._warn_of_loopback(elsewhere)
         threading.Thread(target=self._watch, name="tradewind-watch", daemon=True).start()
         self._control.start()
+
+    def _warn_of_loopback(self, elsewhere: str) -> None:
+        """Say so, once, if other hosts cannot reach us, and somebody is on another one."""
+        host, port, _ = self._place
+        if is_loopback(host) and not self._warned_of_loopback:
+            self._warned_of_loopback = True
+            log.warning(
+                "%r is listening on loopback; set interface= or bind= so that other hosts can reach it (it is told to "
+                "others as %s, and %s is on another host).",
+                self.site,
+                HostPort(host, port),
+                elsewhere,
+            )
 
     @property
     def tolerant(self) -> bool:
@@ -216,6 +232,8 @@ class Worker:
         self._controlled().joined()
         self.addresses = roster.workers
         self._peers.update({address.number: address for address in roster.workers}, here)
+        if (elsewhere := next((a for a in roster.workers if not is_loopback(a.host)), None)) is not None:
+            self._warn_of_loopback(f"{elsewhere.site!r} at {HostPort(elsewhere.host, elsewhere.port)}")
         if self._engine is None:
             self._engine = Engine(self.credentials.number, here)
             self.tell(ev.ForgetBelow(roster.floor))

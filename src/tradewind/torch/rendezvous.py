@@ -7,10 +7,9 @@ TCPStore holds its only connection, which the rank that is waited for may need.
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
 import os
 import secrets
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,15 +20,15 @@ from torch.distributed import PrefixStore
 
 from tradewind.errors import BadOption, PeerLost, TradewindError
 from tradewind.network import Network
-from tradewind.runtime.addresses import LOOPBACK, choose_addresses
+from tradewind.runtime.addresses import LOOPBACK, address_towards, choose_addresses, ranks_share_a_host
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.options import Options, load_network
 
 ASK_AGAIN_S = 0.02
 WHERE = "where"
 FAILED = "failed:"
-NOWHERE_PORT = 9
-"""Nothing is sent to it: a datagram socket only has to be told a destination to know which way leads there."""
+UNREACHED = "unreached"
+"""Where a rank that cannot join says so: rank 0 would wait for it until the group's timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,7 @@ def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
         "network": network,
         "bind": bind,
         "advertise": advertise,
+        "ports": options.ports,
         "connections": options.connections,
         "local_sockets": options.local_sockets,
         "patience_s": options.deadline,
@@ -71,7 +71,12 @@ def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
     if place.rank == 0:
         return _lead(place, store, options, given)
     address, secret = _look_up(store, place.timeout_s)
-    return connect(address, place.rank, place.size, secret=secret, embed=False, **given)
+    try:
+        return connect(address, place.rank, place.size, secret=secret, embed=False, **given)
+    except TradewindError as error:
+        with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+            store.set(UNREACHED, f"rank {place.global_ranks[place.rank]} could not join: {error}")
+        raise
 
 
 def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) -> Group:
@@ -91,14 +96,23 @@ def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) 
             scatter=options.scatter,
             plan=options.plan if place.is_world else None,
             listening=lambda address: store.set(WHERE, f"{secret} {_called_from_outside(address, given)}"),
+            abandoned=lambda: _find_unreached(store),
             **given,
         )
     except TradewindError as error:
-        if not isinstance(error, PeerLost):
+        with contextlib.suppress(RuntimeError):  # the store may be gone with its process
             store.set(WHERE, f"{FAILED} {error}")
         raise
     store.delete_key(WHERE)  # everybody has it: who comes after a restart must not find it
     return group
+
+
+def _find_unreached(store: Any) -> str | None:
+    """What the first rank that could not join says."""
+    with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+        if store.check([UNREACHED]):
+            return str(store.get(UNREACHED).decode())
+    return None
 
 
 def _called_from_outside(address: str, given: Mapping[str, Any]) -> str:
@@ -164,7 +178,7 @@ def _everybodys_sites(place: Place, site: str, store: Any) -> list[str]:
 def _bind(store: Any, options: Options) -> str | None:
     if options.bind is not None or options.interface is not None:
         return options.bind
-    return address_towards(_master(store), _is_on_one_host(os.environ))
+    return address_towards(_master(store), ranks_share_a_host(os.environ))
 
 
 def _master(store: Any) -> str:
@@ -172,33 +186,3 @@ def _master(store: Any) -> str:
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return getattr(store, "host", None) or os.environ.get("MASTER_ADDR") or LOOPBACK
-
-
-def _is_on_one_host(environment: Mapping[str, str]) -> bool:
-    local, world = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE")
-    return local is None or local == world
-
-
-def address_towards(master: str, one_host: bool = True) -> str:
-    """Our own address on the way to the master: loopback if that is where it is.
-
-    A host may know itself by a loopback address that means nothing to others. So where ranks are on several hosts, and
-    the master seems to be on loopback, it is the address on the way out.
-
-    >>> address_towards("127.0.0.1"), address_towards("localhost")
-    ('127.0.0.1', '127.0.0.1')
-    """
-    try:
-        found = socket.getaddrinfo(master, NOWHERE_PORT, type=socket.SOCK_DGRAM)
-    except socket.gaierror as error:
-        raise BadOption(f"no address is called {master!r} ({error}). Correct MASTER_ADDR, or say bind=.") from None
-    found.sort(key=lambda entry: entry[0] is not socket.AF_INET)
-    family, kind, protocol, _, address = found[0]
-    if ipaddress.ip_address(address[0]).is_loopback and not one_host:
-        family, address = socket.AF_INET, ("192.0.2.1", NOWHERE_PORT)  # set aside for documents: nobody's, far away
-    with socket.socket(family, kind, protocol) as probe:
-        try:
-            probe.connect(address)
-        except OSError as error:
-            raise BadOption(f"no way leads to {master!r} ({error.strerror}). Say bind= or interface=.") from None
-        return str(probe.getsockname()[0])
