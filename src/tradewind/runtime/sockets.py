@@ -12,6 +12,7 @@ import time
 
 from tradewind.errors import BadFrame, NoAnswer, NotAdmitted, PeerLost
 from tradewind.runtime.addresses import HostPort, neighbour_address
+from tradewind.runtime.threads import pause
 from tradewind.wire.frames import (
     HEADER_BYTES,
     PATH_LENGTH_AT,
@@ -118,7 +119,7 @@ def dial(address: HostPort, deadline_s: float) -> socket.socket:
             raise PeerLost(f"no address is called {address.host!r} ({error.strerror}). Check the host name.") from None
         except OSError as error:
             problem = error
-            time.sleep(min(RETRY_S, max(0.0, left)))
+            pause(min(RETRY_S, max(0.0, left)))
     raise PeerLost(f"nobody answers at {address} ({problem}). Check that it runs and can be reached from here.")
 
 

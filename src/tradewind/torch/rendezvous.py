@@ -19,11 +19,13 @@ from typing import Any
 
 from torch.distributed import PrefixStore
 
-from tradewind.errors import BadOption, PeerLost, TradewindError
+from tradewind.control.options import check_scatter
+from tradewind.errors import BadOption, PeerLost
 from tradewind.network import Network
-from tradewind.runtime.addresses import LOOPBACK, choose_addresses
-from tradewind.runtime.group import Group, connect
-from tradewind.runtime.options import Options, load_network
+from tradewind.runtime.addresses import LOOPBACK, choose_addresses, listen_on
+from tradewind.runtime.group import Group, check_connections, connect
+from tradewind.runtime.options import Options, load_network, load_plan
+from tradewind.runtime.threads import pause
 
 ASK_AGAIN_S = 0.02
 WHERE = "where"
@@ -93,7 +95,7 @@ def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) 
             listening=lambda address: store.set(WHERE, f"{secret} {_called_from_outside(address, given)}"),
             **given,
         )
-    except TradewindError as error:
+    except Exception as error:
         if not isinstance(error, PeerLost):
             store.set(WHERE, f"{FAILED} {error}")
         raise
@@ -116,12 +118,24 @@ def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
                 f"rank 0 of this group did not start its controller within {timeout_s:g} s: it may be busy, lost, or "
                 "not take part in this all-reduce. Raise timeout= of init_process_group if it is busy."
             )
-        time.sleep(ASK_AGAIN_S)
+        pause(ASK_AGAIN_S)
     said = store.get(WHERE).decode()
     if said.startswith(FAILED):
         raise PeerLost(f"rank 0 of this group could not start its controller: {said.removeprefix(FAILED).strip()}")
     secret, _, address = said.partition(" ")
     return address, secret
+
+
+def check_settings(place: Place, options: Options) -> None:
+    """Raise now, when the group is made, what its first all-reduce would find wrong with the settings."""
+    load_network(options.network)
+    bind, _ = choose_addresses(_bind(place.store, options), options.interface, options.advertise)
+    listen_on(bind, 0).close()
+    if options.connections is not None:
+        check_connections(options.connections)
+    check_scatter(options.scatter, options.planner, options.policy, options.policy_options)
+    if options.plan is not None and place.is_world and place.rank == 0:
+        load_plan(options.plan)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
