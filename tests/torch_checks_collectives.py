@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
 from typing import Any
 
@@ -33,7 +34,7 @@ def of_all(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.stack([of_rank(rank, *shape, dtype=dtype) for rank in range(dist.get_world_size())])
 
 
-def raises(kind: type[Exception], call: Any, *args: Any, **kwargs: Any) -> str:
+def raises(kind: type[BaseException], call: Any, *args: Any, **kwargs: Any) -> str:
     try:
         call(*args, **kwargs)
     except kind as error:
@@ -52,6 +53,8 @@ def check_every_operation_and_type() -> None:
             (ReduceOp.PRODUCT, everything.prod(0).to(dtype)),
             (ReduceOp.AVG, everything.double().mean(0).to(dtype)),
         ):
+            if op == ReduceOp.AVG and not dtype.is_floating_point:
+                continue
             tensor = of_rank(rank, 257, dtype=dtype)
             address = tensor.data_ptr()
             dist.all_reduce(tensor, op)
@@ -75,6 +78,16 @@ def check_what_is_not_ours_is_delegated_or_refused() -> None:
     dist.all_reduce(sparse)
     torch.testing.assert_close(sparse.to_dense(), world * torch.eye(3))
     raises(RuntimeError, dist.all_reduce, torch.ones(3).to(torch.float8_e4m3fn))
+
+
+def check_the_mean_of_whole_numbers_is_refused_as_on_gloo() -> None:
+    gloo = dist.new_group(backend="gloo")
+    for dtype in (torch.int32, torch.int64):
+        tensor = of_rank(dist.get_rank(), 9, dtype=dtype)
+        before = tensor.clone()
+        assert str(dtype) in raises(BadArray, dist.all_reduce, tensor, ReduceOp.AVG)
+        assert (tensor == before).all()
+        raises(RuntimeError, dist.all_reduce, tensor, ReduceOp.AVG, group=gloo)
 
 
 def check_any_shape_and_stride() -> None:
@@ -230,6 +243,15 @@ def check_subgroups_in_different_orders() -> None:
     assert work.wait() and work.get_future().wait()[0] is mine
     dist.destroy_process_group(groups[0])
     dist.all_reduce(mine, group=groups[1])
+
+
+def check_a_callback_that_exits_does_not_hold_up_others() -> None:
+    world = dist.get_world_size()
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    left = work.get_future().then(lambda _: sys.exit(3))
+    doubled = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done: 2 * done.value()[0])
+    raises(SystemExit, left.wait)
+    assert (doubled.wait() == 2 * world).all()
 
 
 def check_ranks_that_disagree_are_all_told() -> None:

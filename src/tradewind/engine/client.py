@@ -106,7 +106,7 @@ class Client:
         A small `array` goes along with the question, and the result comes with the answer if all members do that.
         """
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.fresh()
         if part is None:
             lanes = 1 if self.tolerant else m.POLICY_LANE  # who joins later cannot know how often others have asked
             lane, turn = self._for_everybody % lanes, self._for_everybody // lanes

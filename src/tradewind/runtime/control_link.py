@@ -22,6 +22,7 @@ from tradewind.errors import BadFrame, InternalError, NoAnswer, NotAdmitted, Pee
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.sockets import call, shut_down
+from tradewind.runtime.threads import Thread, start_thread
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials
@@ -134,7 +135,7 @@ class Control:
         self._host, self._controllers = host, tuple(controllers)
         self._credentials, self._deadlines = credentials, deadlines
         self._closed = threading.Event()
-        self._listener = threading.Thread(target=self._listen, name="tradewind-control", daemon=True)
+        self._listener: Thread | None = None
         self._which = 0
         self._dialled: dict[HostPort, Dialling] = {}
         """Controllers that have not answered so far."""
@@ -153,7 +154,7 @@ class Control:
     def start(self) -> None:
         """Join, and listen."""
         self._link.begin(self._host.join_message)
-        self._listener.start()
+        self._listener = start_thread(self._listen, name="tradewind-control")
 
     def say(self, message: m.Message) -> None:
         """Send a message, if anybody is there."""
@@ -167,7 +168,7 @@ class Control:
         """
         self._closed.set()
         self.say(m.Leave())
-        if threading.current_thread() is not self._listener:
+        if self._listener is not None and threading.current_thread() is not self._listener:
             self._listener.join(min(LONGEST_GOODBYE_S, self._deadlines.handshake_s))
 
     def close(self) -> None:

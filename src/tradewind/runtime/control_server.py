@@ -7,7 +7,6 @@ the time of a small round.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import queue
@@ -18,13 +17,14 @@ import time
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.plans import PlanWanted
-from tradewind.errors import BadFrame, TradewindError
+from tradewind.errors import BadFrame, PeerLost, TradewindError
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
 from tradewind.runtime.dialling import Notices
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
+from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.runtime.voice import Voice
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
@@ -38,7 +38,7 @@ LINGER_S = 1.0
 FIRST_NOTICE_S = 10.0
 """So long ranks may take to join before that is worth a word: hosts do not start at the same time."""
 PLANNING_S = 30.0
-"""So long we wait for a plan that is being made when the process ends."""
+"""How long `close` waits for a plan that is being made: a thread in a solver must not outlive the interpreter."""
 
 
 class ControlServer:
@@ -66,10 +66,13 @@ class ControlServer:
         self.port = self._listener.port
         self._notices = Notices(FIRST_NOTICE_S)
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, name="tradewind-control-time", daemon=True).start()
-        self._planner = threading.Thread(target=self._make_plans, name="tradewind-control-plans", daemon=True)
-        self._planner.start()
-        atexit.register(self._end_planning)
+        start_thread(self._watch, name="tradewind-control-time")
+        self._planner = start_thread(self._make_plans, name="tradewind-control-plans")
+        try:
+            close_at_exit(self._close_at_exit)
+        except PeerLost as error:
+            self.close(str(error))
+            raise
 
     @property
     def over(self) -> str | None:
@@ -85,6 +88,8 @@ class ControlServer:
     def close(self, reason: str) -> None:
         """End the run, and give what was sent a moment to arrive."""
         with self._changed:
+            if self._closed:
+                return
             self._do(self._controller.close(reason))
             if self._report is not None:
                 self._report.end()
@@ -96,18 +101,13 @@ class ControlServer:
                 voice.cut_off()
             self._changed.notify_all()
         self._listener.close()
-        atexit.unregister(self._end_planning)
-        self._end_planning()
-
-    def _end_planning(self) -> None:
-        """Let the solver come to its end: a thread inside its C++ when the interpreter ends aborts the process."""
-        if not self._changed.acquire(timeout=PLANNING_S):  # whoever holds it may be making a plan
-            return
-        self._closed = True
-        self._changed.notify_all()
-        self._changed.release()
         self._wanted.put(None)
         self._planner.join(PLANNING_S)
+        if self._report is not None:
+            self._report.wait(PLANNING_S)
+
+    def _close_at_exit(self) -> None:
+        self.close("the process of the controller ended")
 
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
         worker, voice = peer.site, Voice(sock)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from tradewind.errors import BadOption, PeerLost
 from tradewind.runtime.addresses import HostPort, address_towards, is_loopback
+from tradewind.runtime.threads import pause
 
 log = logging.getLogger("tradewind.runtime")
 
@@ -137,7 +138,7 @@ def dial(address: HostPort, deadline_s: float, dialling: Dialling) -> socket.soc
         elif dialling.is_silent(now_s):
             break
         dialling.tell(address, problem, now_s)
-        time.sleep(min(RETRY_S, max(0.0, left)))
+        pause(min(RETRY_S, max(0.0, left)))
     raise PeerLost(
         f"no answer from {dialling.whom} at {address}, dialled from {source_of(address)} for "
         f"{time.monotonic() - dialling.notices.began_s:.0f} s ({problem}). {dialling.advice(address, problem)}"

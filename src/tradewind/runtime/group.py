@@ -30,7 +30,7 @@ from tradewind.engine.measuring import MeasuringOptions
 from tradewind.engine.payload import same_memory
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
-from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.planning.plan import Plan
 from tradewind.runtime import welcome
 from tradewind.runtime.addresses import (
     HostPort,
@@ -41,6 +41,7 @@ from tradewind.runtime.addresses import (
     listen_on,
 )
 from tradewind.runtime.control_server import ControlServer
+from tradewind.runtime.options import load_plan
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
@@ -78,7 +79,7 @@ class Handle:
         if not self._done.wait(timeout_s):
             raise TimeoutError(f"the operation is not over after {timeout_s} s.")
         if isinstance(self._how, TradewindError):
-            raise type(self._how)(*self._how.args)
+            raise self._how.fresh()
         return self._result
 
     @property
@@ -321,7 +322,7 @@ def connect(
     allowed = PortRange.find(ports)
     server = None
     if rank < len(addresses) and embed:
-        given = plan_from_json(Path(plan).read_bytes(), str(plan)) if isinstance(plan, str | Path) else plan
+        given = load_plan(plan) if isinstance(plan, str | Path) else plan
         options = ControlOptions(
             world,
             network,
@@ -355,7 +356,7 @@ def connect(
         worker.start(addresses, socks, advertised, rank)
         _wait_for_others(worker, world, abandoned)
         if worker.lost is not None:
-            raise worker.lost
+            raise worker.lost.fresh()
     except BaseException as error:
         worker.close(PeerLost(f"{name!r} could not join."))
         if server is not None:
@@ -410,10 +411,15 @@ def _is_slow(network: Network | None) -> bool:
     return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
 
 
+def check_connections(asked: int) -> None:
+    """Refuse a number of connections to each peer that is out of range."""
+    if not 1 <= asked <= MAX_CONNECTIONS:
+        raise BadOption(f"connections must be from 1 to {MAX_CONNECTIONS}, got {asked}.")
+
+
 def _connections(here: str, network: Network | None, asked: int | None) -> Any:
     if asked is not None:
-        if not 1 <= asked <= MAX_CONNECTIONS:
-            raise BadOption(f"{asked} connections to a peer make no sense: give 1 to {MAX_CONNECTIONS}.")
+        check_connections(asked)
         return lambda _: asked
 
     def needed(peer: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import socket
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -23,6 +22,7 @@ from tradewind.errors import BadFrame
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
+from tradewind.runtime.threads import start_thread
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
 
 SCRATCH_BYTES = 256 * 1024
@@ -100,7 +100,7 @@ class Link:
     def start(self) -> None:
         """Begin to receive and send; `ended` is called once by each of the two threads."""
         for target, name in ((self._receive, "rx"), (self._send, "tx")):
-            threading.Thread(target=target, name=f"tradewind-{name}-{self.peer}", daemon=True).start()
+            start_thread(target, name=f"tradewind-{name}-{self.peer}")
 
     def attend(self) -> None:
         """There is something to send: who sends finds it in the queue."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tradewind.errors import RemoteFault
 from tradewind.runtime.sockets import admit, hang_up
+from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials, Peer
 
 log = logging.getLogger("tradewind.runtime")
@@ -33,7 +34,7 @@ class Listener:
         self._closed = threading.Event()
         self.port = int(socks[0].getsockname()[1])
         for sock in socks:
-            threading.Thread(target=self._accept, args=(sock,), name="tradewind-accept", daemon=True).start()
+            start_thread(self._accept, sock, name="tradewind-accept")
 
     def close(self) -> None:
         """Accept nobody any more."""
@@ -54,7 +55,7 @@ class Listener:
                 time.sleep(0.1)
                 continue
             arguments = (sock, str(address[0]) if address else "this machine")
-            threading.Thread(target=self._greet, args=arguments, name="tradewind-greet", daemon=True).start()
+            start_thread(self._greet, *arguments, name="tradewind-greet")
 
     def _greet(self, sock: socket.socket, address: str) -> None:
         try:

@@ -21,9 +21,10 @@ import msgspec
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.control.options import Scatter
-from tradewind.errors import BadOption, InputError, UnknownName
+from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
 from tradewind.network import Network
-from tradewind.planning import planner as look_up_planner
+from tradewind.planning import planner_options as look_up_planner_options
+from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.policy import policy_options as look_up_policy_options
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES, check_carried_bytes
@@ -122,7 +123,7 @@ class Options:
         Deadlines(self.deadline)
         self.aware  # noqa: B018 - refuses what makes no sense
         if self.planner is not None:
-            look_up_planner(self.planner)
+            look_up_planner_options(self.planner, self.chosen_planner_options)
         look_up_policy_options(self.policy, self.policy_options)
         if self.roots is not None and self.planner != "fapt":
             raise BadOption(f"roots={self.roots} is for planner fapt, not {self.planner or 'the default one'}.")
@@ -254,3 +255,11 @@ def load_network(named: str | Network | None) -> Network | None:
 
     path = Path(named)
     return formats.read_network(path) if path.suffix or len(path.parts) > 1 else catalog.load_network(named)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """The plan in a file."""
+    try:
+        return plan_from_json(Path(path).read_bytes(), str(path))
+    except OSError as error:
+        raise BadPlan(f"cannot read plan {path}: {error.strerror}.") from None

@@ -35,6 +35,7 @@ from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
 from tradewind.runtime.sockets import call, hang_up, shorten_queue
+from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials
 from tradewind.wire.messages import Address
 
@@ -202,7 +203,7 @@ class Peers:
             if peer in self._bundles or peer in self._calling or self._here > peer or self._closed:
                 return
             self._calling.add(peer)
-        threading.Thread(target=self._keep_calling, args=(peer,), name=f"tradewind-dial-{peer}", daemon=True).start()
+        start_thread(self._keep_calling, peer, name=f"tradewind-dial-{peer}")
 
     def _keep_calling(self, peer: int) -> None:
         delay_s = FIRST_RETRY_S

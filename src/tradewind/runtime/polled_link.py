@@ -10,7 +10,6 @@ import logging
 import queue
 import select
 import socket
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +21,7 @@ from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
 from tradewind.runtime.sockets import SharedSocket, rest_of
+from tradewind.runtime.threads import is_ending, start_thread
 from tradewind.wire.frames import (
     HEADER_BYTES,
     MAX_PATH_SITES,
@@ -133,7 +133,10 @@ class PolledLink:
         self._shared.wake()
         self._shared.leave()
         # Whoever hears of it may wait before the next attempt, and nobody else should have to.
-        threading.Thread(target=self._ended, name=f"tradewind-end-{self.peer}", daemon=True).start()
+        if is_ending():  # no thread can be started any more, and there is no next attempt
+            self._ended()
+        else:
+            start_thread(self._ended, name=f"tradewind-end-{self.peer}")
 
     # --- receiving -----------------------------------------------------------------------------------------------
 

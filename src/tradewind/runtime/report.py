@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import statistics
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from tradewind.control.options import ControlOptions
 from tradewind.network import Network
 from tradewind.planning import predict
 from tradewind.planning.plan import Plan
+from tradewind.runtime.threads import Thread, start_thread
 from tradewind.units import format_duration, format_rate, format_size
 from tradewind.wire import messages as m
 from tradewind.wire.packed_plans import unpack_plan
@@ -49,6 +49,7 @@ class RunReport:
         self._rounds, self._nbytes, self._busy_s = 0, 0, 0.0
         self._carried, self._carried_bytes, self._last_carried = 0, 0, -1
         self._ended = False
+        self._explaining: list[Thread] = []
 
     # --- listening -------------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class RunReport:
             case m.PlanChanged(version, plan) if version not in self._versions:
                 self._versions.add(version)
                 # Comparing it with the limit takes a while, and nobody should wait for that.
-                threading.Thread(target=self._explain, args=(version, plan), daemon=True).start()
+                self._explaining.append(start_thread(self._explain, version, plan, name="tradewind-explain"))
             case m.Start() if message.round not in self._started:
                 self._started[message.round] = now_s
                 self._nbytes += message.operation.nbytes
@@ -109,6 +110,11 @@ class RunReport:
             self._ended = True
             for line in self.summary():
                 log.info("%s", line)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until every plan is explained, or for so long."""
+        for thread in self._explaining:
+            thread.join(timeout_s)
 
     def summary(self) -> Iterator[str]:
         """What was achieved, by link, and whom everybody waited for."""

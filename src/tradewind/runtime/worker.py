@@ -35,6 +35,7 @@ from tradewind.runtime.pool import Pool
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
 from tradewind.runtime.submitted import Ended, Submitted
+from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameHeader, FrameKind
 from tradewind.wire.handshake import Credentials, Peer
@@ -90,12 +91,15 @@ class Worker:
     def start(self, controllers: Sequence[HostPort], socks: Sequence[socket.socket], advertise: str, rank: int) -> None:
         """Listen, call the controller and join; `joined` is set when everybody has."""
         self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called)
+        close_at_exit(self.close)
         self._place = advertise, self._listener.port, rank
         self._control = Control(self, controllers, self.credentials, self.deadlines)
         if (elsewhere := self._control.elsewhere) is not None:
             self._warn_of_loopback(elsewhere)
-        threading.Thread(target=self._watch, name="tradewind-watch", daemon=True).start()
+        start_thread(self._watch, name="tradewind-watch")
         self._control.start()
+        if self._closed.is_set():  # meanwhile: the process is ending
+            self._control.close()
 
     def _warn_of_loopback(self, elsewhere: str) -> None:
         """Say so, once, if other hosts cannot reach us, and somebody is on another one."""
@@ -139,8 +143,8 @@ class Worker:
         """Leave, and end every thread."""
         if self._closed.is_set():
             return
-        if error is None and self._client.lost is None:
-            self._controlled().leave()
+        if error is None and self._client.lost is None and self._control is not None:
+            self._control.leave()
         self.fail(error or PeerLost(f"{self.site!r} has left the run."))
 
     def fail(self, error: TradewindError) -> None:
@@ -167,7 +171,8 @@ class Worker:
         try:
             return self._seen.get(timeout=self.deadlines.patience_s)
         except queue.Empty:
-            raise self.lost or PeerLost("the controller did not say what it knows of the network.") from None
+            lost = self.lost or PeerLost("the controller did not say what it knows of the network.")
+            raise lost.fresh() from None
 
     # --- operations ------------------------------------------------------------------------------------------------
 

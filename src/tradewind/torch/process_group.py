@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
 
+from tradewind.errors import BadArray
 from tradewind.runtime.group import Group
 from tradewind.torch.channel import Channel
 from tradewind.torch.futures import callback_depth
@@ -70,13 +71,19 @@ class TradewindGroup(ProcessGroup):
         if op is None or not all(is_ours(tensor) for tensor in tensors):
             return None
         tensors = list(tensors)
-        divisor = 1
-        if op == "mean" and any(not tensor.dtype.is_floating_point for tensor in tensors):
-            op, divisor = "sum", self._size  # whole numbers are averaged as NCCL does it: the rest is cut off
+        whole = [tensor for tensor in tensors if not tensor.dtype.is_floating_point]
+        if op == "mean" and whole:
+            if not whole[0].is_cuda:
+                raise BadArray(
+                    f"the mean of {whole[0].dtype} tensors is not a whole number: reduce them with SUM and divide, or "
+                    "convert them to a floating-point type."
+                )
+            return None  # NCCL rounds it towards zero
         parts: list[Staged] = pack(tensors) if self._size > 1 else []
         channel = self._channel(callback_depth())
-        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer, divisor)
+        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer)
         channel.submit(work, parts, op)
+        work.submitted()
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

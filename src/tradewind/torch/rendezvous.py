@@ -18,11 +18,13 @@ from typing import Any
 
 from torch.distributed import PrefixStore
 
+from tradewind.control.options import check_scatter
 from tradewind.errors import BadOption, PeerLost, TradewindError
 from tradewind.network import Network
-from tradewind.runtime.addresses import LOOPBACK, address_towards, choose_addresses, ranks_share_a_host
-from tradewind.runtime.group import Group, connect
-from tradewind.runtime.options import Options, load_network
+from tradewind.runtime.addresses import LOOPBACK, address_towards, choose_addresses, listen_on, ranks_share_a_host
+from tradewind.runtime.group import Group, check_connections, connect
+from tradewind.runtime.options import Options, load_network, load_plan
+from tradewind.runtime.threads import is_ending, pause
 
 ASK_AGAIN_S = 0.02
 WHERE = "where"
@@ -74,6 +76,8 @@ def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
     try:
         return connect(address, place.rank, place.size, secret=secret, embed=False, **given)
     except TradewindError as error:
+        if is_ending():
+            raise
         with contextlib.suppress(RuntimeError):  # the store may be gone with its process
             store.set(UNREACHED, f"rank {place.global_ranks[place.rank]} could not join: {error}")
         raise
@@ -99,9 +103,10 @@ def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) 
             abandoned=lambda: _find_unreached(store),
             **given,
         )
-    except TradewindError as error:
-        with contextlib.suppress(RuntimeError):  # the store may be gone with its process
-            store.set(WHERE, f"{FAILED} {error}")
+    except Exception as error:
+        if not is_ending():
+            with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+                store.set(WHERE, f"{FAILED} {error}")
         raise
     store.delete_key(WHERE)  # everybody has it: who comes after a restart must not find it
     return group
@@ -130,12 +135,24 @@ def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
                 f"rank 0 of this group did not start its controller within {timeout_s:g} s: it may be busy, lost, or "
                 "not take part in this all-reduce. Raise timeout= of init_process_group if it is busy."
             )
-        time.sleep(ASK_AGAIN_S)
+        pause(ASK_AGAIN_S)
     said = store.get(WHERE).decode()
     if said.startswith(FAILED):
         raise PeerLost(f"rank 0 of this group could not start its controller: {said.removeprefix(FAILED).strip()}")
     secret, _, address = said.partition(" ")
     return address, secret
+
+
+def check_settings(place: Place, options: Options) -> None:
+    """Raise now, when the group is made, what its first all-reduce would find wrong with the settings."""
+    load_network(options.network)
+    bind, _ = choose_addresses(_bind(place.store, options), options.interface, options.advertise)
+    listen_on(bind, 0).close()
+    if options.connections is not None:
+        check_connections(options.connections)
+    check_scatter(options.scatter, options.planner, options.policy, options.policy_options)
+    if options.plan is not None and place.is_world and place.rank == 0:
+        load_plan(options.plan)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
