@@ -67,7 +67,7 @@ IMPURE_MODULES = {
 }
 SEEDED_RANDOMNESS = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "PCG64"}
 MEANINGLESS_NAMES = {"utils.py", "common.py", "helpers.py", "manager.py"}
-MOST_LINES = 400
+MOST_LINES = 900
 MACHINE_PATH = re.compile(r"""(?<![\w.~:/-])/(?:work|home|root|tmp|Users|mnt|opt)/""")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 

@@ -305,6 +305,8 @@ class Worker:
             unsent = [outbox.get() for _ in range(outbox.qsize())]
             never_sent = [ev.Transmitted(action) for action in unsent if action is not None]
             actions = self._handle([ev.LinksBroke(peer), *never_sent])
+        with self._meters_lock:
+            self._meters.disconnected(peer)
         self._act(actions)
 
     # --- for links: the engine, and payloads -------------------------------------------------------------------
