@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tradewind.errors import RemoteFault
+from tradewind.runtime.forking import close_in_children
 from tradewind.runtime.sockets import admit, hang_up
 from tradewind.wire.handshake import Credentials, Peer
 
@@ -32,7 +33,7 @@ class Listener:
         self._strangers = threading.Semaphore(MAX_STRANGERS)
         self._closed = threading.Event()
         self.port = int(socks[0].getsockname()[1])
-        for sock in socks:
+        for sock in map(close_in_children, socks):
             threading.Thread(target=self._accept, args=(sock,), name="tradewind-accept", daemon=True).start()
 
     def close(self) -> None:
@@ -53,7 +54,7 @@ class Listener:
                 log.warning("cannot accept a connection (%s); trying again", error)
                 time.sleep(0.1)
                 continue
-            arguments = (sock, str(address[0]) if address else "this machine")
+            arguments = (close_in_children(sock), str(address[0]) if address else "this machine")
             threading.Thread(target=self._greet, args=arguments, name="tradewind-greet", daemon=True).start()
 
     def _greet(self, sock: socket.socket, address: str) -> None:

@@ -12,6 +12,7 @@ import time
 
 from tradewind.errors import BadFrame, NoAnswer, NotAdmitted, PeerLost
 from tradewind.runtime.addresses import HostPort, neighbour_address
+from tradewind.runtime.forking import close_in_children
 from tradewind.wire.frames import (
     HEADER_BYTES,
     PATH_LENGTH_AT,
@@ -207,7 +208,7 @@ def call(
     Whoever takes the call is there, and on a busy machine may need `answer_s` to say so, even if the deadline passes.
     """
     near = dial_neighbour(address, credentials.run, expected) if neighbours and expected is not None else None
-    sock = near or dial(address, deadline_s)
+    sock = close_in_children(near or dial(address, deadline_s))
     try:
         tune(sock)
         handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected)
