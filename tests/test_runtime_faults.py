@@ -17,6 +17,7 @@ import pytest
 
 from ranks import SECRET, free_port, run_ranks
 from tradewind.arithmetic import Arithmetic
+from tradewind.control import ControlOptions
 from tradewind.control.deadlines import Deadlines
 from tradewind.engine.actions import Source, Transmit
 from tradewind.engine.layout import lay_out
@@ -220,7 +221,7 @@ def test_a_worker_that_leaves_fails_the_others_rounds_by_name_and_inputs_survive
 
 
 WORKER = """
-    import sys, numpy as np, tradewind
+    import os, sys, threading, time, numpy as np, tradewind
     from tradewind.errors import PeerLost
     rank, port, patience_s, how = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
     options = {"secret": "correct horse battery", "patience_s": patience_s, "local_sockets": how == "unix"}
@@ -238,6 +239,18 @@ WORKER = """
                 print("going", flush=True)
     except PeerLost as error:
         print("LOST", (array == rank + 1).all(), error, flush=True)
+    group.close()
+
+    def left():
+        files = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+        sockets = [os.readlink(file) for file in files if os.path.islink(file)]
+        threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("tradewind")]
+        return threads + [name for name in sockets if name.startswith("socket:")]
+
+    until_s = time.monotonic() + 10
+    while left() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    print("LEFT", left(), flush=True)
 """
 
 
@@ -278,11 +291,33 @@ def test_a_stopped_process_is_lost_after_the_silence(how: str) -> None:
         for rank in (0, 2):
             said, _ = processes[rank].communicate(timeout=60)
             assert "LOST True" in said and "'rank1'" in said
+            assert "LEFT []" in said, "a rank that never hangs up leaves neither threads nor sockets to the others"
+
+
+def test_a_rank_that_does_not_hang_up_when_it_is_sent_away_is_cut_off() -> None:
+    """A tolerant run goes on for days; each frozen rank would leave a thread and a socket at the controller."""
+
+    def serving() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "tradewind-greet"}
+
+    before = serving()
+    options = ControlOptions(1, deadlines=Deadlines(1.5), tolerant=True)
+    server = ControlServer("127.0.0.1", 0, Credentials("tradewind", "boss", SECRET.encode()), options)
+    credentials = Credentials("tradewind", "rank0", SECRET.encode())
+    sock, _ = call(HostPort("127.0.0.1", server.port), credentials, "control", time.monotonic() + 10)
+    with contextlib.closing(sock):
+        sock.sendall(encode_message(Join("127.0.0.1", 1, 0), credentials.number))
+        sock.settimeout(20)
+        while sock.recv(65536):  # until it is sent away for its silence
+            pass
+        until_s = time.monotonic() + 20
+        while (left := serving() - before) and time.monotonic() < until_s:
+            time.sleep(0.02)
+        assert not left
+    server.close("done")
 
 
 def test_a_controller_of_its_own_serves_a_run_and_says_when_it_is_over() -> None:
-    from tradewind.control import ControlOptions
-
     server = ControlServer("127.0.0.1", 0, Credentials("tradewind", "boss", SECRET.encode()), ControlOptions(2))
     assert run_ranks(2, reduce_once, address=f"127.0.0.1:{server.port}", embed=False) == [2.0, 2.0]
     assert "has left the run" in server.wait()

@@ -7,6 +7,7 @@
     │   ├── BadPlan              a plan that breaks a rule, or a file that is no plan
     │   ├── BadOption            an option that a planner, policy or verb does not take
     │   ├── BadArray             an array that cannot be synchronised, or ranks that disagree about it
+    │   ├── ForkedProcess        a group that is used in a forked child of the process that joined
     │   └── UnknownName          no network, planner, site, ... of that name
     ├── ImpossibleProblem        the input is fine, but the problem has no solution   exit 3
     │   ├── InfeasiblePlan       no plan of that kind exists on this network
@@ -78,6 +79,10 @@ class BadOption(InputError):
 
 class BadArray(InputError):
     """An array that cannot be synchronised, or ranks that disagree about its size, type or operation."""
+
+
+class ForkedProcess(InputError):
+    """A group is used in a forked child of the process that joined the run."""
 
 
 class UnknownName(InputError):

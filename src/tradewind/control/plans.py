@@ -40,6 +40,8 @@ FOLLOWED_PLANS = 4
 """So many follow the network: one for every size of array that a run uses over and over, such as DDP's buckets."""
 KEPT_VERSIONS = 64
 """Plans that no new round uses are kept so long for rounds under way."""
+KEPT_KINDS = 256
+"""Kinds of rounds whose plans are kept for the network as it is: a policy may choose other members every time."""
 
 Key = tuple[tuple[str, ...], int, str, int]
 
@@ -109,6 +111,8 @@ class Plans:
         """Plans made from others, by the version that they were made from and what for."""
         self._used: dict[Key, None] = {}
         """Plans that rounds used last, the latest last."""
+        self._generation = view.generation
+        """The newest generation of the network that a plan was made for."""
         if given is not None:
             ensure_valid(given, view.network)
 
@@ -117,10 +121,12 @@ class Plans:
 
         Plans are fractions, and fit any size, but what suits a kilobyte, few hops, does not suit a gigabyte.
         """
+        self._forget_outdated()
         size = self._planned_bytes(nbytes)
         key = (members, size, planner or "", self.view.generation)
-        if key not in self._version:
-            self._version[key] = self.add(self.make(members, size, planner))
+        self._version[key] = self._version.pop(key, 0) or self.add(self.make(members, size, planner))
+        for unused in list(self._version)[:-KEPT_KINDS]:  # the kind that was used longest ago is the first
+            del self._version[unused], self._used[unused]
         self._used.pop(key, None)
         self._used[key] = None
         if size > SMALL_BYTES:
@@ -151,6 +157,14 @@ class Plans:
         for old in self.obsolete({v for v in self.by_version if v <= self._newest - KEPT_VERSIONS}):
             del self.by_version[old]
         return self._newest
+
+    def _forget_outdated(self) -> None:
+        """Let go of plans for a network that was: no round will start with them, and rounds under way have theirs."""
+        if self._generation != self.view.generation:
+            self._generation = self.view.generation
+            for key in [key for key in self._version if key[3] != self._generation]:
+                del self._version[key]
+            self._used = {key: None for key in self._used if key in self._version}
 
     @property
     def keys(self) -> list[Key]:

@@ -88,6 +88,11 @@ class Client:
         return -1 if self._roster is None else self._roster.term
 
     @property
+    def plan_versions(self) -> tuple[int, ...]:
+        """The plans that are kept for rounds to come."""
+        return self._plans.versions
+
+    @property
     def pending(self) -> tuple[int, ...]:
         """Operations that have not ended."""
         return tuple(self._operations)
@@ -210,9 +215,15 @@ class Client:
         return effects
 
     def report(self) -> m.Report | None:
-        """What a controller has to know of us; None: we were in no run yet."""
+        """What a controller has to know of us; None: we were in no run yet.
+
+        Made once for each connection to a controller, and all that counts from then on: messages of the last connection
+        that had to wait are dropped, and so are its plans, since the controller sends every plan again that it needs.
+        """
         if self._roster is None:
             return None
+        self._held = deque(message for message in self._held if message is None)
+        self._plans.clear()
         in_rounds = {held.operation for held in self._rounds.values()}
         return m.Report(
             term=self._roster.term,

@@ -30,6 +30,16 @@ class KnownPlans:
                 self._layouts[message.version, *size] = lay_out(plan, numbers, site, *size)
         return plan
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Those that are kept."""
+        return tuple(sorted(self._plans))
+
+    def clear(self) -> None:
+        """Forget all: whoever sent them does not count on them any more."""
+        self._plans.clear()
+        self._layouts.clear()
+
     def renumbered(self) -> None:
         """Sites may have other numbers now."""
         self._layouts.clear()

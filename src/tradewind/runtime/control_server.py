@@ -20,6 +20,7 @@ from tradewind.control.plans import PlanWanted
 from tradewind.errors import BadFrame, PeerLost, TradewindError
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
 from tradewind.runtime.dialling import Notices
+from tradewind.runtime.forking import Home
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
@@ -52,10 +53,13 @@ class ControlServer:
         options: ControlOptions,
         ports: PortRange | None = None,
     ) -> None:
-        self._credentials = credentials
+        self._credentials, self._home = credentials, Home()
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
         self._voices: dict[str, Voice] = {}
+        self._ending: list[tuple[float, Voice]] = []
+        """Connections to workers that were sent away, and when each is cut off: a frozen worker never hangs up."""
+        self._hang_up_s = options.deadlines.handshake_s
         self._closed = False
         self._wakes_at_s = 0.0
         """When the thread that watches the time does by itself."""
@@ -86,7 +90,9 @@ class ControlServer:
         return self.over or ""
 
     def close(self, reason: str) -> None:
-        """End the run, and give what was sent a moment to arrive."""
+        """End the run, and give what was sent a moment to arrive. In a forked child it does nothing."""
+        if not self._home.is_here:
+            return
         with self._changed:
             if self._closed:
                 return
@@ -97,7 +103,7 @@ class ControlServer:
                 voice.end()
             self._changed.wait_for(lambda: not self._voices, timeout=LINGER_S)
             self._closed = True
-            for voice in self._voices.values():
+            for voice in (*self._voices.values(), *(voice for _, voice in self._ending)):
                 voice.cut_off()
             self._changed.notify_all()
         self._listener.close()
@@ -184,7 +190,9 @@ class ControlServer:
                     if self._report is not None:
                         self._report.said(message, time.monotonic())
                 case Disconnect(worker) if worker in self._voices:
-                    self._voices.pop(worker).end()
+                    voice = self._voices.pop(worker)
+                    voice.end()
+                    self._ending.append((time.monotonic() + self._hang_up_s, voice))
 
     def _make_plans(self) -> None:
         """New plans for a changed network, beside everything else: nobody waits for them."""
@@ -199,6 +207,8 @@ class ControlServer:
             while not self._closed:
                 now_s = time.monotonic()
                 self._tell_who_is_missing(now_s)
+                while self._ending and self._ending[0][0] <= now_s:
+                    self._ending.pop(0)[1].cut_off()
                 if self._controller.wake_at_s <= now_s:
                     self._do(self._controller.tick(now_s))
                     self._changed.notify_all()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tradewind.errors import RemoteFault
+from tradewind.runtime.forking import close_in_children
 from tradewind.runtime.sockets import admit, hang_up
 from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials, Peer
@@ -33,7 +34,7 @@ class Listener:
         self._strangers = threading.Semaphore(MAX_STRANGERS)
         self._closed = threading.Event()
         self.port = int(socks[0].getsockname()[1])
-        for sock in socks:
+        for sock in map(close_in_children, socks):
             start_thread(self._accept, sock, name="tradewind-accept")
 
     def close(self) -> None:
@@ -54,7 +55,7 @@ class Listener:
                 log.warning("cannot accept a connection (%s); trying again", error)
                 time.sleep(0.1)
                 continue
-            arguments = (sock, str(address[0]) if address else "this machine")
+            arguments = (close_in_children(sock), str(address[0]) if address else "this machine")
             start_thread(self._greet, *arguments, name="tradewind-greet")
 
     def _greet(self, sock: socket.socket, address: str) -> None:

@@ -13,6 +13,7 @@ import time
 from tradewind.errors import BadFrame, NoAnswer, NotAdmitted
 from tradewind.runtime.addresses import HostPort, neighbour_address
 from tradewind.runtime.dialling import Dialling, dial
+from tradewind.runtime.forking import close_in_children
 from tradewind.wire.frames import (
     HEADER_BYTES,
     PATH_LENGTH_AT,
@@ -182,7 +183,7 @@ def call(
     Whoever takes the call is there, and on a busy machine may need `answer_s` to say so, even if the deadline passes.
     """
     near = dial_neighbour(address, credentials.run, expected) if neighbours and expected is not None else None
-    sock = near or dial(address, deadline_s, dialling)
+    sock = close_in_children(near or dial(address, deadline_s, dialling))
     try:
         tune(sock)
         handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected)

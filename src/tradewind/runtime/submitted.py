@@ -42,6 +42,8 @@ class Submitted:
         """The result is there, or `array` is what it is to be."""
         if array is not None:
             self.result.reshape(-1).view(np.uint8)[:] = np.frombuffer(array, np.uint8)
+        elif outcome.alone:
+            self.result[...] = self.own
         self.ended(self.timed(outcome))
 
     def timed(self, outcome: Outcome) -> Outcome:

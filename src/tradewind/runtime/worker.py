@@ -167,6 +167,8 @@ class Worker:
 
     def network_seen(self) -> m.NetworkSeen:
         """What the controller knows of the network; to be asked by one thread at a time."""
+        if self.lost is not None:
+            raise self.lost
         self._say(m.NetworkWanted())
         try:
             return self._seen.get(timeout=self.deadlines.patience_s)
@@ -332,6 +334,8 @@ class Worker:
             unsent = [outbox.get() for _ in range(outbox.qsize())]
             never_sent = [ev.Transmitted(action) for action in unsent if action is not None]
             actions = self._handle([ev.LinksBroke(peer), *never_sent])
+        with self._meters_lock:
+            self._meters.disconnected(peer)
         self._act(actions)
 
     # --- for links: the engine, and payloads -------------------------------------------------------------------
