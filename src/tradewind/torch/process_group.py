@@ -12,10 +12,12 @@ import os
 import threading
 from collections.abc import Callable, MutableMapping
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._dynamo import eval_frame
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
 
 from tradewind.runtime.addresses import LOOPBACK_INTERFACE, interface_of_address
@@ -192,6 +194,22 @@ def _delegate(name: str) -> Callable[..., Any]:
 for _name in DELEGATED:
     if hasattr(ProcessGroup, _name):
         setattr(TradewindGroup, _name, _delegate(_name))
+
+
+def _run_as_written(kind: type) -> None:
+    """Keep `torch.compile` out of a class's methods and all that they call.
+
+    C++ calls them while a compiled model runs, and the compiler would otherwise take them for a part of the model.
+    `torch.compiler.disable` says the same, but loads the compiler, which takes seconds, for programs that never use it.
+    """
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for method in vars(kind).values():
+        if isinstance(method, FunctionType):
+            eval_frame.set_code_exec_strategy(method.__code__, skip)
+
+
+_run_as_written(TradewindGroup)
+_run_as_written(ReduceWork)
 
 
 def _inner_backends(
