@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 from tradewind.errors import BadOption, UnknownName
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 PORTS_VARIABLE = "TRADEWIND_PORTS"
+WILDCARDS = ("0.0.0.0", "::", "")
+"""To bind to these is to listen on every address."""
 _SIOCGIFADDR = 0x8915
 _DISCARD_PORT = 9
 """Nothing is sent to it: a datagram socket needs a destination to know which of our addresses leads there."""
@@ -174,6 +176,25 @@ def address_of_interface(name: str) -> str:
     return socket.inet_ntoa(packed[20:24])
 
 
+def interface_of_address(host: str) -> str | None:
+    """The network interface whose IPv4 address a host name or address is; None if no interface of this host has it.
+
+    >>> interface_of_address("127.0.0.1"), interface_of_address("192.0.2.1")
+    ('lo', None)
+    """
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return None
+    for _, name in socket.if_nameindex():
+        try:
+            if address_of_interface(name) == address:
+                return name
+        except BadOption:
+            continue
+    return None
+
+
 def choose_addresses(bind: str | None, interface: str | None, advertise: str | None) -> tuple[str, str]:
     """Where to listen and what to advertise: loopback unless told otherwise."""
     if bind is not None and interface is not None:
@@ -181,7 +202,7 @@ def choose_addresses(bind: str | None, interface: str | None, advertise: str | N
     if interface is not None:
         bind = address_of_interface(interface)
     bind = bind or LOOPBACK
-    if advertise is None and bind in ("0.0.0.0", "::", ""):
+    if advertise is None and bind in WILDCARDS:
         raise BadOption(
             f"bind={bind!r} listens everywhere, so others cannot know where to call. Give advertise= as well."
         )

@@ -154,11 +154,12 @@ def describe_network(network: Network | None, workers: int) -> str:
     """What the run was told about the network.
 
     >>> describe_network(None, 4)
-    'network: nobody said what lies between the 4 workers, so all links count as equal (give network=)'
+    'network: none to plan with, so all links between the 4 workers count as equal (network= is not set, or ignored)'
     """
     if network is None:
         return (
-            f"network: nobody said what lies between the {workers} workers, so all links count as equal (give network=)"
+            f"network: none to plan with, so all links between the {workers} workers count as equal (network= is not "
+            "set, or ignored)"
         )
     rates = network.bandwidth_bps[network.bandwidth_bps > 0]
     return (

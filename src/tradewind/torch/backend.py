@@ -11,7 +11,7 @@ from tradewind.errors import BadOption
 from tradewind.runtime.options import Options, resolve_settings
 from tradewind.runtime.report import set_log_level
 from tradewind.torch.process_group import TradewindGroup
-from tradewind.torch.rendezvous import Place, check_settings, connect_group
+from tradewind.torch.rendezvous import Place, connect_group, identify
 
 _configured = Options()
 
@@ -45,13 +45,14 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
         timeout_s=made.timeout.total_seconds(),
         is_world=not made.global_ranks_in_group,
     )
-    check_settings(place, resolved)
+    identity = identify(place, resolved)
     return TradewindGroup(
         store,
         made.group_rank,
         made.group_size,
         made.timeout,
         made.group_id,
-        lambda depth: connect_group(place, resolved, depth),
+        lambda depth: connect_group(place, resolved, identity, depth),
+        address=identity.address,
         with_nccl=resolved.inner == "auto",
     )
