@@ -244,7 +244,8 @@ WORKER = """
     def left():
         files = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
         sockets = [os.readlink(file) for file in files if os.path.islink(file)]
-        threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("tradewind")]
+        names = {thread.name for thread in threading.enumerate()} - {"tradewind-exit"}  # which is the process's
+        threads = [name for name in names if name.startswith("tradewind")]
         return threads + [name for name in sockets if name.startswith("socket:")]
 
     until_s = time.monotonic() + 10
