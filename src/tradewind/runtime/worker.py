@@ -304,6 +304,8 @@ class Worker:
         """Tell the controller, who decides and tells everybody, us included."""
         name = self._peers.name(peer)
         if not self._closed.is_set() and name is not None:
+            if not back:
+                log.warning("%s: the link to %s is lost, plans will avoid it: %s", self.site, name, reason)
             self._say(m.Trouble(name, reason[:1000], back))
 
     def linked(self, peer: int) -> None:
