@@ -18,7 +18,7 @@ from tradewind.figures.layout import Layout, fit, lay_out, spread
 from tradewind.figures.legend import add_legend, add_load_scale, legend_columns
 from tradewind.figures.links import draw_links, draw_load, draw_trees
 from tradewind.figures.sites import draw_labels, draw_sites
-from tradewind.units import format_duration, format_rate, format_size
+from tradewind.units import format_count, format_duration, format_rate, format_size
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -99,8 +99,11 @@ def _titles(network: Network, plan: Plan | None, shards: tuple[int, ...]) -> tup
     if plan is None:
         rates = network.bandwidth_bps[network.bandwidth_bps > 0]
         span = f" · {format_rate(float(rates.min()))} to {format_rate(float(rates.max()))}" if len(rates) else ""
-        return network.name, f"{len(network)} sites · {network.link_count} directed links{span}"
-    trees = f"{len(plan.shards)} trees" if len(plan.shards) > 1 else "1 tree"
+        return (
+            network.name,
+            f"{format_count(len(network), 'site')} · {format_count(network.link_count, 'directed link')}{span}",
+        )
+    trees = format_count(len(plan.shards), "tree")
     parts = [f"{format_size(plan.nbytes)} among {len(plan.members)} members", trees]
     if shards:
         parts[-1] += ", shown: " + ", ".join(map(str, shards))
