@@ -250,6 +250,7 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="Every lab of this user.")] = False,
 ) -> None:
     """End a lab, with every process in it; and remove what labs that were killed have left."""
+    from tradewind.errors import UnknownName
     from tradewind.lab.directory import list_labs, sweep
 
     left = sweep()
@@ -261,8 +262,10 @@ def down(
         typer.echo(f"{lab.name}: down")
     for gone in left:
         typer.echo(f"{gone}: had died; removed what it left")
+    if not chosen and living:
+        raise UnknownName("lab", name, living)
     if not chosen and not left:
-        typer.echo("no lab is up" if not living else f"no lab called {name!r} is up, but {', '.join(living)}")
+        typer.echo("no lab is up")
 
 
 def _exit_code(returned: int) -> int:
