@@ -16,7 +16,7 @@ from tradewind.network import Network
 from tradewind.planning import predict
 from tradewind.planning.plan import Plan
 from tradewind.runtime.threads import Thread, start_thread
-from tradewind.units import format_duration, format_rate, format_size
+from tradewind.units import format_count, format_duration, format_rate, format_size
 from tradewind.wire import messages as m
 from tradewind.wire.packed_plans import unpack_plan
 
@@ -120,13 +120,13 @@ class RunReport:
         """What was achieved, by link, and whom everybody waited for."""
         if self._rounds:
             yield (
-                f"{self._rounds} rounds of {format_size(max(1, self._nbytes))} in all; "
+                f"{format_count(self._rounds, 'round')} of {format_size(max(1, self._nbytes))} in all; "
                 f"{format_duration(self._busy_s / self._rounds)} a round on average"
             )
         if self._carried:
             yield (
-                f"{self._carried} rounds of small arrays, {format_size(max(1, self._carried_bytes))} in all, "
-                "went through the controller in messages"
+                f"{format_count(self._carried, 'round')} of small arrays, "
+                f"{format_size(max(1, self._carried_bytes))} in all, went through the controller in messages"
             )
         rates = {link: statistics.median(seen) for link, seen in sorted(self._rates_bps.items())}
         for link in sorted(rates, key=lambda link: rates[link])[:SHOWN_LINKS]:
@@ -170,7 +170,8 @@ def describe_network(network: Network | None, workers: int) -> str:
 
 def describe_plan(version: int, plan: Plan, options: ControlOptions) -> str:
     """Which plan, for what, why, and how far from the limit."""
-    said = f"plan {version} for arrays of up to {format_size(plan.nbytes)}: {plan.planner!r}, {len(plan.shards)} trees"
+    trees = format_count(len(plan.shards), "tree")
+    said = f"plan {version} for arrays of up to {format_size(plan.nbytes)}: {plan.planner!r}, {trees}"
     if options.plan is not None:
         why = "it was given"
     elif options.planner is not None:
