@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-all check bench clean help
+.PHONY: demo test test-all test-torch check bench clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      set up, then train a model across 8 sites of a real network, imitated here (2 minutes)"
 	@echo "make test      set up, then lint, type-check and test (minutes)"
 	@echo "make test-all  the same with the long sweeps"
+	@echo "make test-torch TORCH=2.15.0  the PyTorch tests with that version, in an environment of its own"
 	@echo "make check     lint and types only"
 	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
 	@echo "make clean     remove the virtual environment and caches"
@@ -36,8 +37,13 @@ test: check
 test-all: check
 	$(BIN)/python -m pytest -n 2
 
+test-torch:
+	@test -n "$(TORCH)" || { echo "say which version: make test-torch TORCH=2.15.0"; exit 2; }
+	$(PYTHON) tests/torch_environment.py $(TORCH) $(VENV)-torch-$(TORCH)
+	$(VENV)-torch-$(TORCH)/bin/python -m pytest -n 2 tests/test_torch_*.py
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch-* build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,10 @@
 """Run every command that the documents show, and put its present output below it.
 
 A command is a line `$ COMMAND` in a block marked `console`; what follows, up to the next command or the block's end, is
-its output. `python docs/refresh.py` rewrites README.md and docs/*.md; `--check` only says what would change, with
-times of planning left out, since no two runs agree on them.
+its output. `python docs/refresh.py` rewrites README.md and docs/*.md. `--computed` leaves out what measures the machine
+(demo, bench, lab), which belongs on a quiet one. `--check` changes nothing and names the commands that print something
+else now: times of planning are not compared, and of what is measured only the form, since no two runs agree on the
+numbers. Other arguments name the documents to look at.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 DURATION = re.compile(r"\b\d+(\.\d+)? (ns|µs|ms|s|h)\b|planning_seconds\": [\d.e-]+")
-SPACES = re.compile(r"[ ─]+")
+MEASURED = re.compile(r"tradewind (demo|bench|lab)\b")
+MEASUREMENT = re.compile(r"\S+->\S+|[\d.]+(e-?\d+)?%?x?( (ns|µs|ms|s|h|[kMG]?bps))?")
+SPACES = re.compile(r"[\s─]+")
 
 
 def documents() -> list[Path]:
@@ -46,30 +50,60 @@ def output_of(command: str) -> str:
     return "".join(f"{line}\n" for line in lines if line)
 
 
-def refreshed(text: str) -> str:
-    """The document with present outputs."""
+def entries(block: str) -> list[tuple[str, str]]:
+    """Commands of a block with the outputs that it shows.
+
+    >>> entries("$ true\n$ echo a\na\n")
+    [('true', ''), ('echo a', 'a\\n')]
+    """
+    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def form(command: str, output: str) -> str:
+    """What must be the same in every run of a command."""
+    lasting = DURATION.sub("", output)
+    if MEASURED.search(command):
+        lasting = MEASUREMENT.sub("#", lasting)
+    return SPACES.sub(" ", lasting)
+
+
+def refreshed(text: str, computed_only: bool) -> tuple[str, list[str]]:
+    """The document with present outputs, and the commands that print something else than it says."""
+    stale = []
 
     def run_block(found: re.Match[str]) -> str:
-        shown = (line for line in found[0].splitlines() if line.startswith("$ "))
-        return "".join(f"{line}\n{output_of(line[2:])}" for line in shown)
+        lines = []
+        for command, shown in entries(found[0]):
+            measured = MEASURED.search(command) is not None
+            present = shown if computed_only and measured else output_of(command)
+            if form(command, present) != form(command, shown):
+                stale.append(command)
+            elif not measured:
+                present = shown  # only times of planning differ
+            lines.append(f"$ {command}\n{present}")
+        return "".join(lines)
 
-    return BLOCK.sub(run_block, text)
+    return BLOCK.sub(run_block, text), stale
 
 
 def main() -> int:
     """Refresh, or check."""
-    only_check = "--check" in sys.argv[1:]
-    stale = 0
-    for path in documents():
+    flags = {argument for argument in sys.argv[1:] if argument.startswith("--")}
+    if flags - {"--check", "--computed"}:
+        print(f"unknown: {', '.join(sorted(flags))}; known: --check, --computed")
+        return 2
+    chosen = [Path(argument).resolve() for argument in sys.argv[1:] if argument not in flags] or documents()
+    any_stale = False
+    for path in chosen:
         before = path.read_text()
-        after = refreshed(before)
-        same = [SPACES.sub(" ", DURATION.sub("", text)) for text in (before, after)]
-        if same[0] != same[1]:
-            stale += 1
-            print(f"{path.relative_to(ROOT)}: {'out of date' if only_check else 'refreshed'}")
-        if not only_check and after != before:
+        after, stale = refreshed(before, "--computed" in flags)
+        for command in stale:
+            any_stale = True
+            print(f"{path.relative_to(ROOT)}: {'out of date' if '--check' in flags else 'refreshed'}: {command}")
+        if "--check" not in flags and after != before:
             path.write_text(after)
-    return 1 if only_check and stale else 0
+    return 1 if "--check" in flags and any_stale else 0
 
 
 if __name__ == "__main__":

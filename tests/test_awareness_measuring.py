@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.errors import BadOption
-from tradewind.node.measuring import ClockOffset, LinkMeter, LinkSample, MeasuringOptions
+from tradewind.node.measuring import ClockOffset, LinkMeter, LinkMeters, LinkSample, MeasuringOptions
 from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
 
 CHUNK = 64 * 1024 - HEADER_BYTES
@@ -195,3 +197,17 @@ def test_latency_is_the_delay_of_what_did_not_wait_less_its_bytes() -> None:
 def test_options_that_make_no_sense_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(BadOption):
         MeasuringOptions(**bad)  # type: ignore[arg-type]
+
+
+def test_connections_that_are_gone_are_not_kept() -> None:
+    """A peer that is lost and comes back a thousand times would otherwise keep a thousand connections' buffers."""
+
+    class Connection:
+        pass
+
+    meters, connection = LinkMeters(), Connection()
+    gone = weakref.ref(connection)
+    meters.arrived(3, connection, chunk(), 1.0)
+    meters.disconnected(3)
+    del connection
+    assert gone() is None

@@ -216,6 +216,7 @@ def test_compare_lists_all_planners_fastest_first() -> None:
         "height",
         "fan_out",
         "bottleneck",
+        "why_slower",
         "egress_bytes",
         "egress_total_bytes",
         "egress_most_bytes",

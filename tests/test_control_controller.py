@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -147,16 +149,88 @@ def test_another_policy_starts_rounds_of_those_who_are_ready() -> None:
     assert isinstance(start, m.Start) and start.members == ("b", "c")
 
 
-def test_trouble_between_two_workers_names_the_peer() -> None:
-    controller = gathered()
-    told = said(controller.received("a", m.Trouble("c", "connection refused"), 0.0))
-    assert told["b"] == [m.Closing("'a' cannot go on with 'c': connection refused", "c")]
+def links_of(start: m.Message) -> set[frozenset[str]]:
+    assert isinstance(start, m.PlanChanged)
+    routes = [r for s in start.plan.plan.shards for r in (*s.reduce, *s.broadcast)]
+    return {frozenset(hop) for route in routes for hop in pairwise(route)}
+
+
+def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
+    controller = gathered(network=MESH, planner="ring")
+    assert frozenset("ac") in links_of(said(all_ready(controller))["a"][0])
+    for worker in "abc":
+        controller.received(worker, m.Finished(0, 1), 1.0)
+    for worker, peer in ("ac", "ca"):
+        assert controller.received(worker, m.Trouble(peer, "connection refused"), 1.0) == []
+    again = said(all_ready(controller, iteration=2))
+    assert links_of(again["a"][0]) == {frozenset("ab"), frozenset("bc")}
+    for worker in "abc":
+        controller.received(worker, m.Finished(1, 2), 1.0)
+    controller.received("c", m.Trouble("a", "made again", back=True), 1.0)
+    assert frozenset("ac") in links_of(said(all_ready(controller, iteration=3))["a"][0])
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_link_that_a_strict_round_does_not_use_may_break_in_the_middle_of_it(overwrites: bool) -> None:
+    controller = gathered(network=MESH, planner="star", planner_options={"root": "b"})
+    for worker, peer in ("ab", "bc"):
+        controller.received(worker, m.Linked(peer), 1.0)
+    for worker in "abc":
+        controller.received(worker, m.Ready(0, 1, SUM, overwrites=overwrites), 1.0)
+    for back in (False, True):
+        assert controller.received("a", m.Trouble("c", "connection reset", back), 1.0) == []
+    assert said(controller.received("a", m.Trouble("b", "connection reset", True), 1.0)).keys() == set("abc")
+    assert (controller.closed is None) is not overwrites, "one that it uses is another matter"
+    if controller.closed is not None:
+        assert "link between 'a' and 'b' broke (connection reset) during round 0" in controller.closed.reason
+
+
+def test_a_round_that_cannot_be_repeated_starts_only_on_links_that_work() -> None:
+    """Its results replace its inputs: the plan is told first, so that its links are connected."""
+    controller = gathered(network=MESH, planner="ring")
+    told = [said(controller.received(w, m.Ready(0, 1, SUM, overwrites=True), 1.0)) for w in "abc"]
+    assert frozenset("ac") in links_of(told[0]["a"][0]) and not any(told[1:])
+    controller.received("a", m.Linked("b"), 1.0)
+    assert controller.received("b", m.Linked("c"), 1.0) == []
+    (change, start) = said(controller.received("a", m.Trouble("c", "no route to host"), 1.0))["a"]
+    assert links_of(change) == {frozenset("ab"), frozenset("bc")} and isinstance(start, m.Start)
+
+
+def test_a_strict_round_is_repaired_around_a_lost_link() -> None:
+    controller = gathered(network=MESH, planner="ring")
+    all_ready(controller)
+    told = said(controller.received("a", m.Trouble("c", "it is silent"), 1.0))
+    assert told == {w: [m.Halt(0, 1)] for w in "abc"}
+    final = (b"\0",) * 3
+    for worker in "abc":
+        told = said(controller.received(worker, m.Progress(0, 1, (10,) * 3, final), 1.0))
+    change, start = told["a"]
+    assert isinstance(start, m.Start) and start.repaired and frozenset("ac") not in links_of(change)
+    for worker in "abc":
+        told = said(controller.received(worker, m.Finished(0, start.version, 7), 1.0))
+    assert told == {w: [m.Commit(0)] for w in "abc"}
+
+
+def test_a_given_plan_goes_around_a_lost_link() -> None:
+    controller = gathered(network=MESH, plan=make_plan("star", MESH, 1000, root="c"))
+    controller.received("a", m.Trouble("c", "connection refused"), 1.0)
+    assert links_of(said(all_ready(controller))["a"][0]) == {frozenset("ab"), frozenset("bc")}
+
+
+def test_a_strict_run_ends_when_the_only_way_to_a_worker_is_lost_and_says_why() -> None:
+    controller = gathered(network=MESH)
+    for peer in "ac":
+        controller.received("b", m.Trouble(peer, f"nobody answers at {peer}."), 1.0)
+    assert controller.closed is None, "nothing is asked for yet"
+    closing = said(all_ready(controller))["a"][0]
+    assert isinstance(closing, m.Closing)
+    assert "The link between 'b' and 'c' is lost: nobody answers at c." in closing.reason
 
 
 def test_a_message_at_the_wrong_time_ends_the_run_and_not_the_process() -> None:
     controller = gathered()
     told = said(controller.received("a", m.Finished(7, 1), 0.0))
-    assert told["b"] == [m.Closing("'a' finished round 7, which is not running", "a")]
+    assert told["b"] == [m.Closing("'a' finished round 7, which has not started", "a")]
 
 
 def report(*roster: str, sequence: int = 1, **more: object) -> m.Report:
@@ -216,7 +290,8 @@ MESSAGES = st.one_of(
     st.builds(m.Join, st.just("host"), st.integers(1, 9), SMALL),
     st.builds(m.Ready, SMALL, SMALL, st.builds(m.Operation, SMALL, st.just(4), st.just("float32"), st.just("sum"))),
     st.builds(m.Finished, SMALL, SMALL),
-    st.builds(m.Trouble, st.sampled_from("abcx"), st.just("why")),
+    st.builds(m.Trouble, st.sampled_from("abcx"), st.just("why"), st.booleans()),
+    st.builds(m.Linked, st.sampled_from("abcx")),
     st.builds(m.Measured, st.sampled_from("abcx"), st.floats(1, 1e12)),
     st.builds(m.Heartbeat, st.floats(allow_nan=False)),
     st.builds(m.Leave),

@@ -20,7 +20,7 @@ from tradewind.node.engine.layout import Layout, lay_out
 from tradewind.node.engine.sending import Flow, Outbox
 from tradewind.planning import make_plan
 from tradewind.planning.plan import Plan, Shard
-from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase, decode_header, encode_header
 
 STAR = Plan(
     "star", "mesh", ("a", "b", "c"), 400, (Shard(1.0, "a", (("b", "a"), ("c", "a")), (("a", "b"), ("a", "c")), 100),)
@@ -174,3 +174,12 @@ def test_a_round_closed_at_any_moment_leaves_nothing_behind(seed: int, steps: in
     driver.run()
     assert all(not worker.buffers and worker.engine.kept_bytes == 0 for worker in driver.workers)
     assert all((array == 1).all() for array in arrays.values())
+
+
+def test_a_keepalive_goes_out_on_an_idle_connection_only_and_changes_nothing_where_it_comes() -> None:
+    engine, keepalive = Engine(RUN, 0), FrameHeader(FrameKind.ACK, RUN)
+    assert engine.handle(ev.KeepAlive(1)) == [], "there is no connection"
+    engine.handle(ev.LinkIdle(1))
+    assert engine.handle(ev.KeepAlive(1)) == [Transmit(1, keepalive, Source.NOTHING)]
+    assert engine.handle(ev.KeepAlive(1)) == [], "the connection has something to send"
+    assert engine.handle(ev.HeaderReceived(1, decode_header(encode_header(keepalive)))) == []

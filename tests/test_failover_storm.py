@@ -10,7 +10,7 @@ from tradewind.errors import InternalError
 from tradewind.node.actions import RoundQuiet
 from tradewind.node.effects import Effect
 from tradewind.node.protocol import Client
-from tradewind.sim.chunk_storm import run_storm, storm_of
+from tradewind.sim.chunk_storm import run_storm, storm_of, strict_storm_of
 
 
 def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
@@ -31,6 +31,24 @@ def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
 def test_storms_that_were_too_much_once(seed: int) -> None:
     """Nobody left to agree; a member told that others had committed what it had not; one who took itself for most."""
     run_storm(storm_of(seed))
+
+
+def test_strict_runs_survive_storms_of_lost_links() -> None:
+    faults: Counter[str] = Counter()
+    repaired = 0
+    for seed in range(6):
+        result = run_storm(strict_storm_of(seed))
+        faults.update(result.faults)
+        repaired += result.repaired
+        assert not result.alone, "nobody goes on alone in a strict run"
+    assert set(faults) == {"cut", "break"} and repaired, "links that rounds used must have been lost"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_many_strict_runs_survive_storms_of_lost_links(block: int) -> None:
+    for seed in range(1000 + 20 * block, 1000 + 20 * block + 20):
+        run_storm(strict_storm_of(seed))
 
 
 @pytest.mark.slow

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from networks import problems
 from tradewind.catalog import load_network
@@ -16,8 +23,10 @@ from tradewind.figures import comparison_figure, network_figure, render
 from tradewind.figures.curves import curve
 from tradewind.figures.labels import place_labels, text_size
 from tradewind.figures.layout import fit, lay_out, spread, unwrap_longitudes
+from tradewind.figures.regions import group_sites
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
+from tradewind.planning.cost import cost
 
 
 @given(st.lists(st.floats(-180, 180), min_size=1, max_size=12))
@@ -116,3 +125,137 @@ def test_the_same_comparison_gives_the_same_picture() -> None:
     assert pictures[0] == pictures[1]
     text = pictures[0].decode()
     assert math.isfinite(comparison.limit.seconds) and "svg" in text
+
+
+def texts_on(figure: Figure) -> list[tuple[Text, Bbox]]:
+    """All texts of a picture, with the rectangles that they cover, in pixels."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text() and text.get_visible()]
+    return [(text, text.get_window_extent(renderer)) for text in texts]
+
+
+def long_mesh(n: int, zones: int = 0) -> Network:
+    """A full mesh whose sites have names as long as those of clouds, with rates that differ."""
+    rates = np.random.default_rng(7).uniform(1e8, 9e8, (n, n)) * (1 - np.eye(n))
+    sites = [Site(f"cloud:south-east-asia-{k}", zone=f"zone {k % zones}" if zones else None) for k in range(n)]
+    return Network("mesh of long names", sites, rates)
+
+
+def pictures() -> Iterator[tuple[str, Figure]]:
+    skyplane = load_network("skyplane")
+    star = make_plan("multi-star", skyplane, 10**9)
+    yield "eight trees", comparison_figure(compare_planners(long_mesh(8), 10**8, planners=("multi-star", "ring")))
+    yield (
+        "near the limit",
+        comparison_figure(
+            compare_planners(load_network("netstorm9"), 10**8, planners=("spanning-tree", "fapt", "relay", "ring"))
+        ),
+    )
+    yield "62 sites compared", comparison_figure(compare_planners(skyplane, 10**9, planners=("multi-star",)))
+    yield "62 sites", network_figure(skyplane, star)
+    yield "62 sites, some trees", network_figure(skyplane, star, tuple(range(12)))
+    yield "zones", network_figure(long_mesh(24, 4), make_plan("multi-star", long_mesh(24, 4), 10**8))
+    yield (
+        "without regions",
+        network_figure(load_network("crew-n1"), make_plan("scatter", load_network("crew-n1"), 10**8)),
+    )
+    yield "eight trees drawn", network_figure(long_mesh(8), make_plan("multi-star", long_mesh(8), 10**8))
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, tuple[Figure, list[tuple[Text, Bbox]]]]:
+    return {name: (figure, texts_on(figure)) for name, figure in pictures()}
+
+
+PICTURES = (
+    "eight trees",
+    "near the limit",
+    "62 sites compared",
+    "62 sites",
+    "62 sites, some trees",
+    "zones",
+    "without regions",
+    "eight trees drawn",
+)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_all_text_is_on_the_paper(name: str, drawn: dict[str, tuple[Figure, list[tuple[Text, Bbox]]]]) -> None:
+    figure, texts = drawn[name]
+    paper = figure.bbox
+    for text, box in texts:
+        inside = paper.x0 <= box.x0 and paper.y0 <= box.y0 and box.x1 <= paper.x1 and box.y1 <= paper.y1
+        assert inside, f"{text.get_text()!r} leaves the picture"
+
+
+@pytest.mark.parametrize("name", ["eight trees", "near the limit"])
+def test_no_label_of_a_bar_crosses_the_line_of_the_limit(
+    name: str, drawn: dict[str, tuple[Figure, list[tuple[Text, Bbox]]]]
+) -> None:
+    figure, texts = drawn[name]
+    [bars] = [axes for axes in figure.axes if any(label.get_text() == "limit" for label in axes.get_yticklabels())]
+    [line] = [line.get_window_extent() for line in bars.get_lines()]
+    labels = [(text, box) for text, box in texts if "%)" in text.get_text()]
+    assert labels
+    for text, box in labels:
+        assert not box.x0 <= line.x0 <= box.x1, f"{text.get_text()!r} is drawn through the limit"
+
+
+def test_the_legend_of_eight_trees_names_them_all(
+    drawn: dict[str, tuple[Figure, list[tuple[Text, Bbox]]]],
+) -> None:
+    for name in ("eight trees", "eight trees drawn"):
+        said = [text.get_text() for text, _ in drawn[name][1]]
+        assert sum(text.startswith("shard ") for text in said) == 8
+
+
+def test_a_plan_of_62_sites_is_drawn_by_region_and_says_what_is_left_out(
+    drawn: dict[str, tuple[Figure, list[tuple[Text, Bbox]]]],
+) -> None:
+    network = load_network("skyplane")
+    figure, texts = drawn["62 sites"]
+    said = [text.get_text() for text, _ in texts]
+    assert set(network.names) <= set(said), "every site has its name"
+    lines = [c for c in figure.axes[0].collections if isinstance(c, LineCollection)]
+    assert sum(len(c.get_segments()) for c in lines) <= 30
+    [caption] = [text for text in said if "regions" in text]
+    found = re.fullmatch(
+        r"62 sites in (\d+) regions; a line is all links between two of them; left out: (\d+) thinner lines "
+        r"with (\d+)% of the bytes; (\d+)% of the bytes stay inside a region",
+        " ".join(caption.split()),
+    )
+    assert found is not None, caption
+    regions = group_sites(network)
+    assert int(found[1]) == len(regions)
+    sent = cost(make_plan("multi-star", network, 10**9), network).link_bytes
+    inside = sum(float(sent[np.ix_(rows, rows)].sum()) for rows in regions)
+    assert int(found[4]) == round(100 * inside / float(sent.sum()))
+    between = sorted(
+        (
+            float(sent[np.ix_(a, b)].sum() + sent[np.ix_(b, a)].sum())
+            for k, a in enumerate(regions)
+            for b in regions[:k]
+        ),
+        reverse=True,
+    )
+    assert int(found[2]) == len(between) - 30
+    assert int(found[3]) == round(100 * sum(between[30:]) / float(sent.sum()))
+
+
+def test_regions_are_zones_or_neighbours_on_the_map() -> None:
+    assert [len(rows) for rows in group_sites(long_mesh(24, 4))] == [6, 6, 6, 6]
+    assert [len(rows) for rows in group_sites(long_mesh(24))] == [1] * 24
+    skyplane = load_network("skyplane")
+    regions = [{skyplane.names[row] for row in rows} for rows in group_sites(skyplane)]
+    assert 8 <= len(regions) <= 16
+    [europe] = [region for region in regions if "aws:eu-central-1" in region]
+    assert {"azure:uksouth", "gcp:europe-west1-b"} <= europe and "aws:us-east-1" not in europe
+
+
+def test_a_choice_of_many_trees_shows_only_their_load() -> None:
+    """Not that of the whole plan, as it did."""
+    network = long_mesh(14)
+    plan = make_plan("multi-star", network, 10**8)
+    some, whole = (render(network_figure(network, plan, shards), ".svg") for shards in (tuple(range(9)), ()))
+    assert some.count(b"<path") < whole.count(b"<path")

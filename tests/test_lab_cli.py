@@ -53,6 +53,8 @@ def test_a_lab_from_up_to_down() -> None:
     assert shown[0]["bandwidth_bps"] == 3e6
     assert "w1-w2: healed" in succeed("lab", "heal", "w1-w2")
     assert "calibration" in succeed("lab", "status")
+    wrong = tradewind("lab", "down", "--name", "lob")
+    assert wrong.exit_code == 2 and "no lab is called 'lob'. Did you mean 'lab'?" in wrong.stderr
     assert succeed("lab", "down") == "lab: down\n"
     assert succeed("lab", "down") == "no lab is up\n"
     assert machine() == before

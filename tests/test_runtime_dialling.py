@@ -10,9 +10,10 @@ import time
 
 import pytest
 
+from ranks import free_port
 from tradewind.errors import PeerLost
 from tradewind.runtime.addresses import HostPort
-from tradewind.runtime.sockets import dial
+from tradewind.runtime.dialling import Dialling, Notices, dial
 
 
 def test_a_call_that_is_dropped_at_once_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +40,21 @@ def test_a_call_that_is_dropped_at_once_leaves_no_socket_open(monkeypatch: pytes
     thread.start()
     port = listener.getsockname()[1]
     monkeypatch.setattr(socket, "create_connection", connect_and_wait)
-    with pytest.raises(PeerLost, match="nobody answers"):
-        dial(HostPort("127.0.0.1", port), time.monotonic() + 0.3)
+    with pytest.raises(PeerLost, match="no answer from 'b'"):
+        dial(HostPort("127.0.0.1", port), time.monotonic() + 0.3, Dialling.to_rank("a", "b"))
     thread.join()
     gc.collect()  # a socket that is left open is an error in tests
+
+
+def test_notices_come_at_growing_intervals() -> None:
+    notices = Notices(3.0)
+    spoken = [second for second in range(60) if notices.due(notices.began_s + second)]
+    assert spoken == [3, 9, 21, 45]
+
+
+def test_a_host_that_refuses_is_there_and_waited_for_until_the_deadline() -> None:
+    began_s = time.monotonic()
+    dialling = Dialling.to_controller("a", silence_s=0.1)
+    with pytest.raises(PeerLost, match=r"no answer from the controller at 127.*dialled from 127.*refused"):
+        dial(HostPort("127.0.0.1", free_port()), began_s + 1.0, dialling)
+    assert time.monotonic() - began_s >= 0.9

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ranks import run_ranks
-from tradewind.errors import PeerLost
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.planning.plan import plan_to_json
@@ -60,7 +59,8 @@ def test_frames_larger_than_any_buffer_come_in_pieces(planner: str, tmp_path: ob
     assert run_ranks(3, body, **KNOWN, plan=path) == [None] * 3
 
 
-def test_a_connection_that_breaks_is_made_again_while_others_go_on() -> None:
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_a_connection_that_breaks_is_made_again_while_others_go_on(tolerant: bool) -> None:
     def body(group: Group) -> tuple[float, bool]:
         group.all_reduce(np.ones(1000))
         group.barrier()
@@ -73,22 +73,21 @@ def test_a_connection_that_breaks_is_made_again_while_others_go_on() -> None:
         made_again = all(link not in links_of(group) for link in before if {group.rank, link.peer} == {0, 1})
         return (*sums, made_again)  # type: ignore[return-value]
 
-    assert run_ranks(3, body, **KNOWN, tolerant=True) == [(7.0, True)] * 3
+    assert run_ranks(3, body, **KNOWN, tolerant=tolerant) == [(7.0, True)] * 3
 
 
 def test_nonsense_on_a_connection_ends_it_and_the_inputs_survive() -> None:
-    def body(group: Group) -> str:
+    def body(group: Group) -> bool:
         group.all_reduce(np.ones(1000))
         group.barrier()
+        before = links_of(group)
         if group.rank == 0:
-            link = next(link for link in links_of(group) if link.peer == 1)
+            link = next(link for link in before if link.peer == 1)
             assert link._sock.send(b"nonsense" * 20) == 160
         array = np.ones(500_000)
-        with pytest.raises(PeerLost) as caught:
-            for _ in range(1000):
-                group.all_reduce(array)
+        for _ in range(5):
+            assert (group.all_reduce(array) == 3.0).all()
         assert (array == 1.0).all()
-        return str(caught.value)
+        return all(link not in links_of(group) for link in before if {group.rank, link.peer} == {0, 1})
 
-    said = run_ranks(3, body, [{}] * 3, **KNOWN)
-    assert len(set(said)) == 1 and "'a'" in said[0] and "'b'" in said[0] and "broke" in said[0], said
+    assert run_ranks(3, body, **KNOWN) == [True] * 3

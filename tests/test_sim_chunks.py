@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -31,18 +33,40 @@ def test_many_seeds_hold_what_must_hold(block: int) -> None:
 
 def test_the_sweep_meets_cuts_and_slow_readers_and_reordering() -> None:
     setups = [setup_of(seed) for seed in range(64)]
-    assert any(s.cut for s in setups) and any(s.slow_readers for s in setups)
+    cut = [s for s in setups if s.cut]
+    assert any(s.healed_s for s in cut) and any(not s.healed_s for s in cut) and any(s.slow_readers for s in setups)
     assert any(s.connections > 1 and s.jitter_s for s in setups)
     assert any(s.source for s in setups) and any(s.in_place and not s.source for s in setups)
     assert {s.carried_bytes for s in setups} == {0, 1000, 64 * 1024}
 
 
-def test_a_cut_in_the_middle_of_a_round_is_named_to_everybody() -> None:
-    setup = ChunkRun(mesh(4, mbps=1), "ring", items=(500_000,), cut=(3.0, "s1", "s2"))
-    result = run_chunks(setup)
-    assert set(result.errors) == set(setup.network.names)
-    assert all(isinstance(error, PeerLost) and "'s1'" in str(error) for error in result.errors.values())
+CUT = ChunkRun(mesh(4, mbps=1), "ring", items=(500_000, 500_000), cut=(3.0, "s1", "s2"))
+"""In the middle of the first round."""
+
+
+@pytest.mark.parametrize("healed_s", [None, 3.05, 8.0])
+def test_a_strict_round_goes_around_a_link_that_is_cut_or_reset_in_the_middle_of_it(healed_s: float | None) -> None:
+    result = run_chunks(replace(CUT, healed_s=healed_s))
+    assert not result.errors and all(len(arrays) == 2 for arrays in result.outputs.values())
+
+
+def test_a_cut_that_costs_a_round_in_place_its_inputs_is_named_to_every_rank() -> None:
+    result = run_chunks(replace(CUT, in_place=True))
+    assert set(result.errors) == set(CUT.network.names)
+    assert all("round 0, whose results replace their inputs" in str(error) for error in result.errors.values())
     assert result.seconds < 4
+
+
+def test_a_cut_between_rounds_in_place_costs_nothing() -> None:
+    result = run_chunks(replace(CUT, in_place=True, items=(1000,), cut=(0.06, "s1", "s2")))
+    assert not result.errors
+
+
+def test_a_cut_of_the_only_link_ends_a_strict_run_and_says_why() -> None:
+    result = run_chunks(ChunkRun(mesh(2, mbps=1), "ring", items=(500_000,), cut=(3.0, "s0", "s1")))
+    assert set(result.errors) == {"s0", "s1"}
+    lost = "The link between 's0' and 's1' is lost: the connection was cut"
+    assert all(isinstance(error, PeerLost) and lost in str(error) for error in result.errors.values())
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

@@ -37,7 +37,7 @@ def seconds(
         ended[complete.round] = clock.now_s
 
     scheme = Scheme("test", "bsp", "ring", execution=execution, discipline=discipline)
-    engine = FluidEngine(TrueNetwork(network), clock, scheme, lambda *_: None, completed, None, pieces)
+    engine = FluidEngine(TrueNetwork(network), clock, scheme, completed, None, pieces)
     for number, plan in enumerate(plans):
         weights = (1.0,) * len(plan.members)
         start = m.Start(number, 1, 0, 1, plan.members, weights, m.Operation(plan.nbytes, 1, "int8", "sum"), 0)

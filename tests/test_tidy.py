@@ -141,7 +141,15 @@ def shape_problems(module: str, source: str) -> Iterator[str]:
             yield f"{module}:{number}: is unfinished"
 
 
-RULES = (import_direction_problems, purity_problems, shape_problems)
+def thread_problems(module: str, source: str) -> Iterator[str]:
+    if layer_of(module) not in ("runtime", "torch") or module == "runtime/threads.py":
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread", "threading.Timer"):
+            yield f"{module}:{node.lineno}: use start_thread of runtime/threads.py, so that it ends before Python does"
+
+
+RULES = (import_direction_problems, purity_problems, shape_problems, thread_problems)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -238,6 +246,11 @@ def test_a_seeded_generator_is_pure() -> None:
 )
 def test_untidy_modules_are_found(module: str, source: str) -> None:
     assert list(shape_problems(module, source))
+
+
+def test_threads_that_nothing_ends_are_found() -> None:
+    assert list(thread_problems("runtime/x.py", "import threading\nthreading.Thread(target=print).start()"))
+    assert not list(thread_problems("runtime/x.py", "from tradewind.runtime.threads import start_thread"))
 
 
 def test_every_planner_is_in_the_documentation() -> None:

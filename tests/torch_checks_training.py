@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.nn.parallel import DistributedDataParallel
 
 import tradewind.torch
+from tradewind.torch.work import RunLost
 
 Losses = list[float]
 _gloo: Any = None
@@ -213,3 +214,31 @@ def check_dtensor() -> None:
     torch.testing.assert_close(
         partial.redistribute(mesh, [Replicate()]).to_local(), torch.full((3,), world * (world - 1) / 2)
     )
+
+
+def check_an_error_reaches_the_caller_of_backward_as_it_is() -> None:
+    """A rank that leaves, under every kind of hook and view that DDP has: the others get our error, and its text."""
+    for hook, options in (
+        (None, {}),
+        (None, {"gradient_as_bucket_view": True}),
+        (None, {"static_graph": True}),
+        (default_hooks.allreduce_hook, {}),
+        (default_hooks.fp16_compress_hook, {"gradient_as_bucket_view": True}),
+    ):
+        group = dist.new_group()
+        model = DistributedDataParallel(Model(), process_group=group, bucket_cap_mb=0.01, **options)
+        if hook is not None:
+            model.register_comm_hook(group, hook)
+        x, y = batch_of(0, dist.get_rank())
+        for _ in range(3):  # after the first or second DDP makes its buckets anew, together
+            (model(x) - y).square().mean().backward()
+        if dist.get_rank() == 1:
+            dist.destroy_process_group(group)
+        else:
+            try:
+                (model(x) - y).square().mean().backward()
+            except RunLost as error:
+                assert str(error) == "the run is over: 'rank1' has left the run."
+            else:
+                raise AssertionError("backward went on without rank 1")
+        dist.barrier(_gloo)

@@ -17,6 +17,7 @@ from tradewind.planning.bound import Bound, bound
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.plan import Plan, Prediction
 from tradewind.planning.shape import Shape, plan_shape
+from tradewind.planning.shortfall import explain_shortfall
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class Contender:
     predicted: Prediction
     cost: Cost
     shape: Shape
+
+    def why_slower(self, network: Network) -> str:
+        """What keeps the plan from the limit, in words."""
+        return explain_shortfall(self.plan, network, self.cost, self.predicted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ def _tightest(limit: Bound, predictions: Iterable[Prediction]) -> Bound:
                 argument=proven.bound_argument,
                 exact=False,
                 parts=(),
+                latency_argument="",
             )
     return limit
 

@@ -7,6 +7,7 @@
     │   ├── BadPlan              a plan that breaks a rule, or a file that is no plan
     │   ├── BadOption            an option that a planner, policy or verb does not take
     │   ├── BadArray             an array that cannot be synchronised, or ranks that disagree about it
+    │   ├── ForkedProcess        a group that is used in a forked child of the process that joined
     │   └── UnknownName          no network, planner, site, ... of that name
     ├── ImpossibleProblem        the input is fine, but the problem has no solution   exit 3
     │   ├── InfeasiblePlan       no plan of that kind exists on this network
@@ -25,14 +26,33 @@ Messages name what, where and the value, and end with what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any, Self
 
 
 class TradewindError(Exception):
-    """Base of all errors that Tradewind raises on purpose."""
+    """Base of all errors that Tradewind raises on purpose.
+
+    All of them can be copied and pickled, however they are constructed.
+    """
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+    def fresh(self) -> Self:
+        """A copy without a traceback.
+
+        An error that is kept and raised again and again must be raised as a copy: each `raise` adds to the traceback
+        of the very object, which keeps every frame on the way alive.
+
+        >>> UnknownName("site", "mars", ["fra", "sjc"]).fresh()
+        UnknownName("no site is called 'mars'. Known: fra, sjc.")
+        """
+        return copy.copy(self)
 
 
 class InputError(TradewindError):
@@ -59,6 +79,10 @@ class BadOption(InputError):
 
 class BadArray(InputError):
     """An array that cannot be synchronised, or ranks that disagree about its size, type or operation."""
+
+
+class ForkedProcess(InputError):
+    """A group is used in a forked child of the process that joined the run."""
 
 
 class UnknownName(InputError):
@@ -125,3 +149,16 @@ class SiteFailed(RemoteFault):
 
 class InternalError(TradewindError):
     """A bug of ours."""
+
+
+def as_own_error(error: BaseException) -> TradewindError:
+    """The error itself if it is one of ours; otherwise it is a bug of ours that it was raised."""
+    return error if isinstance(error, TradewindError) else InternalError(f"{type(error).__name__}: {error}")
+
+
+def _rebuild(kind: type[TradewindError], args: tuple[Any, ...], state: Mapping[str, Any]) -> TradewindError:
+    """An error as it was, without its constructor, whose arguments are not those of the exception."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

@@ -142,6 +142,17 @@ def format_size(nbytes: float) -> str:
     return f"{_significant(nbytes)} B"
 
 
+def format_count(number: int, thing: str) -> str:
+    """A number of things, with the plural where there is not one of them.
+
+    >>> format_count(1, "tree"), format_count(950, "tree"), format_count(2, "process")
+    ('1 tree', '950 trees', '2 processes')
+    """
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing}{'es' if thing.endswith('s') else 's'}"
+
+
 def format_duration(seconds: float) -> str:
     """A duration for people.
 

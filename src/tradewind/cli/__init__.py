@@ -33,11 +33,13 @@ from tradewind.cli import (
 )
 from tradewind.cli.guard import guarded, set_debug
 from tradewind.cli.planner_flags import PlannerFlagsCommand
+from tradewind.cli.verbs import VerbCommand, VerbGroup
 
 EXIT_CODES = "Exit codes: 0 ok, 1 failed, 2 bad usage or input, 3 impossible problem."
 
 app = typer.Typer(
     name="tradewind",
+    cls=VerbGroup,
     help="Plan how one model is synchronised across data centers, clouds and racks, and compare the plans.",
     epilog=f"Example: tradewind compare gscale --bytes 1GB.  {EXIT_CODES}",
     no_args_is_help=True,
@@ -65,7 +67,7 @@ for _name, _module in (
     _paragraphs = (_module.run.__doc__ or "").split("\n\n")
     app.command(
         _name,
-        cls=PlannerFlagsCommand if _module is plan else None,
+        cls=PlannerFlagsCommand if _module is plan else VerbCommand,
         help="\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs),
         epilog=f"Example: {_module.EXAMPLE}",
     )(guarded(_module.run))

@@ -19,7 +19,7 @@ EXAMPLE = "tradewind bench wire --processes 4 --bytes 40MB,180MB"
 
 def run(
     what: Annotated[str, typer.Argument(metavar="wire|wan", help="wire: loopback; wan: a shaped network.")],
-    network: Annotated[str | None, typer.Argument(metavar="[NETWORK]", help="For wan: the network to run on.")] = None,
+    network: Annotated[str | None, typer.Argument(metavar="NETWORK", help="For wan: the network to run on.")] = None,
     size: Annotated[str, typer.Option("--bytes", metavar="A,B,...", help="Sizes of the tensor.")] = "40MB",
     processes: Annotated[str, typer.Option("--processes", metavar="N,M,...", help="For wire: how many.")] = "4",
     rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", help="Of each kind; 15, in a lab 3.")] = None,
@@ -60,6 +60,8 @@ def run(
     counts = parse_names(processes, "--processes") or ()
     if not all(n.isdecimal() and 2 <= int(n) <= 64 for n in counts) or not 1 <= rounds <= 10_000:
         raise BadOption(f"--processes {processes}, --rounds {rounds}: give 2 to 64 processes and 1 to 10000 rounds.")
+    if out is not None and (what != "wan" or backend == "inproc"):
+        raise BadOption(f"--out {out}: only bench wan in a lab draws a picture. Add --backend htb, delay or auto.")
     if what == "wire":
         from tradewind.lab.loopback import measure_loopback
 
@@ -108,7 +110,7 @@ def _show_wire(measured: list[LoopbackTimes], json: bool) -> None:
             "" if t.cpu_of_gloo is None else f"{t.cpu_of_gloo:.2f}",
             "" if t.peak_extra_bytes is None else format_size(max(1, t.peak_extra_bytes)),
         )
-    show(console(), made)
+    show(console(), made, keys=3)
 
 
 def _wire_row(t: LoopbackTimes) -> dict[str, Any]:
@@ -153,4 +155,4 @@ def _show_wan(network: str, measured: list[tuple[int, WanTimes]], json: bool) ->
         rates = [f"{s / median:.0%}" for s in (t.predicted_s, t.bound_s)]  # of the rate: as much in that much less time
         took, predicted, limit = (format_duration(s) for s in (median, t.predicted_s, t.bound_s))
         made.add_row(t.planner, format_size(nbytes), took, predicted, rates[0], limit, rates[1], f"{t.scale:.3g}")
-    show(console(), made)
+    show(console(), made, keys=2)

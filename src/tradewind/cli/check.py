@@ -43,6 +43,7 @@ def run(
     from tradewind.errors import BadPlan
     from tradewind.planning import predict
     from tradewind.planning.check import check
+    from tradewind.units import format_count
 
     found = resolve_network(network, seed, option, latency, default_bandwidth)
     read = read_plan(plan)
@@ -52,8 +53,7 @@ def run(
             print_json({"valid": False, "problems": [{"where": p.where, "what": p.what} for p in problems]})
         else:
             console().print("\n".join(map(str, problems)), soft_wrap=True)
-        word = "problem" if len(problems) == 1 else "problems"
-        raise BadPlan(f"{plan} is not valid on network {found.name!r}: {len(problems)} {word}.")
+        raise BadPlan(f"{plan} is not valid on network {found.name!r}: {format_count(len(problems), 'problem')}.")
     checked = read.with_prediction(predict(read, found))
     if json:
         predicted = checked.predicted

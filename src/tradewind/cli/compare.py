@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tradewind.comparison import Comparison, Contender
+    from tradewind.network import Network
 
 EXAMPLE = "tradewind compare gscale --bytes 1GB --out gscale.png"
 
@@ -104,6 +105,9 @@ def _show(comparison: Comparison, egress: bool) -> None:
     out.print(f"{comparison.network.name}: {format_size(comparison.nbytes)} among {members}")
     show(out, _table(comparison))
     out.print(f"limit: {format_duration(limit.seconds)} ({format_rate(limit.rate_bps)}): {limit.argument}")
+    if comparison.contenders:
+        best = comparison.contenders[0]
+        out.print(f"{best.plan.planner}, the fastest plan: {best.why_slower(comparison.network)}")
     reasons: dict[str, list[str]] = {}
     for failure in comparison.failures:
         if not failure.is_bug:
@@ -174,7 +178,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "argument": limit.argument,
             "parts": [list(part) for part in limit.parts],
         },
-        "planners": [_contender_json(contender, comparison.network.names) for contender in comparison.contenders],
+        "planners": [_contender_json(contender, comparison.network) for contender in comparison.contenders],
         "failed": [
             {
                 "planner": failure.planner,
@@ -186,7 +190,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _contender_json(contender: Contender, sites: tuple[str, ...]) -> dict[str, Any]:
+def _contender_json(contender: Contender, network: Network) -> dict[str, Any]:
     predicted, sent = contender.predicted, contender.cost.egress_bytes
     return {
         "planner": contender.plan.planner,
@@ -197,7 +201,8 @@ def _contender_json(contender: Contender, sites: tuple[str, ...]) -> dict[str, A
         "height": contender.shape.height,
         "fan_out": contender.shape.fan_out,
         "bottleneck": contender.cost.bottleneck,
-        "egress_bytes": {site: float(nbytes) for site, nbytes in zip(sites, sent, strict=True)},
+        "why_slower": contender.why_slower(network),
+        "egress_bytes": {site: float(nbytes) for site, nbytes in zip(network.names, sent, strict=True)},
         "egress_total_bytes": float(sent.sum()),
         "egress_most_bytes": float(sent.max()),
         "planning_seconds": contender.plan.planning_seconds,

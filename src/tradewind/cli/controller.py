@@ -13,7 +13,9 @@ EXAMPLE = "TRADEWIND_SECRET=... tradewind controller --listen 127.0.0.1:4000 --w
 
 
 def run(
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where workers connect.")],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where workers connect; port 0: one that is free.")
+    ],
     workers: Annotated[int, typer.Option("--workers", metavar="N", help="How many the run has.")],
     network: Annotated[
         str | None, typer.Option("--network", metavar="NETWORK", help="A catalog name or a file; sites are workers.")
@@ -29,6 +31,10 @@ def run(
     tolerant: Annotated[bool, typer.Option("--tolerant", help="Go on without lost workers, also under bsp.")] = False,
     controllers: Annotated[int, typer.Option("--controllers", metavar="N", help="How many the run has.")] = 1,
     standby: Annotated[int, typer.Option("--standby", metavar="I", help="Be the I-th that stands by.")] = 0,
+    ports: Annotated[
+        str | None,
+        typer.Option("--ports", metavar="A-B", help="Listen on a port of this range, by default TRADEWIND_PORTS."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Run the controller of a run until it is over, for workers that connect with `embed=False`.
@@ -44,7 +50,7 @@ def run(
     from tradewind.planning import planner as look_up_planner
     from tradewind.planning.plan import plan_from_json
     from tradewind.policy import policy as look_up_policy
-    from tradewind.runtime.addresses import HostPort
+    from tradewind.runtime.addresses import HostPort, PortRange
     from tradewind.runtime.control_server import ControlServer
     from tradewind.runtime.group import find_secret
     from tradewind.units import parse_duration
@@ -78,7 +84,8 @@ def run(
         controllers=controllers,
         index=standby,
     )
-    server = ControlServer(where.host, where.port, Credentials(run_name, f"controller {standby}", secret), options)
+    credentials = Credentials(run_name, f"controller {standby}", secret)
+    server = ControlServer(where.host, where.port, credentials, options, PortRange.find(ports))
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()

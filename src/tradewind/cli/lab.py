@@ -8,6 +8,7 @@ import typer
 
 from tradewind.cli.arguments import JsonOption, NetworkArgument, OptionOption, SeedOption
 from tradewind.cli.guard import guarded
+from tradewind.cli.verbs import VerbCommand, VerbGroup
 
 if TYPE_CHECKING:
     from tradewind.lab.session import Lab
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 EXAMPLE = "tradewind lab run mesh --option n=4 -- python train.py"
 
 app = typer.Typer(
+    cls=VerbGroup,
     help="Emulate a wide-area network on this machine, and run commands in its sites.",
     epilog=f"Example: {EXAMPLE}",
     no_args_is_help=True,
@@ -31,6 +33,8 @@ CalibrateOption = Annotated[
 ]
 NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Which lab, where there are several.")]
 LinkArgument = Annotated[str, typer.Argument(metavar="LINK", help="A->B, or A-B for both ways.")]
+SiteArgument = Annotated[str, typer.Argument(metavar="SITE", help="Where to run it.")]
+RateArgument = Annotated[str, typer.Argument(metavar="RATE", help="Such as 40Mbps.")]
 CommandArgument = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")]
 SpeedOption = Annotated[float, typer.Option("--speed", metavar="X", help="So many times as fast as the trace was.")]
 DEFAULT_NAME = "lab"
@@ -106,7 +110,7 @@ def up(
         typer.echo(line)
 
 
-def execute(site: str, command: CommandArgument, name: NameOption = DEFAULT_NAME) -> None:
+def execute(site: SiteArgument, command: CommandArgument, name: NameOption = DEFAULT_NAME) -> None:
     """Run a command in a site, with this terminal; its exit code is ours."""
     raise typer.Exit(_exit_code(_find(name).popen(site, command).wait()))
 
@@ -151,7 +155,7 @@ def _show_line(site: str, line: str) -> None:
     typer.echo(f"[{site}] {line}")
 
 
-def set_rate(link: LinkArgument, rate: str, name: NameOption = DEFAULT_NAME) -> None:
+def set_rate(link: LinkArgument, rate: RateArgument, name: NameOption = DEFAULT_NAME) -> None:
     """Give a link another rate."""
     from tradewind.units import format_rate, parse_rate
 
@@ -180,12 +184,12 @@ def replay(
     """Change the rates as a trace says, from its start to its end; Ctrl-C leaves them as they are."""
     from tradewind.catalog.traces import load_trace
     from tradewind.cli.output import progress
-    from tradewind.units import format_duration
+    from tradewind.units import format_count, format_duration
 
     lab, played = _find(name), load_trace(trace)
     under_way = lab.replay(played, speed)
     try:
-        with progress(f"{len(played.start_s)} epochs in {format_duration(under_way.seconds)}"):
+        with progress(f"{format_count(len(played.start_s), 'epoch')} in {format_duration(under_way.seconds)}"):
             under_way.wait()
     except KeyboardInterrupt:
         under_way.stop()
@@ -246,6 +250,7 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="Every lab of this user.")] = False,
 ) -> None:
     """End a lab, with every process in it; and remove what labs that were killed have left."""
+    from tradewind.errors import UnknownName
     from tradewind.lab.directory import list_labs, sweep
 
     left = sweep()
@@ -257,8 +262,10 @@ def down(
         typer.echo(f"{lab.name}: down")
     for gone in left:
         typer.echo(f"{gone}: had died; removed what it left")
+    if not chosen and living:
+        raise UnknownName("lab", name, living)
     if not chosen and not left:
-        typer.echo("no lab is up" if not living else f"no lab called {name!r} is up, but {', '.join(living)}")
+        typer.echo("no lab is up")
 
 
 def _exit_code(returned: int) -> int:
@@ -278,4 +285,5 @@ for _name, _verb in (
     ("down", down),
 ):
     _paragraphs = (_verb.__doc__ or "").split("\n\n")
-    app.command(_name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs))(guarded(_verb))
+    _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs)
+    app.command(_name, cls=VerbCommand, help=_help)(guarded(_verb))

@@ -54,10 +54,10 @@ def run(
 
 
 def _summary(network: Network) -> str:
-    from tradewind.units import format_duration, format_rate
+    from tradewind.units import format_count, format_duration, format_rate
 
     there = network.bandwidth_bps > 0
-    text = f"{network.name}: {len(network)} sites, {network.link_count} directed links"
+    text = f"{network.name}: {format_count(len(network), 'site')}, {format_count(network.link_count, 'directed link')}"
     if not there.any():
         return text
     rates, delays = network.bandwidth_bps[there], network.latency_s[there]
@@ -73,11 +73,12 @@ def _sites(network: Network) -> Table:
     from tradewind.cli.output import table
     from tradewind.units import format_rate
 
+    has_zones = any(site.zone for site in network.sites)
     has_place = any(site.lat is not None for site in network.sites)
     has_caps = bool(np.isfinite(network.egress_bps).any() or np.isfinite(network.ingress_bps).any())
     made = table(
         "site",
-        "zone",
+        *(["zone"] if has_zones else []),
         *([">lat", ">lon"] if has_place else []),
         ">links out",
         ">sum out",
@@ -90,7 +91,8 @@ def _sites(network: Network) -> Table:
         place = ["" if x is None else f"{x:.2f}" for x in (site.lat, site.lon)] if has_place else []
         caps = [format_rate(site.egress_bps), format_rate(site.ingress_bps)] if has_caps else []
         sums = [format_rate(float(out_bps[i])), format_rate(float(in_bps[i]))]
-        made.add_row(site.name, site.zone or "", *place, str(len(network.neighbours(i))), *sums, *caps)
+        zone = [site.zone or ""] if has_zones else []
+        made.add_row(site.name, *zone, *place, str(len(network.neighbours(i))), *sums, *caps)
     return made
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import math
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tradewind.errors import BadOption
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, JustifyMethod
+    from rich.table import Column, Table
 
 WIDTH_WITHOUT_TERMINAL = 200
+_WORD = 20
+"""The longest word that a column of text is as wide as; longer ones are broken."""
 
 
 def console(stderr: bool = False) -> Console:
@@ -26,8 +30,12 @@ def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WITHOUT_TERMINAL
+    width = None if _has_width(stream) else WIDTH_WITHOUT_TERMINAL
     return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def _has_width(stream: IO[str]) -> bool:
+    return stream.isatty() or "COLUMNS" in os.environ
 
 
 def table(*columns: str, title: str | None = None) -> Table:
@@ -46,20 +54,52 @@ def table(*columns: str, title: str | None = None) -> Table:
     for number, column in enumerate(columns):
         right = column.startswith(">")
         name_or_number = right or number == 0
-        made.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=name_or_number)
+        justify: JustifyMethod = "right" if right else "left"
+        made.add_column(column.removeprefix(">"), justify=justify, no_wrap=name_or_number, overflow="fold")
     return made
 
 
-def show(out: Console, made: Table) -> None:
-    """Print a table with every name and number in full: on a narrow terminal lines run over rather than lose digits."""
+def show(out: Console, made: Table, keys: int = 1) -> None:
+    """Print a table with every name and number in full.
+
+    Where the terminal is too narrow, the columns are divided among several tables, each of which begins with the first
+    `keys` columns, which tell the rows apart. Without a terminal there is one table, as wide as it has to be.
+    """
     from rich.cells import cell_len
-    from rich.measure import Measurement
 
     for column in made.columns:
-        if column.no_wrap:
-            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
-    needed = Measurement.get(out, out.options.update(width=10_000), made).minimum
-    out.print(made, width=max(out.width, needed), crop=False)
+        cells = [str(cell) for cell in (column.header, *column.cells)]
+        words = cells if column.no_wrap else [column.header, *(word[:_WORD] for cell in cells for word in cell.split())]
+        column.min_width = max(cell_len(str(text)) for text in words)
+    parts = _parts(made, keys, out.width) if _has_width(out.file) else [made]
+    before = out.width
+    for part in parts:
+        out.width = max(before, _least_width(part.columns))
+        out.print(part, crop=False)
+    out.width = before
+
+
+def _least_width(columns: Sequence[Column]) -> int:
+    """What a table of these columns needs: two spaces between columns, one at either edge."""
+    return sum(column.min_width or 0 for column in columns) + 2 * len(columns)
+
+
+def _parts(made: Table, keys: int, width: int) -> list[Table]:
+    """The table, or several of its columns that are no wider than `width` where that is possible."""
+    first = made.columns[:keys]
+    groups: list[list[Column]] = [[]]
+    for column in made.columns[keys:]:
+        if groups[-1] and _least_width([*first, *groups[-1], column]) > width:
+            groups.append([])
+        groups[-1].append(column)
+    parts = []
+    for number, group in enumerate(groups):
+        part = copy.copy(made)
+        part.columns = [dataclasses.replace(column, _index=i) for i, column in enumerate([*first, *group])]
+        part.title = made.title if number == 0 else None
+        part.caption = made.caption if number == len(groups) - 1 else None
+        parts.append(part)
+    return parts
 
 
 @contextmanager
@@ -84,13 +124,13 @@ def _finite(data: Any) -> Any:
     return data
 
 
-def check_out(path: Path | None, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse an `--out` that cannot work before any work is done for it."""
+def check_out(path: Path | None, suffixes: tuple[str, ...] = (), flag: str = "--out") -> None:
+    """Refuse a file to write that cannot work before any work is done for it; `flag` is the option that names it."""
     if path is None:
         return
     if suffixes and path.suffix.lower() not in suffixes:
-        raise BadOption(f"--out {path}: the suffix decides the format; use one of {', '.join(suffixes)}.")
-    with _explained(path):
+        raise BadOption(f"{flag} {path}: the suffix decides the format; use one of {', '.join(suffixes)}.")
+    with _explained(path, flag):
         if path.is_dir():
             raise IsADirectoryError(None, "is a directory")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,9 +138,9 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = ()) -> None:
             raise PermissionError(None, "no permission to write there")
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, flag: str = "--out") -> None:
     """Write a file so that a reader sees the old one or the new one, never half of it."""
-    with _explained(path):
+    with _explained(path, flag):
         if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced, only written to
             path.write_bytes(data)
             return
@@ -115,9 +155,9 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, flag: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise BadOption(f"cannot write {path}: {reason}. Choose another --out.") from error
+        raise BadOption(f"cannot write {path}: {reason}. Choose another {flag}.") from error

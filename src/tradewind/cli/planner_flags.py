@@ -11,8 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, get_type_hints
 
-from typer.core import TyperCommand
-
+from tradewind.cli.verbs import VerbCommand
 from tradewind.errors import BadOption, UnknownName
 
 FLAGS_KEY = "tradewind.planner_flags"
@@ -21,7 +20,7 @@ OWN_FLAGS = ("planner", "members", "bytes", "out", "explain", "seed", "option", 
 PREFIX = "planner_"
 
 
-class PlannerFlagsCommand(TyperCommand):
+class PlannerFlagsCommand(VerbCommand):
     """A command that keeps flags it does not know in `context.meta[FLAGS_KEY]` for the planner."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

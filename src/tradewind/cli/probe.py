@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "TRADEWIND_SECRET=... tradewind probe --controller 10.0.0.1:4000 --rank 0 --world 4 --out network.json"
 
+NOT_MEASURED = "not measured"
+
 
 def run(
     rank: Annotated[int, typer.Option("--rank", metavar="R", envvar="RANK", help="Of this process, from 0.")],
@@ -23,16 +25,17 @@ def run(
         str | None,
         typer.Option("--controller", metavar="HOST:PORT", help="Where rank 0 listens; by default as for torchrun."),
     ] = None,
-    site: Annotated[
-        str | None, typer.Option("--site", metavar="NAME", envvar="TRADEWIND_SITE", help="What this site is called.")
-    ] = None,
+    site: Annotated[str | None, typer.Option("--site", metavar="NAME", help="What this site is called.")] = None,
     bind: Annotated[
         str | None,
-        typer.Option("--bind", metavar="ADDRESS", envvar="TRADEWIND_BIND", help="The address to listen on."),
+        typer.Option("--bind", metavar="ADDRESS", help="Where to listen; by default the address that reaches rank 0."),
     ] = None,
     interface: Annotated[str | None, typer.Option("--interface", metavar="NAME", help="Or its interface.")] = None,
     advertise: Annotated[
         str | None, typer.Option("--advertise", metavar="ADDRESS", help="What others call, if it is another.")
+    ] = None,
+    ports: Annotated[
+        str | None, typer.Option("--ports", metavar="A-B", help="Listen on ports of this range, for a firewall.")
     ] = None,
     pair_time: Annotated[str, typer.Option("--pair-time", metavar="TIME", help="For two sites, at most.")] = "2s",
     patience: Annotated[str, typer.Option("--patience", metavar="TIME", help="How long a silence may be.")] = "30s",
@@ -42,12 +45,14 @@ def run(
     """Measure bandwidth and latency of every link between processes that all run this, one on each machine.
 
     Two sites at a time measure their link both ways, so that nobody gets in anybody's way; that takes at most the pair
-    time for each of N - 1 turns (N if N is odd). Every process learns the result; rank 0 shows it. The secret is read
-    from TRADEWIND_SECRET.
+    time for each of N - 1 turns (N if N is odd). Every process learns the result; rank 0 shows it. Links that could not
+    be measured are shown as such and left out of the file; if none could, it fails. The secret is read from
+    TRADEWIND_SECRET, what else is not given from TRADEWIND_SITE, _BIND, _INTERFACE, _ADVERTISE and _PORTS.
     """
     from tradewind.cli.output import check_out, print_json, progress, write_whole
     from tradewind.errors import BadOption
     from tradewind.formats import network_to_json
+    from tradewind.runtime.options import Options, resolve_settings
     from tradewind.runtime.probe import probe_network
     from tradewind.units import parse_duration
 
@@ -56,22 +61,28 @@ def run(
     if controller is None:
         host, port = (os.environ.get(variable) for variable in ("MASTER_ADDR", "MASTER_PORT"))
         if not (host and port):
-            raise BadOption("nobody said where rank 0 listens. Give --controller, or MASTER_ADDR and MASTER_PORT.")
+            raise BadOption("where rank 0 listens is not set. Give --controller, or MASTER_ADDR and MASTER_PORT.")
         controller = f"{host}:{port}"
+    flags: dict[str, Any] = {"site": site, "bind": bind, "interface": interface, "advertise": advertise, "ports": ports}
+    settings, _ = resolve_settings(Options(**{name: value for name, value in flags.items() if value is not None}))
     with progress(f"rank {rank} of {world}"):
         seen = probe_network(
             controller,
             rank,
             world,
             probe_s,
-            name=site,
-            bind=bind,
-            interface=interface,
-            advertise=advertise,
+            name=settings.site,
+            bind=settings.bind,
+            interface=settings.interface,
+            advertise=settings.advertise,
+            ports=settings.ports,
             patience_s=parse_duration(patience),
         )
     if out is not None:
-        write_whole(out, network_to_json(seen.network))
+        write_whole(out, network_to_json(seen.measured_network))
+    if seen.unmeasured and rank == 0:
+        names = ", ".join(f"{link.src}->{link.dst}" for link in seen.unmeasured)
+        typer.echo(f"{len(seen.unmeasured)} of {len(seen.links)} links could not be measured: {names}", err=True)
     if json:
         print_json(_as_json(seen))
     elif rank == 0:
@@ -80,15 +91,15 @@ def run(
 
 def _as_json(seen: SeenNetwork) -> dict[str, object]:
     return {
-        "sites": [{"site": site.name, "zone": site.zone} for site in seen.network.sites],
+        "sites": [{"site": site.name, "zone": site.zone} for site in seen.measured_network.sites],
         "measured": seen.measured,
         "links": [
             {
                 "src": link.src,
                 "dst": link.dst,
-                "bandwidth_bps": link.bandwidth_bps,
-                "latency_seconds": link.latency_s,
-                "origin": link.origin,
+                "bandwidth_bps": link.bandwidth_bps if link.count else None,
+                "latency_seconds": link.latency_s if link.count else None,
+                "origin": link.origin if link.count else NOT_MEASURED,
                 "measurements": link.count,
             }
             for link in seen.links
@@ -102,11 +113,11 @@ def _show(seen: SeenNetwork) -> None:
 
     made = table("link", ">bandwidth", ">latency", "origin")
     for link in seen.links:
-        rate, latency = format_rate(link.bandwidth_bps), format_duration(link.latency_s)
-        made.add_row(f"{link.src}->{link.dst}", rate, latency, link.origin)
+        known = (format_rate(link.bandwidth_bps), format_duration(link.latency_s), link.origin)
+        made.add_row(f"{link.src}->{link.dst}", *(known if link.count else ("-", "-", NOT_MEASURED)))
     show(console(), made)
     zones: dict[str, list[str]] = {}
-    for site in seen.network.sites:
+    for site in seen.measured_network.sites:
         if site.zone:
             zones.setdefault(site.zone, []).append(site.name)
     for zone in zones.values():

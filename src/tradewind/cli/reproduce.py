@@ -24,7 +24,7 @@ DEFAULT_OUT = Path("build/reproduce")
 def run(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Figures (mtree/fig6) or papers (mtree); all if none."),
+        typer.Argument(metavar="NAME", help="Figures (mtree/fig6) or papers (mtree); all if none."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few trials on a coarse grid: a first look.")] = False,
     trials: Annotated[
@@ -71,7 +71,7 @@ def run(
             "--live experiments share one machine's links and run one after the other: no --jobs, no --ray."
         )
     check_out(out / "reproduced.csv")
-    check_out(page)
+    check_out(page, flag="--page")
     documents = _run_all(chosen, trials, quick, jobs, ray, backend, out, json) if chosen else []
     if page is not None:
         _write_page(page, out)
@@ -123,7 +123,7 @@ def _write_page(page: Path, folder: Path) -> None:
         raise InputError(
             f"results in {folder} are of an older version with other claims: {', '.join(outdated)}. Run them again."
         )
-    write_whole(page, reproduction_page(saved).encode())
+    write_whole(page, reproduction_page(saved).encode(), "--page")
     typer.echo(f"wrote {page}", err=True)
 
 
@@ -157,7 +157,7 @@ def _write(each: Experiment, outcome: Outcome, folder: Path) -> tuple[Path, ...]
 
 
 def _list(chosen: list[Experiment], json: bool) -> None:
-    from tradewind.cli.output import console, print_json, table
+    from tradewind.cli.output import console, print_json, show, table
 
     if json:
         print_json([{"name": each.name, "title": each.title, "claims": list(each.claims)} for each in chosen])
@@ -165,11 +165,11 @@ def _list(chosen: list[Experiment], json: bool) -> None:
     made = table("name", "title", ">claims")
     for each in chosen:
         made.add_row(each.name, each.title, str(len(each.claims)))
-    console().print(made)
+    show(console(), made)
 
 
 def _show(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> None:
-    from tradewind.cli.output import console, table
+    from tradewind.cli.output import console, show, table
     from tradewind.reproduce.report import shown
 
     screen = console()
@@ -178,7 +178,7 @@ def _show(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> None:
     numbers = table(*(c if i in texts else f">{c}" for i, c in enumerate(outcome.columns)))
     for row in outcome.rows:
         numbers.add_row(*(shown(cell) for cell in row))
-    screen.print(numbers)
+    show(screen, numbers)
     for claim in outcome.claims:
         screen.print(f"{claim.verdict.upper()}: {claim.text}")
         screen.print(f"  ours: {claim.ours}.{' ' + claim.reason if claim.reason else ''}")

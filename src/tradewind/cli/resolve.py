@@ -76,7 +76,7 @@ def _refuse(text: str, why: str, flags: Mapping[str, object]) -> None:
             raise BadOption(f"{text!r} {why}, which takes no {flag}. Leave it out.")
 
 
-def parse_options(pairs: Sequence[str] | None) -> dict[str, str]:
+def parse_options(pairs: Sequence[str] | None, flag: str = "--option") -> dict[str, str]:
     """`key=value` words as a dictionary; what a value means is the network's business.
 
     >>> parse_options(["n=60", "min-mbps=20"])
@@ -87,9 +87,9 @@ def parse_options(pairs: Sequence[str] | None) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            raise BadOption(f"--option {pair!r} is not KEY=VALUE.")
+            raise BadOption(f"{flag} {pair!r}: expected KEY=VALUE.")
         if key in options:
-            raise BadOption(f"--option {key} is given twice.")
+            raise BadOption(f"{flag} {key} is given twice.")
         options[key] = value.strip()
     return options
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tradewind.cli.output import console, show, table
+from tradewind.units import format_count
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -58,7 +59,9 @@ class LiveSites:
             losses.append(event.loss)
             if len(losses) == len(self._sites):
                 took_s, loss = time.monotonic() - self._began_s[event.scheme], fmean(losses)
-                self._progress.console.print(f"{name}: {self._steps} steps in {took_s:.1f} s, loss {loss:.3f}")
+                self._progress.console.print(
+                    f"{name}: {format_count(self._steps, 'step')} in {took_s:.1f} s, loss {loss:.3f}"
+                )
 
 
 def show_demo(result: DemoResult) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 from tradewind.cli.output import console, show, table
 from tradewind.planning.cost import Cost, cost, link_seconds
 from tradewind.planning.shape import shard_shape
-from tradewind.units import format_duration, format_rate, format_size
+from tradewind.planning.shortfall import explain_shortfall
+from tradewind.units import format_count, format_duration, format_rate, format_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +31,7 @@ def show_plan(plan: Plan, network: Network) -> None:
     members = f"{len(plan.members)} members" + (f" of {len(network)} sites" if len(plan.members) < len(network) else "")
     out.print(f"{plan.planner} on {network.name}: {format_size(plan.nbytes)} among {members}")
     show(out, _shards(plan))
-    out.print(_prediction(plan, cost(plan, network)))
+    out.print(_prediction(plan, network))
 
 
 def _shards(plan: Plan) -> Table:
@@ -50,17 +51,18 @@ def _shards(plan: Plan) -> Table:
     return made
 
 
-def _prediction(plan: Plan, spent: Cost) -> Table:
+def _prediction(plan: Plan, network: Network) -> Table:
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
-    predicted = plan.predicted
+    predicted, spent = plan.predicted, cost(plan, network)
     assert predicted is not None
     made.add_row("predicted", f"{format_duration(predicted.seconds)}  ({format_rate(predicted.rate_bps)})")
     made.add_row("limit", f"{format_duration(predicted.bound_seconds)}  ({format_rate(predicted.bound_rate_bps)})")
     made.add_row("efficiency", f"{100 * predicted.efficiency:.1f}% of the limit")
     made.add_row("bottleneck", spent.bottleneck)
-    made.add_row("why no faster", predicted.bound_argument)
+    made.add_row("why this limit", predicted.bound_argument)
+    made.add_row("why no faster", explain_shortfall(plan, network, spent, predicted))
     made.add_row("egress", f"{format_size(float(spent.egress_bytes.sum()))} in all")
     if plan.planning_seconds is not None:
         made.add_row("planned in", format_duration(plan.planning_seconds))
@@ -80,13 +82,13 @@ def show_explanation(plan: Plan, network: Network, limit: Bound) -> None:
     )
     if plan.predicted is not None and plan.predicted.bound_argument == limit.argument:
         parts = " | ".join(", ".join(part) if len(part) <= 6 else f"{len(part)} sites" for part in limit.parts[:12])
-        more = f" | {len(limit.parts) - 12} more parts" if len(limit.parts) > 12 else ""
+        more = f" | {format_count(len(limit.parts) - 12, 'more part')}" if len(limit.parts) > 12 else ""
         out.print(f"The limit's certificate: {parts}{more}")
     show(out, _busiest(spent, network))
     for number, shard in enumerate(plan.shards[:_TREES_SHOWN]):
         out.print(_tree(number, shard))
     if len(plan.shards) > _TREES_SHOWN:
-        out.print(f"{len(plan.shards) - _TREES_SHOWN} more trees; --json prints all")
+        out.print(f"{format_count(len(plan.shards) - _TREES_SHOWN, 'more tree')}; --json prints all")
 
 
 def _busiest(spent: Cost, network: Network) -> Table:

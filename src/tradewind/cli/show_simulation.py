@@ -18,10 +18,10 @@ def show(results: list[SimulationResult], network: Network, links: bool) -> None
     """A table with one row a scheme, and what it wasted; `links` adds the busiest links."""
     from tradewind.cli.output import console
     from tradewind.cli.output import show as show_table
-    from tradewind.units import format_duration, format_size
+    from tradewind.units import format_count, format_duration, format_size
 
     out, first = console(), results[0]
-    head = f"{network.name}: {len(first.workers)} workers, {format_size(first.nbytes)}"
+    head = f"{network.name}: {format_count(len(first.workers), 'worker')}, {format_size(first.nbytes)}"
     out.print(f"{head}, {format_duration(first.seconds)} of training, seed {first.seed}")
     show_table(out, _table(results, network))
     out.print(

@@ -106,7 +106,7 @@ def show_contests(contests: Sequence[WanContest], json: bool, out: Path | None) 
 
 def _show(contest: WanContest) -> None:
     from tradewind.cli.output import console, show, table
-    from tradewind.units import format_duration, format_size
+    from tradewind.units import format_count, format_duration, format_size
 
     scaled = "" if contest.scale == 1.0 else f", every capacity times {contest.scale:.3g}"
     typer.echo(
@@ -132,7 +132,7 @@ def _show(contest: WanContest) -> None:
             row["system"], *durations, predicted, f"{row['of_limit']:.0%}", *(f"{row[key]:.2f}" for key in met)
         )
     for name, why in contest.failed.items():
-        typer.echo(f"note: {len(why)} turns of {name} failed: {'; '.join(why)}", err=True)
+        typer.echo(f"note: {format_count(len(why), 'turn')} of {name} failed: {'; '.join(why)}", err=True)
         if contest.of(name) is None:
             made.add_row(name, "failed")
     show(console(), made)

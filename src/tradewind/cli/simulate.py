@@ -98,7 +98,7 @@ def run(
         parse_names(scheme, "--scheme") or (), policy, planner, execution, discipline, p, policy_option, planner_option
     )
     if trace is not None:
-        check_out(trace, TRACE_SUFFIXES)
+        check_out(trace, TRACE_SUFFIXES, "--trace")
         if len(schemes) > 1:
             raise BadOption("--trace follows one scheme; several are given. Name one with --scheme.")
     if flows and trace is None:
@@ -127,7 +127,7 @@ def run(
             )
         results.append(result)
         if trace is not None and result.trace is not None:
-            write_whole(trace, encode_trace(result.trace, trace.suffix))
+            write_whole(trace, encode_trace(result.trace, trace.suffix), "--trace")
     if json:
         print_json([as_json(result, found) for result in results])
     else:
@@ -157,10 +157,10 @@ def _schemes(
 
     if execution is not None and execution not in EXECUTION_MODELS:
         raise UnknownName("execution model", execution, EXECUTION_MODELS)
-    for_policy: dict[str, object] = {**parse_options(policy_pairs)}
+    for_policy: dict[str, object] = {**parse_options(policy_pairs, "--policy-option")}
     if p is not None:
         for_policy["p"] = p
-    for_planner: dict[str, object] = {**parse_options(planner_pairs)}
+    for_planner: dict[str, object] = {**parse_options(planner_pairs, "--planner-option")}
     bare = [
         make_scheme(name, policy=policy, planner=planner, execution=execution, discipline=discipline)  # type: ignore[arg-type]
         for name in names

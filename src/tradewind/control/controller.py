@@ -13,11 +13,15 @@ decides who synchronises (`schedule`), a plan is made or found, and `Start` goes
 **Strict runs** (`bsp`, unless asked otherwise): when a worker is lost, the run is closed and everybody is told who was
 lost: a collective needs all.
 
-**Tolerant runs** go on. Whoever is lost is taken out of the roster and of every queue, all others are told (`Lost`),
-and rounds that it had a part in are halted, then repaired or given up. The same happens to rounds that use a link that
-broke; when its ends have connected again they say so, and rounds make up for what was lost on the way. A worker that
-comes later, or again, gets the roster, all others get the new one, and policies hear of it. Reports of rounds and
-versions that are over are dropped without a word: they were true when they were sent.
+**Tolerant runs** go on. A worker that is lost is taken out of the roster and of every queue, all others are told
+(`Lost`), and rounds that it had a part in are halted, then repaired or given up. A worker that comes later, or again,
+gets the roster, all others get the new one, and policies hear of it. Reports of rounds and versions that are over are
+dropped without a word: they were true when they were sent.
+
+**A link that is lost** is no worker that is lost. In every run its ends report it, plans avoid it from then on, and
+rounds that use it are halted and repaired; when its ends have connected again they say so, and rounds make up for what
+was lost on the way. It ends a strict run only where a round cannot be repeated because its results replace its inputs,
+or where no plan is left that does without the link.
 
 **A controller that was lost** costs nothing but time: workers find the next one, or the same one again, and report
 (`terms`). Where there are standbys, a controller acts only while a majority of the workers acknowledges its term.
@@ -62,6 +66,13 @@ class Controller:
     def acting_term(self) -> int | None:
         """The term in which this controller acts, if it does."""
         return self._members.term if self._running is not None and self._running.acting else None
+
+    @property
+    def gathered(self) -> tuple[str, ...] | None:
+        """Who has joined, while the run waits for the others to begin; None once it has, and on standbys."""
+        if self._members.begun or self.closed or self.options.index:
+            return None
+        return tuple(sorted(self._members.joined))
 
     # --- for drivers -------------------------------------------------------------------------------------------
 

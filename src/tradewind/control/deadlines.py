@@ -35,6 +35,20 @@ class Deadlines:
         return self.patience_s * 0.8
 
     @property
+    def keepalive_s(self) -> float:
+        """Between two keepalive frames on a data connection, and between two looks at whether they are answered."""
+        return self.patience_s / 24
+
+    @property
+    def link_silence_s(self) -> float:
+        """A data connection on which the peer's machine acknowledges nothing for longer is lost.
+
+        With the wait for the next keepalive and the next look, a link that drops everything is reported within a third
+        of the patience.
+        """
+        return self.patience_s / 5
+
+    @property
     def handshake_s(self) -> float:
         """For a connection to be made and both sides to prove themselves."""
         return self.patience_s / 3
@@ -50,9 +64,14 @@ class Deadlines:
         return self.patience_s / 3
 
     @property
+    def reach_s(self) -> float:
+        """For the controller to start on a host that refuses connections until then: not all start at the same time."""
+        return self.patience_s * 4
+
+    @property
     def gather_s(self) -> float:
         """For all workers to join: machines do not start at the same time."""
-        return max(self.patience_s * 4, self.asked_straggler_s or 0.0)
+        return max(self.reach_s, self.asked_straggler_s or 0.0)
 
     @property
     def straggler_s(self) -> float:

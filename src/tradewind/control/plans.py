@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tradewind.control.view import NetworkView
-from tradewind.errors import BadPlan, InfeasiblePlan, TradewindError
+from tradewind.errors import BadPlan, ImpossibleProblem, InfeasiblePlan, TradewindError
 from tradewind.network import Network
 from tradewind.planning import checked_plan, planner_options
 from tradewind.planning.broadcasting import plan_broadcast
-from tradewind.planning.check import ensure_valid
+from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import filling_chunk_bytes
+from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, default_chunk_bytes
 
 FAST_CHUNK_BYTES, SLOW_CHUNK_BYTES = 4 * 2**20, 2 * DEFAULT_CHUNK_BYTES
@@ -39,6 +40,8 @@ FOLLOWED_PLANS = 4
 """So many follow the network: one for every size of array that a run uses over and over, such as DDP's buckets."""
 KEPT_VERSIONS = 64
 """Plans that no new round uses are kept so long for rounds under way."""
+KEPT_KINDS = 256
+"""Kinds of rounds whose plans are kept for the network as it is: a policy may choose other members every time."""
 
 Key = tuple[tuple[str, ...], int, str, int]
 
@@ -111,6 +114,8 @@ class Plans:
         self._used: dict[Key, None] = {}
         """Plans that rounds used last, the latest last."""
         self._helpers = helpers
+        self._generation = view.generation
+        """The newest generation of the network that a plan was made for."""
         if given is not None:
             ensure_valid(given, view.network)
         elif planner is not None:
@@ -121,10 +126,12 @@ class Plans:
 
         Plans are fractions, and fit any size, but what suits a kilobyte, few hops, does not suit a gigabyte.
         """
+        self._forget_outdated()
         size = self._planned_bytes(nbytes)
         key = (members, size, planner or "", self.view.generation)
-        if key not in self._version:
-            self._version[key] = self.add(self.make(members, size, planner))
+        self._version[key] = self._version.pop(key, 0) or self.add(self.make(members, size, planner))
+        for unused in list(self._version)[:-KEPT_KINDS]:  # the kind that was used longest ago is the first
+            del self._version[unused], self._used[unused]
         self._used.pop(key, None)
         self._used[key] = None
         if size > SMALL_BYTES:
@@ -167,6 +174,14 @@ class Plans:
         for old in self.obsolete({v for v in self.by_version if v <= self._newest - KEPT_VERSIONS}):
             del self.by_version[old]
         return self._newest
+
+    def _forget_outdated(self) -> None:
+        """Let go of plans for a network that was: no round will start with them, and rounds under way have theirs."""
+        if self._generation != self.view.generation:
+            self._generation = self.view.generation
+            for key in [key for key in self._version if key[3] != self._generation]:
+                del self._version[key]
+            self._used = {key: None for key in self._used if key in self._version}
 
     @property
     def keys(self) -> list[Key]:
@@ -237,17 +252,31 @@ class Plans:
         return chosen, self._options if hint in ("", self.planner) else {}
 
     def make(self, members: tuple[str, ...], nbytes: int, hint: str | None = None) -> Plan:
-        """A plan for the network as it is now, which nobody uses yet."""
+        """A plan for the network as it is now, which nobody uses yet.
+
+        A plan that was given, and one of a planner that needs links that are lost, is patched: it goes around them.
+        """
+        network = self.view.network
         if self._given is not None:
             if set(self._given.members) != set(members):
                 raise BadPlan(
                     f"the plan that was given is for {', '.join(self._given.members)}, but this round is of "
                     f"{', '.join(members)}. Use a planner instead, or a policy that synchronises them all."
                 )
-            return self._given
+            return patch_plan(self._given, network).plan if check(self._given, network) else self._given
         planner, options = self._planner_for(hint or "", nbytes)
-        network = self.view.network if self._helpers else self.view.network.subnetwork(members)
-        return finished_plan(planner, network, nbytes, members, options, self.view.is_guess, self._chunk_bytes)
+        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes
+        try:
+            return finished_plan(planner, self._among(network, members), *more)
+        except ImpossibleProblem:
+            if not self.view.lost_links:
+                raise
+            unbroken = self._among(self.view.unbroken, members)
+            return patch_plan(finished_plan(planner, unbroken, *more), self._among(network, members)).plan
+
+    def _among(self, network: Network, members: tuple[str, ...]) -> Network:
+        """What a plan for these members may use."""
+        return network if self._helpers else network.subnetwork(members)
 
 
 def latency_counts_below(network: Network) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from tradewind.control.lanes import Step
 from tradewind.planning.plan import Plan
@@ -59,19 +58,19 @@ class Round:
 
     def uses(self, a: str, b: str) -> bool:
         """Whether something of it travels between two sites."""
-        return any(
-            {src, dst} == {a, b}
-            for shard in self.plan.shards
-            for route in (*shard.reduce, *shard.broadcast)
-            for src, dst in pairwise(route)
-        )
+        return frozenset((a, b)) in self.plan.pairs
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether what is missing can be done again: what was added into an input cannot be taken out."""
+        return self.operation.op == "broadcast" or not any(asked.overwrites for asked in self.ready.values())
 
     @property
     def can_go_on_by_another(self) -> bool:
-        """Whether it can change its plan: what was added into an input cannot be taken out again."""
+        """Whether it can change its plan."""
         is_cut_once = all(shard.broadcast for shard in self.plan.shards) and not self.scattered
         is_moving = self.halted_s is None and not self.carried and self.operation.op != "broadcast"
-        return is_cut_once and is_moving and not any(asked.overwrites for asked in self.ready.values())
+        return is_cut_once and is_moving and self.is_repeatable
 
     def done(self) -> tuple[bytes, ...]:
         """For each shard, the chunks that are final at every member that is to hold them."""

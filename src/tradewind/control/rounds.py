@@ -217,11 +217,14 @@ class Rounds:
         for round_ in self.running.values():
             round_.newcomers.add(worker)
 
-    def disturb(self, a: str, b: str, now_s: float) -> None:
-        """Something may have been lost between two sites: halt what they exchange."""
-        for round_ in self.running.values():
-            if round_.uses(a, b) or (self.detoured and not round_.carried):
-                self.halt(round_, now_s)
+    def disturb(self, a: str, b: str, now_s: float) -> Round | None:
+        """Something may have been lost between two sites: halt what they exchange. A round that cannot be repeated."""
+        touched = [r for r in self.running.values() if not r.carried and (self.detoured or r.uses(a, b))]
+        for round_ in touched:
+            if not round_.is_repeatable:
+                return round_
+            self.halt(round_, now_s)
+        return None
 
     def halt(self, round_: Round, now_s: float) -> None:
         """Stop a round and ask how far it has come; once is enough."""

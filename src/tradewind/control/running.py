@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tradewind.control.membership import Membership
-from tradewind.control.options import ControlOptions
+from tradewind.control.options import STRICT_POLICY, ControlOptions
 from tradewind.control.plans import PlanMade, Plans
 from tradewind.control.round import Round
 from tradewind.control.rounds import Rounds
@@ -49,8 +49,12 @@ class Running:
         self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
         self.acting = False
         self._reports = reports
+        self._linked: set[frozenset[str]] = set()
+        """Pairs of workers that have connected, and have not said that their link is lost."""
+        self._connected: set[int] = set()
+        """Versions of plans all of whose links are among them."""
         self._held: list[tuple[str, m.Ready]] = []
-        """Who became ready, and links are still being measured."""
+        """Who became ready, and links are still being measured, or connected."""
 
     # --- the term ------------------------------------------------------------------------------------------------
 
@@ -161,6 +165,8 @@ class Running:
                 self._held.append((worker, message))
             case m.Trouble():
                 self.trouble(worker, message, now_s)
+            case m.Linked(peer):
+                self._linked.add(frozenset((worker, peer)))
             case m.Progress():
                 self.rounds.progressed(worker, message)
             case m.Measured():
@@ -176,8 +182,8 @@ class Running:
 
     def finished(self, worker: str, message: m.Finished) -> None:
         """A site is done with its part."""
-        if not self.options.is_tolerant and message.round not in self.rounds.running:
-            raise RunOver(f"{worker!r} finished round {message.round}, which is not running", worker)
+        if not self.options.is_tolerant and message.round >= self.rounds.next_number:
+            raise RunOver(f"{worker!r} finished round {message.round}, which has not started", worker)
         self.rounds.finished(worker, message)
 
     def commit(self, round_: Round, now_s: float) -> None:
@@ -189,14 +195,25 @@ class Running:
         self.schedule.committed(round_, now_s)
 
     def trouble(self, worker: str, message: m.Trouble, now_s: float) -> None:
-        """A connection broke, for good or for a moment."""
+        """A connection broke, for good or for a moment: plans avoid a lost link, rounds that use it are repaired.
+
+        That holds for strict runs, too, which end when a worker is lost: a link is not, and others go around it. Only
+        a round that has lost something for good is their end.
+        """
         peer = message.peer
-        if not self.options.is_tolerant:
-            raise RunOver(f"{worker!r} cannot go on with {peer!r}: {message.reason}", peer)
         if peer not in self.members.joined or peer == worker:
             return
-        changed = self.view.set_cut(worker, peer, not message.back)
-        self.rounds.disturb(worker, peer, now_s)
+        (self._linked.add if message.back else self._linked.discard)(frozenset((worker, peer)))
+        self._connected.clear()
+        changed = self.view.set_cut(worker, peer, None if message.back else message.reason)
+        ruined = self.rounds.disturb(worker, peer, now_s)
+        if ruined is not None:
+            raise RunOver(
+                f"the link between {worker!r} and {peer!r} broke ({message.reason.rstrip('.')}) during round "
+                f"{ruined.number}, whose results replace their inputs: it cannot be repeated. Give an out= of its own, "
+                "or use tolerant=True, which keeps a copy",
+                peer,
+            )
         if changed:
             ways = ((worker, peer), (peer, worker))
             rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
@@ -209,7 +226,7 @@ class Running:
 
     def settle(self, now_s: float) -> None:
         """Let workers be ready, unless links are being measured; go on with halted rounds whose sites have reported."""
-        while self._held and not self.updating.is_probing:
+        while self._held and not self.updating.is_probing and self._can_start(self._held[0][1]):
             worker, ready = self._held.pop(0)
             if self.scattering is not None and ready.lane >= m.POLICY_LANE and ready.array is None:
                 self._announce_scatter(self.scattering, ready.operation)
@@ -219,7 +236,30 @@ class Running:
             try:
                 self.rounds.repair(settled[0], now_s)
             except ImpossibleProblem as error:
+                if not self.options.is_tolerant and settled[0].operation.op != "broadcast":
+                    raise RunOver(f"{error} {self.view.lost_links}".strip()) from error
                 self.schedule.failed(settled[0], str(error), now_s)
+
+    def _can_start(self, ready: m.Ready) -> bool:
+        """Whether a round may start by its plan: one that cannot be repeated only if all links of the plan work.
+
+        They are connected first. One that cannot be is reported, and the next plan does without it.
+        """
+        plans, operation = self.rounds.plans, ready.operation
+        is_repeatable = not ready.overwrites or operation.op == "broadcast"
+        is_of_all = ready.lane < m.POLICY_LANE or self.options.policy == STRICT_POLICY
+        if is_repeatable or not is_of_all or (ready.array is not None and not plans.is_fixed):
+            return True
+        try:
+            version = plans.plan_for(self.view.names, max(1, operation.nbytes))
+        except TradewindError:  # it is raised again by those who start the round
+            return True
+        if version not in self._connected:
+            self.rounds.tell_plan(version)
+            if not plans.by_version[version].pairs <= self._linked:
+                return False
+            self._connected = {version, *self._connected.intersection(plans.by_version)}
+        return True
 
     @staticmethod
     def _announce_scatter(scattering: Scattering, operation: m.Operation) -> None:

@@ -330,7 +330,7 @@ class Schedule:
             is_over = self.rounds.start(step, number, ready, self._now_s)
         except ImpossibleProblem as error:
             if not self.options.is_tolerant:
-                raise RunOver(str(error)) from error
+                raise RunOver(f"{error} {self.rounds.plans.view.lost_links}".strip()) from error
             self.members.note(Decided("cannot start", str(error), error=error))
             for worker, message in ready.items():
                 self._wait(number, worker, message)

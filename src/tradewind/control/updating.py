@@ -207,7 +207,10 @@ class Updating:
         return self._trials_of(made.key).seconds_per_byte * made.key[1] / made.seconds - 1.0
 
     def _trials_of(self, key: Key) -> Trials:
-        return self._trials.setdefault(key, Trials(self.options.confirm_s))
+        if key not in self._trials:
+            self._trials = {known: trials for known, trials in self._trials.items() if self._plans.is_current(known)}
+            self._trials[key] = Trials(self.options.confirm_s)
+        return self._trials[key]
 
     def _note(self, update: Update) -> None:
         self.updates = [*self.updates[-99:], update]

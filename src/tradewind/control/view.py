@@ -42,7 +42,8 @@ class NetworkView:
         self._planned_bps: Matrix = network.bandwidth_bps.copy()
         self._planned_latency_s: Matrix = network.latency_s.copy()
         self._present = frozenset(network.names)
-        self._cut: set[frozenset[str]] = set()
+        self._cut: dict[frozenset[str], str] = {}
+        """Pairs of sites whose link is lost, and what was said about it."""
         self.generation = 0
         """Grows when plans must be made anew."""
         self.snapshots = 0
@@ -58,7 +59,16 @@ class NetworkView:
     @property
     def network(self) -> Network:
         """The network to plan with: the sites that are there, and the links that work."""
-        return self._built("working", self._working)
+        return self._built("working", lambda: self._present_part(np.where(self._has_link, self._planned_bps, 0.0)))
+
+    @property
+    def unbroken(self) -> Network:
+        """The same with the links that are lost."""
+        return self._built("unbroken", lambda: self._present_part(self._planned_bps))
+
+    def _present_part(self, bandwidth_bps: Matrix) -> Network:
+        whole, there = self._with_rates(bandwidth_bps), self.names
+        return whole if len(there) == len(whole) else whole.subnetwork(there)
 
     @property
     def whole(self) -> Network:
@@ -75,14 +85,6 @@ class NetworkView:
     def _with_rates(self, bandwidth_bps: Matrix) -> Network:
         given = self._given
         return Network(given.name, given.sites, bandwidth_bps, self._planned_latency_s, given.loss, given.trunks)
-
-    def _working(self) -> Network:
-        index, bandwidth_bps = self._given.index, self._planned_bps.copy()
-        for a, b in map(sorted, self._cut):
-            i, j = index[a], index[b]
-            bandwidth_bps[i, j] = bandwidth_bps[j, i] = 0.0
-        whole, there = self._with_rates(bandwidth_bps), self.names
-        return whole if len(there) == len(whole) else whole.subnetwork(there)
 
     def give(self, network: Network) -> None:
         """The network is this one now, with the same sites: all plans are made anew."""
@@ -106,14 +108,23 @@ class NetworkView:
             self._present = present
             self.generation += 1
 
-    def set_cut(self, a: str, b: str, cut: bool) -> bool:
-        """Whether nothing gets through between two sites; returns whether that is news."""
+    def set_cut(self, a: str, b: str, reason: str | None) -> bool:
+        """Nothing gets through between two sites, for that reason; None: it does. Returns whether that is news."""
         pair = frozenset((a, b))
-        if cut == (pair in self._cut):
+        if (reason is not None) == (pair in self._cut):
             return False
-        (self._cut.add if cut else self._cut.discard)(pair)
+        if reason is None:
+            del self._cut[pair]
+        else:
+            self._cut[pair] = reason
         self.generation += 1
         return True
+
+    @property
+    def lost_links(self) -> str:
+        """Which links are lost and why, as sentences; nothing if all work."""
+        said = sorted((sorted(pair), reason) for pair, reason in self._cut.items() if pair <= self._present)
+        return " ".join(f"The link between {a!r} and {b!r} is lost: {why.rstrip('.')}." for (a, b), why in said)
 
     def link_bps(self, src: str, dst: str) -> float:
         """What a link is thought to carry when it works; 0: there is none."""
@@ -240,8 +251,13 @@ class NetworkView:
         names = self._given.names
         found = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(wanted & self._has_link), strict=True)]
         links = [(names[i], names[j]) for _, i, j in sorted(found)]
-        return [(a, b) for a, b in links if {a, b} <= self._present and frozenset((a, b)) not in self._cut]
+        return [(a, b) for a, b in links if {a, b} <= self._present]
 
     @property
     def _has_link(self) -> NDArray[np.bool_]:
-        return self._given.bandwidth_bps > 0
+        """Links that the network has and that work."""
+        works: NDArray[np.bool_] = self._given.bandwidth_bps > 0
+        for a, b in map(tuple, self._cut):
+            i, j = self._given.index[a], self._given.index[b]
+            works[i, j] = works[j, i] = False
+        return works

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from tradewind.figures import style
+from tradewind.figures.canvas import plain
+from tradewind.figures.labels import text_size
 from tradewind.figures.layout import lay_out
-from tradewind.figures.legend import add_legend, add_load_scale, legend_columns
-from tradewind.figures.network_map import body_height, draw_map
+from tradewind.figures.network_map import add_foot, body_height, draw_map, foot_height
 from tradewind.units import format_duration, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 _BAR = 0.32
 _CHART_WIDTH, _MAP_WIDTH = 6.0, 9.0
 _NAMES = 1.35
+_BARS_WIDTH = _CHART_WIDTH - _NAMES - 1.25
+_BEYOND = 1.02
+"""How far the axis goes beyond the limit."""
+_GAP = 0.07
+_FOOT = 0.95
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
@@ -28,29 +34,29 @@ def comparison_figure(comparison: Comparison) -> Figure:
     layout = lay_out(comparison.network)
     rows = len(comparison.contenders) + 1
     body = max(rows * _BAR + 0.3, body_height(layout, _MAP_WIDTH, 3.6, 6.0))
-    head, foot = 0.95, 0.95
-    width, total = _CHART_WIDTH + _MAP_WIDTH, body + head + foot
-    figure = Figure(figsize=(width, total), facecolor=style.PAPER)
-    figure.text(
-        0.35 / width,
-        1 - 0.4 / total,
-        f"{format_size(comparison.nbytes)} among {len(comparison.members)} sites of {comparison.network.name}",
-        size=style.TITLE_POINTS,
-        weight="bold",
-        color=style.INK,
-        parse_math=False,
-    )
-    bars = figure.add_axes(
-        (
-            _NAMES / width,
-            (foot + body - rows * _BAR) / total,
-            (_CHART_WIDTH - _NAMES - 1.25) / width,
-            rows * _BAR / total,
-        )
-    )
-    _draw_bars(bars, comparison)
+    width = _CHART_WIDTH + _MAP_WIDTH
+    figure = Figure(figsize=(width, body), facecolor=style.PAPER)
+    head, foot, drawn = 0.95, _FOOT, None
     if comparison.contenders:
-        _draw_best(figure, comparison, (width, total), (body, foot))
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        plan = comparison.contenders[0].plan
+        drawn = draw_map(axes, comparison.network, plan, (), layout, (_MAP_WIDTH, body))
+        foot = max(foot, foot_height(drawn, _MAP_WIDTH))
+    total = body + head + foot
+    figure.set_size_inches(width, total)
+    title = f"{format_size(comparison.nbytes)} among {len(comparison.members)} sites of {comparison.network.name}"
+    at, size = (0.35 / width, 1 - 0.4 / total), style.TITLE_POINTS
+    figure.text(*at, plain(title, 100), size=size, weight="bold", color=style.INK, parse_math=False)
+    bottom = (foot + body - rows * _BAR) / total
+    bars = figure.add_axes((_NAMES / width, bottom, _BARS_WIDTH / width, rows * _BAR / total))
+    _draw_bars(bars, comparison)
+    if drawn is not None:
+        axes.set_position((_CHART_WIDTH / width, foot / total, _MAP_WIDTH / width, body / total))
+        best = comparison.contenders[0]
+        said = f"the fastest plan: {best.plan.planner}; what it keeps busiest: {best.cost.bottleneck}"
+        at, size = ((_CHART_WIDTH + 0.3) / width, 1 - 0.78 / total), style.TEXT_POINTS
+        figure.text(*at, plain(said, 120), size=size, color=style.QUIET, parse_math=False)
+        add_foot(figure, drawn, _CHART_WIDTH, _MAP_WIDTH, foot)
     return figure
 
 
@@ -60,13 +66,14 @@ def _draw_bars(axes: Axes, comparison: Comparison) -> None:
     rows = len(comparison.contenders)
     names = ["limit", *(contender.plan.planner for contender in comparison.contenders)]
     axes.barh(0, limit_bps / 1e6, height=0.62, facecolor="none", edgecolor=style.LIMIT, lw=1.4, ls=(0, (3, 2)))
-    _at_end(axes, limit_bps, 0, format_duration(limit.seconds), style.LIMIT)
+    _label(axes, limit_bps, limit_bps, 0, format_duration(limit.seconds), (style.LIMIT, style.LIMIT))
     for row, contender in enumerate(comparison.contenders, start=1):
         predicted = contender.predicted
         colour = style.BEST if row == 1 else style.OTHER
         axes.barh(row, predicted.rate_bps / 1e6, height=0.62, color=colour)
         text = f"{format_duration(predicted.seconds)}  ({100 * predicted.efficiency:.0f}%)"
-        _at_end(axes, predicted.rate_bps, row, text, style.INK)
+        inside = style.PAPER if row == 1 else style.INK
+        _label(axes, predicted.rate_bps, limit_bps, row, text, (style.INK, inside))
     if comparison.failures:
         failed = "no plan here: " + ", ".join(failure.planner for failure in comparison.failures)
         text = "\n".join(textwrap.wrap(failed, 70))
@@ -81,7 +88,7 @@ def _draw_bars(axes: Axes, comparison: Comparison) -> None:
             color=style.QUIET,
         )
     axes.axvline(limit_bps / 1e6, color=style.LIMIT, lw=1.0, ls=(0, (3, 2)), zorder=0)
-    axes.set(ylim=(rows + 0.5, -0.5), xlim=(0, limit_bps / 1e6 * 1.02), yticks=range(rows + 1), yticklabels=names)
+    axes.set(ylim=(rows + 0.5, -0.5), xlim=(0, limit_bps / 1e6 * _BEYOND), yticks=range(rows + 1), yticklabels=names)
     axes.tick_params(axis="y", length=0, labelsize=style.TEXT_POINTS, labelcolor=style.INK)
     axes.tick_params(axis="x", length=0, labelsize=style.SMALL_POINTS, labelcolor=style.QUIET)
     axes.xaxis.set_major_formatter(lambda mbps, _: format_rate(mbps * 1e6) if mbps else "0")
@@ -99,35 +106,22 @@ def _draw_bars(axes: Axes, comparison: Comparison) -> None:
     )
 
 
-def _at_end(axes: Axes, rate_bps: float, row: int, text: str, colour: str) -> None:
+def _label(axes: Axes, rate_bps: float, limit_bps: float, row: int, text: str, colours: tuple[str, str]) -> None:
+    """Beside the bar's end, or inside of it, in the other colour, where it would run through the limit's line."""
+    line = _BARS_WIDTH / _BEYOND
+    end = line * rate_bps / limit_bps
+    inside = row > 0 and end + text_size(text, style.TEXT_POINTS)[0] + 2 * _GAP > line
+    gap = _GAP * style.POINTS_PER_INCH
+    box = {"boxstyle": "square,pad=0.1", "facecolor": style.PAPER, "edgecolor": "none"}
     axes.annotate(
         text,
         (rate_bps / 1e6, row),
-        xytext=(5, 0),
+        xytext=(-gap if inside else gap, 0),
         textcoords="offset points",
         va="center",
+        ha="right" if inside else "left",
         size=style.TEXT_POINTS,
-        color=colour,
+        color=colours[inside],
         annotation_clip=False,
-        bbox={"boxstyle": "square,pad=0.1", "facecolor": style.PAPER, "edgecolor": "none"},
+        bbox=None if inside else box,
     )
-
-
-def _draw_best(figure: Figure, comparison: Comparison, size: tuple[float, float], heights: tuple[float, float]) -> None:
-    (width, total), (body, foot) = size, heights
-    best = comparison.contenders[0]
-    axes = figure.add_axes((_CHART_WIDTH / width, foot / total, _MAP_WIDTH / width, body / total))
-    layout = lay_out(comparison.network)
-    legend, busy_shown = draw_map(axes, comparison.network, best.plan, (), layout, (_MAP_WIDTH, body))
-    figure.text(
-        (_CHART_WIDTH + 0.3) / width,
-        1 - 0.78 / total,
-        f"the fastest plan: {best.plan.planner}, limited by {best.cost.bottleneck}",
-        size=style.TEXT_POINTS,
-        color=style.QUIET,
-        parse_math=False,
-    )
-    columns = legend_columns(legend, _MAP_WIDTH - (3.0 if busy_shown else 0.4))
-    add_legend(figure, legend, columns, ((_CHART_WIDTH + 0.25) / width, (foot - 0.1) / total))
-    if busy_shown:
-        add_load_scale(figure, ((width - 2.9) / width, (foot - 0.22) / total, 2.4 / width, 0.09 / total))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tradewind.figures.layout import Points
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ class Canvas:
     legend: list[Artist] = field(default_factory=list)
     busy_shown: bool = False
     """Whether colours mean load, which the legend must then explain."""
+    hubs: Points = field(default_factory=lambda: np.zeros((0, 2)))
+    """Where the lines of regions meet, which names should not cover."""
+    caption: str = ""
+    """What the map leaves out."""
 
 
 def plain(text: str, longest: int = 28) -> str:

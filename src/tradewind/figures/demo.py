@@ -12,7 +12,7 @@ from tradewind.figures import style
 from tradewind.figures.layout import lay_out
 from tradewind.figures.legend import add_load_scale
 from tradewind.figures.network_map import body_height, draw_map
-from tradewind.units import format_duration
+from tradewind.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def maps_figure(network: Network, schemes: Sequence[SchemeView]) -> Figure:
         top = total - place * (head + height)
         axes = figure.add_axes((0.0, (top - head - height) / total, 1.0, height / total))
         draw_map(axes, network, scheme.plan, (), layout, (_WIDTH, height), by_load=True)
-        trees = f"{len(scheme.plan.shards)} trees" if len(scheme.plan.shards) > 1 else "1 tree"
+        trees = format_count(len(scheme.plan.shards), "tree")
         x, y = 0.2 / _WIDTH, (top - 0.3) / total
         figure.text(x, y, scheme.name, size=style.TITLE_POINTS, weight="bold", color=COLOURS[place % len(COLOURS)])
         said = f"{trees} · a link is busy {scheme.busy_share:.0%} of the time on average"

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tradewind.figures import style
+from tradewind.figures.labels import text_size
 from tradewind.figures.layout import Layout, Points
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ def draw_graticule(
     for degrees in _multiples(step, lon_0, lon_1):
         x = (degrees - lon_0) * x_per_degree
         axes.axvline(x, color=style.FAINT, lw=0.5, alpha=0.6, zorder=0)
-        axes.text(x + 0.04, 0.06, _longitude(degrees), **text)
+        if x + 0.04 + text_size(_longitude(degrees), text["size"])[0] < box[0]:
+            axes.text(x + 0.04, 0.06, _longitude(degrees), **text)
     for degrees in _multiples(step, max(lat_0, -90), min(lat_1, 90)):
         y = (degrees - lat_0) * y_per_degree
         axes.axhline(y, color=style.FAINT, lw=1.0 if degrees == 0 else 0.5, alpha=0.6, zorder=0)
-        axes.text(0.06, y + 0.03, _latitude(degrees), **text)
+        if y + 0.03 + text_size(_latitude(degrees), text["size"])[1] < box[1]:
+            axes.text(0.06, y + 0.03, _latitude(degrees), **text)
 
 
 def _multiples(step: float, low: float, high: float) -> list[float]:

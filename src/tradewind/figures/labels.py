@@ -46,6 +46,22 @@ def text_size(text: str, points: float, bold: bool = False) -> tuple[float, floa
     return float(width) / POINTS_PER_INCH, max(float(height), points * 0.72) / POINTS_PER_INCH
 
 
+def wrap_text(text: str, points: float, width: float) -> str:
+    """The text in lines of at most so many inches, broken between words.
+
+    >>> wrap_text("in lines of one inch", 9.0, 1.0).splitlines()
+    ['in lines of one', 'inch']
+    """
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_size(longer, points)[0] > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
+
+
 def place_labels(
     names: dict[int, str], points: Points, marker: float, lines: Points, box: tuple[float, float], size: float
 ) -> list[Label]:

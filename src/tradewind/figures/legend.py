@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 
 LOAD_MAP = LinearSegmentedColormap.from_list("load", style.LOAD_COLOURS)
 _LEGEND_POINTS = 8.5
+_ROW = 0.22
 
 
 def legend_columns(legend: list[Artist], width: float) -> int:
     """How many entries fit beside each other in so many inches; at least one."""
     widest = max((text_size(str(handle.get_label()), _LEGEND_POINTS)[0] for handle in legend), default=1.0)
     return max(1, min(len(legend), int(width / (widest + 0.62))))
+
+
+def legend_height(legend: list[Artist], columns: int) -> float:
+    """How much room the legend takes below the map, in inches, with some space around it."""
+    return 0.3 + _ROW * math.ceil(len(legend) / max(1, columns))
 
 
 def add_legend(figure: Figure, legend: list[Artist], columns: int, corner: tuple[float, float]) -> None:

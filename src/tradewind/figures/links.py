@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ from tradewind.figures.canvas import MARKER, Canvas, plain
 from tradewind.figures.curves import Pair, beside, curve
 from tradewind.figures.layout import Points
 from tradewind.figures.legend import LOAD_MAP
+from tradewind.figures.regions import draw_regions
 from tradewind.planning.cost import cost, link_seconds
+from tradewind.planning.hops import bytes_per_link
 from tradewind.units import format_rate
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 _LANE = 2.6 / style.POINTS_PER_INCH
 _BENT_AT_MOST = 80
 _LINKS_AT_MOST = 4000
+LINKS_SHOWN_AT_MOST = 120
+"""A plan that uses more links than this is drawn by region."""
 
 
 def draw_links(canvas: Canvas, faint: bool) -> None:
@@ -104,19 +109,22 @@ def _pairs(routes: tuple[Route, ...], index: Mapping[str, int]) -> set[Pair]:
     return found
 
 
-def draw_load(canvas: Canvas, plan: Plan) -> None:
-    spent = cost(plan, canvas.network)
-    busy_s = link_seconds(spent.link_bytes, canvas.network)
-    busy = np.triu(np.maximum(busy_s, busy_s.T)) / spent.transfer_seconds
-    pairs = np.argwhere(busy > 0)
+def draw_load(canvas: Canvas, plan: Plan, chosen: tuple[int, ...]) -> None:
+    """How busy the chosen trees keep each link; by region where there are too many links to tell them apart."""
+    seconds = cost(plan, canvas.network).transfer_seconds
+    link_bytes = bytes_per_link(replace(plan, shards=tuple(plan.shards[k] for k in chosen)), canvas.network)
+    pairs = np.argwhere(np.triu(link_bytes + link_bytes.T) > 0)
+    if len(pairs) > LINKS_SHOWN_AT_MOST:
+        draw_regions(canvas, link_bytes, seconds)
+        return
+    draw_links(canvas, faint=True)
+    busy_s = link_seconds(link_bytes, canvas.network)
+    busy = np.maximum(busy_s, busy_s.T) / seconds
     share = busy[pairs[:, 0], pairs[:, 1]]
     order = np.argsort(share, kind="stable")
     lines = [_line(canvas, (int(i), int(j)), len(pairs)) for i, j in pairs[order]]
-    crowd = min(1.0, (150 / max(1, len(pairs))) ** 0.5)
-    colours = LOAD_MAP(share[order])
-    colours[:, 3] = crowd + (1 - crowd) * share[order]  # in a crowd, what is idle stands back
     canvas.axes.add_collection(
-        LineCollection(lines, colors=colours, linewidths=(0.8 + 2.6 * share[order]) * (0.4 + 0.6 * crowd), zorder=4)
+        LineCollection(lines, colors=LOAD_MAP(share[order]), linewidths=0.8 + 2.6 * share[order], zorder=4)
     )
     if len(lines) <= _BENT_AT_MOST:
         canvas.strong.extend(lines)

@@ -70,7 +70,7 @@ def draw_labels(canvas: Canvas, plan: Plan | None) -> None:
     size = style.TEXT_POINTS if len(network) <= 25 else style.SMALL_POINTS
     lines = np.concatenate(canvas.strong) if canvas.strong else np.zeros((0, 2))
     marker = ROOT_MARKER if plan is not None else MARKER
-    for label in place_labels(wanted, canvas.points, marker, lines, canvas.box, size):
+    for label in place_labels(wanted, np.concatenate([canvas.points, canvas.hubs]), marker, lines, canvas.box, size):
         if label.needs_leader:
             x, y = canvas.points[label.site]
             canvas.axes.plot([x, label.x], [y, label.y], color=style.QUIET, lw=0.5, zorder=5)

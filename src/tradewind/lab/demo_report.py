@@ -8,7 +8,7 @@ from typing import Any
 
 from tradewind.lab.demo import CHUNK_BYTES, GRADIENT_BYTES, DemoResult, SchemeRun, cores
 from tradewind.planning.cost import cost, link_seconds
-from tradewind.units import format_duration, format_rate, format_size
+from tradewind.units import format_count, format_duration, format_rate, format_size
 
 PARAMETERS = GRADIENT_BYTES // 4
 
@@ -89,7 +89,7 @@ def losses_sentence(result: DemoResult) -> str:
     agree = "The same losses over all schemes" if result.same_losses else "LOSSES DIFFER between schemes"
     return (
         f"{agree} (largest difference {result.loss_difference:.1g} of a step's loss, from the order of float32 sums); "
-        f"after {result.steps} steps all {len(result.network)} sites have bit-identical parameters."
+        f"after {format_count(result.steps, 'step')} all {len(result.network)} sites have bit-identical parameters."
     )
 
 

@@ -59,6 +59,7 @@ def run_inproc(
             "network": network,
             "connections": 1,
             "shape": shaped,
+            "ports": "",  # no firewall lies between the threads of a process
             **options,
         }
         with connect(address, rank, len(network), **given) as group:  # type: ignore[arg-type]

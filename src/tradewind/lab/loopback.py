@@ -121,7 +121,7 @@ def _peak_bytes() -> int:
 
 def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rounds: int, planner: str | None) -> None:
     carried_bytes = 0 if planner else DEFAULT_CARRIED_BYTES  # who names a planner wants to see its plans
-    about: dict[str, Any] = {"planner": planner, "carried_bytes": carried_bytes}
+    about: dict[str, Any] = {"planner": planner, "carried_bytes": carried_bytes, "ports": ""}
     group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, **about)
     array = np.ones(nbytes // 4, np.float32)
     systems: dict[str, Callable[[], object]] = {OURS: lambda: group.all_reduce(array, out=array)}

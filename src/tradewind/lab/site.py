@@ -63,8 +63,9 @@ class Place:
         from tradewind.runtime.group import connect
 
         bind = os.environ.get(BIND_VARIABLE)
-        given = {"run": f"group-{group}", "network": self.network, "connections": 1, "bind": bind, **options}
-        return connect(self.controllers[group], self.rank, self.world, **given)
+        # Controllers have their ports already, and no firewall lies between the sites: TRADEWIND_PORTS does not count.
+        given = {"run": f"group-{group}", "network": self.network, "connections": 1, "bind": bind, "ports": ""}
+        return connect(self.controllers[group], self.rank, self.world, **{**given, **options})
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):

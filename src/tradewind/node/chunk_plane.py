@@ -92,7 +92,7 @@ class ChunkPlane:
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(opened.plan, start, self._site, self._numbers)
         own, result = (None, None) if opened.operation is None else self._arrays[opened.operation]
-        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result)
+        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result, start.version)
         self._connect(layout.peers)
         done = start.done, opened.scattered, start.turn
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
@@ -144,6 +144,11 @@ class ChunkPlane:
         """Something happened on a connection. Raises BadFrame where a peer is at fault."""
         self._tell(event)
 
+    @property
+    def has_reports(self) -> bool:
+        """Whether there is something for `take_reports`."""
+        return bool(self._reports)
+
     def digested(self, work: Digest, digest: int | None) -> None:
         """The digest of a result is known."""
         self._reports.append((work.complete, digest))
@@ -158,7 +163,9 @@ class ChunkPlane:
         if action.header.kind is FrameKind.SCATTER:
             return self._early.outgoing(action.header)
         payload = self.payloads.get(action.header.round)
-        return None if payload is None else payload.outgoing(action)
+        if payload is None or payload.version != action.header.plan_version:  # it waited while its round started again
+            return None
+        return payload.outgoing(action)
 
     def _connect(self, peers: Iterable[int]) -> None:
         self._actions += [to.Connect(peer) for peer in peers]

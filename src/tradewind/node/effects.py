@@ -59,6 +59,14 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """The round of an operation has begun, for the first time or again."""
+
+    operation: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewPlan:
     """Rounds will start with this plan: the data plane may prepare for it, and forget the versions that are over."""
 

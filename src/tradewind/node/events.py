@@ -141,6 +141,13 @@ class Explore:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """Send the peer a frame that says nothing, if a connection to it has nothing else to send."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
 class LinksBroke:
     """All connections to the peer are gone; there may be new ones later, and chunks wait for them."""
 
@@ -175,6 +182,7 @@ Event = (
     | Combined
     | LinkIdle
     | Transmitted
+    | KeepAlive
     | LinksBroke
     | PeerGone
     | Explore

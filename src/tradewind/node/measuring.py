@@ -186,6 +186,11 @@ class LinkMeter:
         self._note_delay(seen, header, nbytes, now_s)
         return self._report(seen, header, now_s)
 
+    def disconnected(self) -> None:
+        """Forget the connections, which are gone; what is known of the link stays."""
+        self._last.clear()
+        self._lead.clear()
+
     def _note_delay(self, seen: _Seen, header: FrameHeader, nbytes: int, now_s: float) -> None:
         delay_s = self._clock.delay_s(header.sent_us, now_s)
         if delay_s is None:
@@ -251,3 +256,8 @@ class LinkMeters:
         if peer not in self._meters:
             self._meters[peer] = LinkMeter(self.options, self.clock)
         return self._meters[peer].arrived(connection, header, now_s)
+
+    def disconnected(self, peer: int) -> None:
+        """All connections to a peer are gone."""
+        if peer in self._meters:
+            self._meters[peer].disconnected()

@@ -77,7 +77,15 @@ class DataPlane(Protocol):
 
 
 NodeAction = (
-    to.Connect | to.Departed | to.Distrust | to.Failed | to.Joined | to.SendControl | to.Succeeded | m.NetworkSeen
+    to.Connect
+    | to.Departed
+    | to.Distrust
+    | to.Failed
+    | to.Joined
+    | to.SendControl
+    | to.Started
+    | to.Succeeded
+    | m.NetworkSeen
 )
 """What a node asks its driver to do about messages, connections and operations."""
 
@@ -134,8 +142,10 @@ class Node:
                 return actions
             effect = waiting.popleft()
             match effect:
-                case to.Open():
+                case to.Open(start, _, operation):
                     data.open(effect)
+                    if operation is not None:
+                        actions.append(to.Started(operation, start.round))
                 case to.Close(number):
                     data.close(number)
                 case to.Forget(number):

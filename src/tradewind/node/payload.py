@@ -60,8 +60,11 @@ class EarlyPayloads:
 class RoundPayload:
     """One round's arrays at one site; helpers have none."""
 
-    def __init__(self, layout: Layout, arithmetic: Arithmetic, own: Array | None, result: Array | None) -> None:
-        self.layout, self.arithmetic = layout, arithmetic
+    def __init__(
+        self, layout: Layout, arithmetic: Arithmetic, own: Array | None, result: Array | None, version: int = 0
+    ) -> None:
+        self.layout, self.arithmetic, self.version = layout, arithmetic, version
+        """`version` is the plan's that the layout follows: frames of another one are cut differently."""
         self.storage = storage_of(arithmetic.dtype)
         self.own = None if own is None else own.reshape(-1).view(self.storage)
         self.result = None if result is None else result.reshape(-1).view(self.storage)

@@ -87,6 +87,11 @@ class Client:
         return -1 if self._roster is None else self._roster.term
 
     @property
+    def plan_versions(self) -> tuple[int, ...]:
+        """The plans that are kept for rounds to come."""
+        return tuple(sorted(self._plans))
+
+    @property
     def pending(self) -> tuple[int, ...]:
         """Operations that have not ended."""
         return tuple(self._operations)
@@ -105,7 +110,7 @@ class Client:
         A small `array` goes along with the question, and the result comes with the answer if all members do that.
         """
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.fresh()
         if part is None:
             lanes = 1 if self.tolerant else m.POLICY_LANE  # who joins later cannot know how often others have asked
             lane, turn = self._for_everybody % lanes, self._for_everybody // lanes
@@ -209,9 +214,15 @@ class Client:
         return effects
 
     def report(self) -> m.Report | None:
-        """What a controller has to know of us; None: we were in no run yet."""
+        """What a controller has to know of us; None: we were in no run yet.
+
+        Made once for each connection to a controller, and all that counts from then on: messages of the last connection
+        that had to wait are dropped, and so are its plans, since the controller sends every plan again that it needs.
+        """
         if self._roster is None:
             return None
+        self._held = deque(message for message in self._held if message is None)
+        self._plans.clear()
         in_rounds = {held.operation for held in self._rounds.values()}
         return m.Report(
             term=self._roster.term,

@@ -180,6 +180,9 @@ def predict(plan: Plan, network: Network, limit: Bound | None = None) -> Predict
     rate_bps, seconds, argument = limit.rate_bps, limit.seconds, limit.argument
     if plan.proven_rate_bps is not None and plan.proven_rate_bps < rate_bps * (1 - 1e-9):
         rate_bps = plan.proven_rate_bps
+        by_latency = limit.latency_argument if seconds >= 8.0 * plan.nbytes / rate_bps else ""
         seconds = max(seconds, 8.0 * plan.nbytes / rate_bps)
-        argument = f"the prices of {plan.planner!r} prove that no packing of trees exceeds {format_rate(rate_bps)}"
+        argument = (
+            f"{by_latency}the prices of {plan.planner!r} prove that no packing of trees exceeds {format_rate(rate_bps)}"
+        )
     return Prediction(spent.seconds, spent.rate_bps, seconds, rate_bps, argument)

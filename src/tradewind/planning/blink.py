@@ -21,6 +21,7 @@ from tradewind.planning.forest import forest_plan
 from tradewind.planning.plan import Plan
 from tradewind.planning.tree_rates import SearchLimits, choose_trees
 from tradewind.planning.undirected import RootedTree, Tree, UndirectedGraph, hang, pruned, undirected_view
+from tradewind.units import format_count
 
 MAX_CANDIDATES = 128
 """Trees that the integer program chooses from at most: those that the packing gives the highest rates."""
@@ -57,7 +58,7 @@ def plan_blink(network: Network, members: tuple[str, ...], nbytes: int, options:
     distinct = tuple(dict.fromkeys(pruned(graph, tree) for tree in by_rate))[:MAX_CANDIDATES]
     limits = SearchLimits(options.search_nodes, options.time_limit_s)
     choice = choose_trees(distinct, graph.capacity_bps, options.max_trees, 0.0, limits)
-    reason = f"{len(choice.trees)} of {len(packing)} packed trees; {choice.quality}"
+    reason = f"{len(choice.trees)} of {format_count(len(packing), 'packed tree')}; {choice.quality}"
     trees = hang_from_one_root(graph, choice.trees)
     return forest_plan("blink", network, members, nbytes, graph, trees, choice.rates_bps, reason)
 

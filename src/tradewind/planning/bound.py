@@ -26,7 +26,7 @@ from scipy.sparse.csgraph import dijkstra
 from tradewind.network import Matrix, Network
 from tradewind.planning.hops import hop_rate_bps
 from tradewind.planning.partition import Labels, minimum_cut, weakest_partition
-from tradewind.units import format_rate
+from tradewind.units import format_duration, format_rate
 
 _CUT_WORK = 5_000_000
 """Links x minimum cuts that are worth computing for a bound; beyond that, single sites and partitions must do."""
@@ -44,6 +44,8 @@ class Bound:
     """Why nothing can be faster."""
     parts: tuple[tuple[str, ...], ...]
     """The certificate: the split of the sites that limits the rate."""
+    latency_argument: str = ""
+    """Set where latency and not the rate decides the time, which is so for small tensors; part of `argument`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,22 @@ def bound(network: Network, members: tuple[str, ...], nbytes: int) -> Bound:
     weakest = min(_splits(network, rate, rows), key=lambda split: split.rate_bps)
     apart = weakest.labels[:, None] != weakest.labels[None, :]
     last_bit_s = float(network.latency_s[apart & (network.bandwidth_bps > 0)].min())
-    farthest_s = float(_least_latency_s(network, rows)[:, rows].max())
+    least_latency_s = _least_latency_s(network, rows)[:, rows]
+    farthest_s = float(least_latency_s.max())
     transfer_s = 8.0 * nbytes / weakest.rate_bps
+    latency_argument = ""
+    if farthest_s > transfer_s + last_bit_s:
+        src, dst = (members[k] for k in divmod(int(least_latency_s.argmax()), len(rows)))
+        earliest = format_duration(farthest_s)
+        latency_argument = f"what {src} sends reaches {dst} after {earliest} at the earliest; for larger tensors, "
     exact = network.is_symmetric and not network.has_shared_capacity and len(members) == len(network)
     return Bound(
         seconds=max(transfer_s + last_bit_s, farthest_s),
         rate_bps=weakest.rate_bps,
         exact=exact,
-        argument=_argument(network, weakest, exact),
+        argument=latency_argument + _argument(network, weakest, exact),
         parts=_parts(network, weakest.labels),
+        latency_argument=latency_argument,
     )
 
 

@@ -209,7 +209,8 @@ def _plan(
     )
     short = 1 - total_bps / limit_bps
     proof = "which is the limit" if short <= 1e-6 else f"{short:.2%} below the proven limit of {format_rate(limit_bps)}"
-    reason = f"{len(shards)} trees carry {format_rate(total_bps)}, {proof}"
+    carried = "1 tree carries" if len(shards) == 1 else f"{len(shards)} trees carry"
+    reason = f"{carried} {format_rate(total_bps)}, {proof}"
     return Plan("optimal", network.name, members, nbytes, shards, reason=reason, proven_rate_bps=limit_bps)
 
 

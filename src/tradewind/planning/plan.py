@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -93,6 +94,12 @@ class Plan:
         touched = {site for shard in self.shards for route in (*shard.reduce, *shard.broadcast) for site in route}
         touched.update(shard.root for shard in self.shards)
         return self.members + tuple(sorted(touched.difference(self.members)))
+
+    @cached_property
+    def pairs(self) -> frozenset[frozenset[str]]:
+        """Pairs of sites between which something of it travels, either way."""
+        routes = (route for shard in self.shards for route in (*shard.reduce, *shard.broadcast))
+        return frozenset(frozenset(hop) for route in routes for hop in pairwise(route))
 
     @property
     def rate_bps(self) -> float | None:

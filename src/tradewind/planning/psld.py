@@ -17,6 +17,7 @@ from tradewind.network import Network
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes
 from tradewind.planning.star import plan_weighted_stars
+from tradewind.units import format_count
 
 
 @dataclass(frozen=True)
@@ -38,5 +39,5 @@ def plan_psld(network: Network, members: tuple[str, ...], nbytes: int, options: 
     performance = (pair + pair.T).sum(axis=1)
     best = sorted(np.argsort(-performance, kind="stable")[:count])
     roots, weights = [members[k] for k in best], [float(performance[k]) for k in best]
-    reason = f"{count} aggregators with load in proportion to their average bandwidth"
+    reason = f"{format_count(count, 'aggregator')} with load in proportion to their average bandwidth"
     return plan_weighted_stars("psld", routes, members, nbytes, roots, weights, reason)

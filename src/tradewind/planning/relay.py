@@ -18,6 +18,7 @@ from tradewind.planning.plan import Plan, Shard, default_chunk_bytes
 from tradewind.planning.relay_flows import Phase, best_flows, find_choices, phases, possible_roots
 from tradewind.planning.relay_trees import Trees, detour_share, thin, tree_routes, trees_from_flows
 from tradewind.planning.tree_balance import Indices, with_confirmed_rates
+from tradewind.units import format_count
 
 _MANY_SHARDS = 500
 
@@ -55,7 +56,8 @@ def plan_relay(network: Network, members: tuple[str, ...], nbytes: int, options:
     shards = _shards(network, both, rows, trees, nbytes)
     detours = detour_share(both, rows, trees)
     roots_used = len(set(trees.root.tolist()))
-    reason = f"{len(shards)} shards on {roots_used} roots; {detours:.0%} of the traffic makes a detour"
+    placed = f"{format_count(len(shards), 'shard')} on {format_count(roots_used, 'root')}"
+    reason = f"{placed}; {detours:.0%} of the traffic makes a detour"
     plan = Plan("relay", network.name, members, nbytes, shards, reason=reason)
     return with_confirmed_rates(with_quick_fill(plan, network), network)
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from tradewind.errors import InfeasiblePlan
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, Shard, default_chunk_bytes
-from tradewind.units import format_duration
+from tradewind.units import format_count, format_duration
 
 Vector = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -56,12 +56,12 @@ def _plan(
 ) -> Plan:
     able = aggregators(network, members, sites)
     if options.weights == "even":
-        shares, reason = np.full(len(able), 1.0 / len(able)), f"{len(able)} aggregators, even shares"
+        shares, reason = np.full(len(able), 1.0 / len(able)), f"{format_count(len(able), 'aggregator')}, even shares"
     else:
         to_bps, from_bps = slowest_member_links(network, members)
         found = scatter_weights(to_bps[able], from_bps[able])
         shares, seconds = found.shares, 8.0 * nbytes * (found.scatter_s_per_bit + found.multicast_s_per_bit)
-        reason = f"{len(able)} aggregators, {format_duration(seconds)} for one phase after the other"
+        reason = f"{format_count(len(able), 'aggregator')}, {format_duration(seconds)} for one phase after the other"
     shards = star_shards(network, members, nbytes, able, shares)
     return Plan(planner, network.name, members, nbytes, shards, reason=reason)
 

@@ -15,6 +15,7 @@ from tradewind.planning import NoOptions
 from tradewind.planning.plan import Plan
 from tradewind.planning.scatter import aggregators, star_shards
 from tradewind.planning.tree_balance import Indices, Usage, best_rates_bps, with_confirmed_rates
+from tradewind.units import format_count
 
 _NOTHING = 1e-9
 """A share of the whole below which an aggregator is not worth the while: it is the solver's rounding."""
@@ -28,7 +29,7 @@ def plan_scatter_pipelined(network: Network, members: tuple[str, ...], nbytes: i
     used = rates_bps > _NOTHING * rates_bps.sum()
     shares = rates_bps[used] / rates_bps[used].sum()
     shards = star_shards(network, members, nbytes, able[used], shares)
-    reason = f"{len(shards)} of {len(able)} possible aggregators, shares for overlapping phases"
+    reason = f"{len(shards)} of {format_count(len(able), 'possible aggregator')}, shares for overlapping phases"
     plan = Plan("scatter-pipelined", network.name, members, nbytes, shards, reason=reason)
     return with_confirmed_rates(plan, network)
 

@@ -27,6 +27,7 @@ from tradewind.planning.undirected import (
     spanning_tree,
     undirected_view,
 )
+from tradewind.units import format_count
 
 HOTTEST = 0.1
 COLDEST = 0.001
@@ -60,7 +61,7 @@ def plan_topoadopt(network: Network, members: tuple[str, ...], nbytes: int, opti
     choice = anneal(graph, options)
     hops = np.ones(len(graph.ends))
     trees = [hang_from_centre(graph, tree, hops) for tree in choice.trees]
-    reason = f"{len(trees)} trees after {options.iterations} steps of annealing"
+    reason = f"{format_count(len(trees), 'tree')} after {format_count(options.iterations, 'step')} of annealing"
     return forest_plan("topoadopt", network, members, nbytes, graph, trees, choice.rates_bps, reason)
 
 

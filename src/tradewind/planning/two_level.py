@@ -13,6 +13,7 @@ from tradewind.planning.plan import Plan
 from tradewind.planning.ring import auto_order, ring_trees
 from tradewind.planning.routes import Routes, tree_shard
 from tradewind.planning.star import best_connected_first, star_parents
+from tradewind.units import format_count
 
 Inter = Literal["ring", "star"]
 """How the leaders all-reduce: a ring with one shard a leader, or a star on the best connected of them."""
@@ -77,5 +78,5 @@ def plan_sliced(
             tree_shard(routes, nbytes, 1 / (slices * len(trees)), root, up | between, down | back)
             for root, between, back in trees
         ]
-    reason = f"{len(groups)} groups, {slices} slices, each with a leader in every group"
+    reason = f"{format_count(len(groups), 'group')}, {format_count(slices, 'slice')}, each with a leader in every group"
     return Plan(planner, routes.network.name, members, nbytes, tuple(shards), reason=reason)

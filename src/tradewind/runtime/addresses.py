@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import ipaddress
+import os
 import socket
 import struct
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tradewind.errors import BadOption, UnknownName
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
+PORTS_VARIABLE = "TRADEWIND_PORTS"
+WILDCARDS = ("0.0.0.0", "::", "")
+"""To bind to these is to listen on every address."""
 _SIOCGIFADDR = 0x8915
+_DISCARD_PORT = 9
+"""Nothing is sent to it: a datagram socket needs a destination to know which of our addresses leads there."""
+_FAR_AWAY = "192.0.2.1"
+"""Reserved for documentation (RFC 5737): no host has it, and the default route leads there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +52,84 @@ class HostPort:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes any that is free."""
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """TCP ports that a process may listen on, so that a firewall can be told.
+
+    >>> PortRange.parse("29600-29607"), str(PortRange.parse(29600)), 29603 in PortRange(29600, 29607)
+    (PortRange(first=29600, last=29607), '29600', True)
+    """
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str | int) -> PortRange:
+        """`29600` or `29600-29607`."""
+        first, dash, last = str(text).replace(" ", "").partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
+            raise BadOption(
+                f"ports={text!r}: expected a port or a range within 1 to 65535, lowest first, such as 29600-29607."
+            )
+        return cls(int(first), int(last))
+
+    @classmethod
+    def find(cls, given: str | int | PortRange | None) -> PortRange | None:
+        """The range that was given, or else that of the environment variable TRADEWIND_PORTS; an empty text is none."""
+        if isinstance(given, PortRange):
+            return given
+        chosen = os.environ.get(PORTS_VARIABLE, "") if given is None else given
+        return None if chosen == "" else cls.parse(chosen)
+
+    def __contains__(self, port: int) -> bool:
+        return self.first <= port <= self.last
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def listen_on(host: str, port: int, ports: PortRange | None = None, reserved: Collection[int] = ()) -> socket.socket:
+    """A listening socket; port 0 takes the first free one of `ports`, or any free one where there is no range.
+
+    `reserved` ports of the range are left to others, who may not have started yet.
+    """
+    if ports is not None and port and port not in ports:
+        raise BadOption(
+            f"cannot listen on {HostPort(host, port)}: its port is outside ports={ports}. Choose one of these, or port "
+            "0 for the first free one."
+        )
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise BadOption(f"cannot listen on {HostPort(host, port)}: no address is called {host!r} ({error}).") from None
-    family, kind, protocol, _, address = found[0]
+        raise BadOption(f"cannot listen on {HostPort(host, port)}: cannot resolve host {host!r} ({error}).") from None
+    for candidate in range(ports.first, ports.last + 1) if ports is not None and not port else (port,):
+        if candidate in reserved:
+            continue
+        try:
+            return _listen(found[0], candidate)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or ports is None or port:
+                raise BadOption(
+                    f"cannot listen on {HostPort(host, candidate)}: {error.strerror}. Use another port, or an address "
+                    "of this host."
+                ) from None
+    raise BadOption(
+        f"no port of ports={ports} is free on {host}. Every rank of this host needs one for each group, and every "
+        "controller one of its own: use a wider range."
+    )
+
+
+def _listen(found: tuple[int, int, int, str, tuple[object, ...]], port: int) -> socket.socket:
+    family, kind, protocol, _, address = found
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
+        listener.bind((address[0], port, *address[2:]))
+        listener.listen(128)  # of two that have bound the same port only one may listen
+    except OSError:
         listener.close()
-        raise BadOption(
-            f"cannot listen on {HostPort(host, port)}: {error.strerror}. Use another port, or an address of this host."
-        ) from None
+        raise
     return listener
 
 
@@ -104,6 +176,25 @@ def address_of_interface(name: str) -> str:
     return socket.inet_ntoa(packed[20:24])
 
 
+def interface_of_address(host: str) -> str | None:
+    """The network interface whose IPv4 address a host name or address is; None if no interface of this host has it.
+
+    >>> interface_of_address("127.0.0.1"), interface_of_address("192.0.2.1")
+    ('lo', None)
+    """
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return None
+    for _, name in socket.if_nameindex():
+        try:
+            if address_of_interface(name) == address:
+                return name
+        except BadOption:
+            continue
+    return None
+
+
 def choose_addresses(bind: str | None, interface: str | None, advertise: str | None) -> tuple[str, str]:
     """Where to listen and what to advertise: loopback unless told otherwise."""
     if bind is not None and interface is not None:
@@ -111,8 +202,65 @@ def choose_addresses(bind: str | None, interface: str | None, advertise: str | N
     if interface is not None:
         bind = address_of_interface(interface)
     bind = bind or LOOPBACK
-    if advertise is None and bind in ("0.0.0.0", "::", ""):
+    if advertise is None and bind in WILDCARDS:
         raise BadOption(
             f"bind={bind!r} listens everywhere, so others cannot know where to call. Give advertise= as well."
         )
     return bind, advertise or bind
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this host can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("10.0.0.1"), is_loopback("fra.example")
+    (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def ranks_share_a_host(environment: Mapping[str, str]) -> bool:
+    """Whether all ranks are on this host, as far as torchrun's variables say; true where they are not set."""
+    local, world = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE")
+    return local is None or local == world
+
+
+def address_towards(host: str, one_host: bool = True) -> str:
+    """This host's address on the route to another one: loopback if `host` is on loopback.
+
+    A host may resolve its own name to a loopback address, which means nothing to others. So where ranks are on several
+    hosts, and `host` seems to be on loopback, it is the address on the default route.
+
+    >>> address_towards("127.0.0.1"), address_towards("localhost")
+    ('127.0.0.1', '127.0.0.1')
+    """
+    try:
+        found = socket.getaddrinfo(host, _DISCARD_PORT, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise BadOption(f"cannot resolve host {host!r} ({error}). Correct the address, or set bind=.") from None
+    found.sort(key=lambda entry: entry[0] is not socket.AF_INET)
+    family, kind, protocol, _, address = found[0]
+    there = ipaddress.ip_address(address[0])
+    if there.is_unspecified or (there.is_loopback and not one_host):
+        family, address = socket.AF_INET, (_FAR_AWAY, _DISCARD_PORT)
+    with socket.socket(family, kind, protocol) as probe:
+        try:
+            probe.connect(address)
+        except OSError as error:
+            raise BadOption(f"no route to host {host!r} ({error.strerror}). Set bind= or interface=.") from None
+        return str(probe.getsockname()[0])
+
+
+def is_on_this_host(host: str) -> bool:
+    """Whether an address or name is one of this host's: what is sent there leaves from the same address.
+
+    >>> is_on_this_host("127.0.0.1"), is_on_this_host("192.0.2.1")
+    (True, False)
+    """
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+        return any(is_loopback(str(address)) for address in found) or address_towards(host) in found
+    except (OSError, BadOption):
+        return False

@@ -20,7 +20,9 @@ from typing import Protocol
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import BadFrame, InternalError, NoAnswer, NotAdmitted, PeerLost, RemoteFault, TradewindError
 from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.sockets import call, shut_down
+from tradewind.runtime.threads import Thread, start_thread
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials
@@ -63,12 +65,18 @@ class ControlHost(Protocol):
 class ControlLink:
     """One connection to one controller."""
 
-    def __init__(self, address: HostPort, credentials: Credentials, deadline_s: float, answer_s: float) -> None:
+    def __init__(
+        self, address: HostPort, credentials: Credentials, deadline_s: float, dialling: Dialling, answer_s: float
+    ) -> None:
         self._credentials = credentials
-        self._sock, peer = call(address, credentials, "control", deadline_s, answer_s=answer_s)
+        self._sock, peer = call(address, credentials, "control", deadline_s, dialling, answer_s=answer_s)
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._ended = False
         self.controller = f"{peer.site!r} at {address}"
+        self.is_elsewhere = False
+        """Whether the controller is on another host: on our own both ends have the same address."""
+        with contextlib.suppress(OSError):  # it may have hung up already
+            self.is_elsewhere = self._sock.getsockname()[0] != self._sock.getpeername()[0]
         self.heard_s = time.monotonic()
 
     def say(self, message: m.Message) -> None:
@@ -127,8 +135,10 @@ class Control:
         self._host, self._controllers = host, tuple(controllers)
         self._credentials, self._deadlines = credentials, deadlines
         self._closed = threading.Event()
-        self._listener = threading.Thread(target=self._listen, name="tradewind-control", daemon=True)
+        self._listener: Thread | None = None
         self._which = 0
+        self._dialled: dict[HostPort, Dialling] = {}
+        """Controllers that have not answered so far."""
         self._link = self._first_link()
         self._called_s = time.monotonic()
         self._acts = False
@@ -136,10 +146,15 @@ class Control:
         self._orphaned_s: float | None = None
         """Since when nobody acts for us, if somebody did before."""
 
+    @property
+    def elsewhere(self) -> str | None:
+        """The controller, as named in messages, if it is on another host."""
+        return f"the controller {self._link.controller}" if self._link.is_elsewhere else None
+
     def start(self) -> None:
         """Join, and listen."""
         self._link.begin(self._host.join_message)
-        self._listener.start()
+        self._listener = start_thread(self._listen, name="tradewind-control")
 
     def say(self, message: m.Message) -> None:
         """Send a message, if anybody is there."""
@@ -153,7 +168,7 @@ class Control:
         """
         self._closed.set()
         self.say(m.Leave())
-        if threading.current_thread() is not self._listener:
+        if self._listener is not None and threading.current_thread() is not self._listener:
             self._listener.join(min(LONGEST_GOODBYE_S, self._deadlines.handshake_s))
 
     def close(self) -> None:
@@ -229,23 +244,30 @@ class Control:
 
     def _call(self, limit_s: float) -> ControlLink:
         address = self._controllers[self._which % len(self._controllers)]
-        return ControlLink(address, self._credentials, time.monotonic() + limit_s, self._deadlines.admission_s)
+        dialling = self._dialled.setdefault(
+            address, Dialling.to_controller(self._credentials.site, self._deadlines.patience_s)
+        )
+        deadline_s, answer_s = time.monotonic() + limit_s, self._deadlines.admission_s
+        link = ControlLink(address, self._credentials, deadline_s, dialling, answer_s)
+        self._dialled.clear()
+        return link
 
     def _first_link(self) -> ControlLink:
         """The first controller; where it cannot be reached, one that stands by, as long as a run may take to begin.
 
         One that refuses us may be another run's, or another program, and is the end if all do. One that does not
-        answer may just be busy.
+        answer may just be busy. If no host sends any answer at all for `patience_s`, none can be reached.
         """
         if len(self._controllers) == 1:
-            return self._call(self._deadlines.gather_s)
-        until_s, refused = time.monotonic() + self._deadlines.gather_s, 0
+            return self._call(self._deadlines.reach_s)
+        until_s, refused = time.monotonic() + self._deadlines.reach_s, 0
         while True:
             try:
                 return self._call(self._deadlines.handshake_s / 4)
             except RemoteFault as error:
                 is_refused = isinstance(error, NotAdmitted) and not isinstance(error, NoAnswer)
                 refused = refused + 1 if is_refused else 0
-                if refused >= len(self._controllers) or time.monotonic() > until_s:
+                silent = [d for d in self._dialled.values() if d.is_silent(time.monotonic())]
+                if len(self._controllers) in (refused, len(silent)) or time.monotonic() > until_s:
                     raise
                 self._which += 1

@@ -7,7 +7,6 @@ the time of a small round.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import queue
@@ -18,12 +17,15 @@ import time
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.plans import PlanWanted
-from tradewind.errors import BadFrame, TradewindError
-from tradewind.runtime.addresses import listen_on
+from tradewind.errors import BadFrame, PeerLost, TradewindError
+from tradewind.runtime.addresses import HostPort, PortRange, listen_on
+from tradewind.runtime.dialling import Notices
+from tradewind.runtime.forking import Home
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
+from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.runtime.voice import Voice
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
@@ -34,31 +36,47 @@ log = logging.getLogger("tradewind.runtime")
 
 READ_BYTES = 64 * 1024
 LINGER_S = 1.0
+FIRST_NOTICE_S = 10.0
+"""So long ranks may take to join before that is worth a word: hosts do not start at the same time."""
 PLANNING_S = 30.0
-"""So long we wait for a plan that is being made when the process ends."""
+"""How long `close` waits for a plan that is being made: a thread in a solver must not outlive the interpreter."""
 
 
 class ControlServer:
     """A controller that listens."""
 
-    def __init__(self, host: str, port: int, credentials: Credentials, options: ControlOptions) -> None:
-        self._credentials = credentials
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        credentials: Credentials,
+        options: ControlOptions,
+        ports: PortRange | None = None,
+    ) -> None:
+        self._credentials, self._home = credentials, Home()
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
         self._voices: dict[str, Voice] = {}
+        self._ending: list[tuple[float, Voice]] = []
+        """Connections to workers that were sent away, and when each is cut off: a frozen worker never hangs up."""
+        self._hang_up_s = options.deadlines.handshake_s
         self._closed = False
         self._wakes_at_s = 0.0
         """When the thread that watches the time does by itself."""
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
-        sock = listen_on(host, port)
+        sock = listen_on(host, port, ports)
         self.host = host
         self._listener = Listener([sock], credentials, options.deadlines.admission_s, self._serve)
         self.port = self._listener.port
+        self._notices = Notices(FIRST_NOTICE_S)
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, name="tradewind-control-time", daemon=True).start()
-        self._planner = threading.Thread(target=self._make_plans, name="tradewind-control-plans", daemon=True)
-        self._planner.start()
-        atexit.register(self._end_planning)
+        start_thread(self._watch, name="tradewind-control-time")
+        self._planner = start_thread(self._make_plans, name="tradewind-control-plans")
+        try:
+            close_at_exit(self._close_at_exit)
+        except PeerLost as error:
+            self.close(str(error))
+            raise
 
     @property
     def over(self) -> str | None:
@@ -72,8 +90,12 @@ class ControlServer:
         return self.over or ""
 
     def close(self, reason: str) -> None:
-        """End the run, and give what was sent a moment to arrive."""
+        """End the run, and give what was sent a moment to arrive. In a forked child it does nothing."""
+        if not self._home.is_here:
+            return
         with self._changed:
+            if self._closed:
+                return
             self._do(self._controller.close(reason))
             if self._report is not None:
                 self._report.end()
@@ -81,22 +103,17 @@ class ControlServer:
                 voice.end()
             self._changed.wait_for(lambda: not self._voices, timeout=LINGER_S)
             self._closed = True
-            for voice in self._voices.values():
+            for voice in (*self._voices.values(), *(voice for _, voice in self._ending)):
                 voice.cut_off()
             self._changed.notify_all()
         self._listener.close()
-        atexit.unregister(self._end_planning)
-        self._end_planning()
-
-    def _end_planning(self) -> None:
-        """Let the solver come to its end: a thread inside its C++ when the interpreter ends aborts the process."""
-        if not self._changed.acquire(timeout=PLANNING_S):  # whoever holds it may be making a plan
-            return
-        self._closed = True
-        self._changed.notify_all()
-        self._changed.release()
         self._wanted.put(None)
         self._planner.join(PLANNING_S)
+        if self._report is not None:
+            self._report.wait(PLANNING_S)
+
+    def _close_at_exit(self) -> None:
+        self.close("the process of the controller ended")
 
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
         worker, voice = peer.site, Voice(sock)
@@ -173,7 +190,9 @@ class ControlServer:
                     if self._report is not None:
                         self._report.said(message, time.monotonic())
                 case Disconnect(worker) if worker in self._voices:
-                    self._voices.pop(worker).end()
+                    voice = self._voices.pop(worker)
+                    voice.end()
+                    self._ending.append((time.monotonic() + self._hang_up_s, voice))
 
     def _make_plans(self) -> None:
         """New plans for a changed network, beside everything else: nobody waits for them."""
@@ -187,9 +206,26 @@ class ControlServer:
         with self._changed:
             while not self._closed:
                 now_s = time.monotonic()
+                self._tell_who_is_missing(now_s)
+                while self._ending and self._ending[0][0] <= now_s:
+                    self._ending.pop(0)[1].cut_off()
                 if self._controller.wake_at_s <= now_s:
                     self._do(self._controller.tick(now_s))
                     self._changed.notify_all()
                     continue
                 self._wakes_at_s = min(now_s + 1.0, self._controller.wake_at_s)
                 self._changed.wait(self._wakes_at_s - now_s)
+
+    def _tell_who_is_missing(self, now_s: float) -> None:
+        """Say, now and then, that a run cannot begin because ranks have not joined."""
+        came = self._controller.gathered
+        if came is not None and self._notices.due(now_s):
+            log.warning(
+                "%d of %d ranks have joined within %.0f s (%s). The controller listens on %s: start the others, and "
+                "check that they can reach that address (interface= or bind=) and port (ports=).",
+                len(came),
+                self._controller.options.world,
+                now_s - self._notices.began_s,
+                ", ".join(came) or "none",
+                HostPort(self.host, self.port),
+            )

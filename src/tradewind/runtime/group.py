@@ -9,16 +9,19 @@ member, or raises and leaves every input as it was, unless the result was to be 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from tradewind.arithmetic import Array, check_operation, name_dtype, storage_of
+from tradewind.arithmetic import Array, check_operation, name_dtype
 from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
@@ -28,11 +31,20 @@ from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.effects import Outcome
 from tradewind.node.measuring import MeasuringOptions
-from tradewind.node.payload import same_memory
-from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.planning.plan import Plan
 from tradewind.runtime import welcome
-from tradewind.runtime.addresses import HostPort, choose_addresses, listen_for_neighbours, listen_on
+from tradewind.runtime.addresses import (
+    HostPort,
+    PortRange,
+    choose_addresses,
+    is_on_this_host,
+    listen_for_neighbours,
+    listen_on,
+)
+from tradewind.runtime.arrays import as_array, check_out, check_storage
 from tradewind.runtime.control_server import ControlServer
+from tradewind.runtime.forking import Home
+from tradewind.runtime.options import load_plan
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
@@ -41,16 +53,22 @@ from tradewind.runtime.worker import Worker
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation
 
+log = logging.getLogger("tradewind.runtime")
+
 STREAM_BYTES = 4 * 2**20
 """What one TCP connection keeps under way with usual buffers; more bandwidth x delay needs more connections."""
 MAX_CONNECTIONS = 16
+LONGEST_REASON = 1000
+"""Letters of an error that others are told."""
+ASK_AGAIN_S = 0.5
+"""While others are waited for."""
 
 
 class Handle:
     """An operation that is under way."""
 
     def __init__(self, result: Array) -> None:
-        self._result = result
+        self._result, self._home = result, Home()
         self._done = threading.Event()
         self._how: TradewindError | Outcome | None = None
         self._lock = threading.Lock()
@@ -63,10 +81,12 @@ class Handle:
 
     def wait(self, timeout_s: float | None = None) -> Array:
         """The result, when it is there. Raises what went wrong, and TimeoutError if it is not over in time."""
+        if not self.done:
+            self._home.check("an operation that is under way")
         if not self._done.wait(timeout_s):
             raise TimeoutError(f"the operation is not over after {timeout_s} s.")
         if isinstance(self._how, TradewindError):
-            raise type(self._how)(*self._how.args)
+            raise self._how.fresh()
         return self._result
 
     @property
@@ -77,7 +97,10 @@ class Handle:
         return self._how
 
     def when_done(self, call: Callable[[TradewindError | None], None]) -> None:
-        """Have `call` called with the error, or None, when it ends. It holds up a thread that moves bytes: be quick."""
+        """Have `call` called with the error, or None, when it ends. It holds up a thread that moves bytes: be quick.
+
+        What it raises is logged and changes nothing for the operation or the run.
+        """
         with self._lock:
             if not self.done:
                 self._calls.append(call)
@@ -92,14 +115,17 @@ class Handle:
             self._tell(call)
 
     def _tell(self, call: Callable[[TradewindError | None], None]) -> None:
-        call(self._how if isinstance(self._how, TradewindError) else None)
+        try:
+            call(self._how if isinstance(self._how, TradewindError) else None)
+        except Exception:
+            log.exception("a callback of an operation that has ended raised an error; the run goes on")
 
 
 class Group:
     """The processes of a run, from one of them. Made by `connect`."""
 
     def __init__(self, worker: Worker, server: ControlServer | None, rank: int) -> None:
-        self._worker, self._server = worker, server
+        self._worker, self._server, self._home = worker, server, Home()
         self.rank = rank
         self.name = worker.site
 
@@ -113,7 +139,9 @@ class Group:
         """How many are there."""
         return len(self._worker.roster)
 
-    def all_reduce(self, array: Array, op: str = "sum", *, out: Array | None = None, dtype: str | None = None) -> Array:
+    def all_reduce(
+        self, array: ArrayLike, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
+    ) -> Array:
         """The sum (mean, min, max, product) of everybody's arrays, in `out` or a new array; `array` stays as it is.
 
         `out=array` puts the result over the input and needs no second array; if the operation is lost, what the array
@@ -122,12 +150,12 @@ class Group:
         return self.all_reduce_async(array, op, out=out, dtype=dtype).wait()
 
     def all_reduce_async(
-        self, array: Array, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
+        self, array: ArrayLike, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
     ) -> Handle:
         """The same without waiting. The array must not change, and `out` not be used, before the handle is done."""
         return self._combine(array, op, out, dtype)
 
-    def average(self, array: Array, *, out: Array | None = None, dtype: str | None = None) -> Array:
+    def average(self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None) -> Array:
         """The weighted mean with whoever the run's policy puts this process together with; everybody under `bsp`.
 
         Unlike the other operations it need not be asked for as often by everybody.
@@ -135,7 +163,7 @@ class Group:
         return self.average_async(array, out=out, dtype=dtype).wait()
 
     def average_async(
-        self, array: Array, *, out: Array | None = None, dtype: str | None = None, part: int = 0, parts: int = 1
+        self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None, part: int = 0, parts: int = 1
     ) -> Handle:
         """The same without waiting, and in parts where the whole is not there at once.
 
@@ -146,41 +174,37 @@ class Group:
 
     def _combine(
         self,
-        array: Array,
+        array: ArrayLike,
         op: str,
         out: Array | None,
         dtype: str | None,
         part: int | None = None,
         parts: int = 1,
     ) -> Handle:
+        array = as_array(array)
         name = dtype or name_dtype(array)
-        storage = storage_of(name)
         check_operation(op, name)
-        if array.itemsize != storage.itemsize:
-            raise BadArray(f"an array of {array.dtype} cannot be taken as {name}.")
+        check_storage(array, name)
         own = np.ascontiguousarray(array).reshape(array.shape)  # which alone would give a scalar a dimension
+        if out is not None:
+            check_out(out, array, own)
         result = np.empty(own.shape, own.dtype) if out is None else out
-        if result.shape != array.shape or result.dtype != array.dtype or not result.flags.c_contiguous:
-            raise BadArray(
-                f"out is a {result.dtype} array of shape {result.shape}, array one of {array.dtype} and {array.shape}: "
-                "they must be alike, and out contiguous."
-            )
-        if out is not None and out is not array and np.may_share_memory(own, out) and not same_memory(own, out):
-            raise BadArray("out shares a part of array's memory. Give array itself as out, or an array of its own.")
-        return self._submit(Operation(own.size, storage.itemsize, name, op, parts=parts), own, result, part)
+        return self._submit(Operation(own.size, own.itemsize, name, op, parts=parts), own, result, part)
 
-    def broadcast(self, array: Array, root: int = 0) -> Array:
+    def broadcast(self, array: ArrayLike, root: int = 0) -> Array:
         """The root's array, of any type and exact to the bit, as a new one on every member.
 
         Others give an array of the same size and type, which stays as it is.
         """
         if not 0 <= root < self.world:
             raise BadOption(f"root is {root}, but ranks go from 0 to {self.world - 1}.")
+        array = as_array(array)
         if array.dtype.hasobject:
             raise BadArray("an array of Python objects cannot be broadcast. Convert it to numbers or bytes.")
         result = np.array(array, order="C") if self.rank == root else np.empty(array.shape, array.dtype)
         raw = result.reshape(-1).view(np.uint8)
-        what = f"bytes ({array.size} of {array.dtype.name})"
+        order = "" if array.dtype.isnative else " in foreign byte order"
+        what = f"bytes ({array.size} of {array.dtype.name}{order})"
         self._submit(Operation(raw.size, 1, what, "broadcast", root=self.names[root]), raw, raw).wait()
         return result
 
@@ -190,14 +214,10 @@ class Group:
         self._submit(Operation(1, 4, "int32", "sum", root="barrier"), one, np.empty_like(one)).wait()
 
     def _submit(self, operation: Operation, own: Array, result: Array, part: int | None = None) -> Handle:
+        self._home.check(f"group {self.name!r}")
         handle = Handle(result)
-
-        def ended(how: TradewindError | Outcome) -> None:
-            if isinstance(how, Outcome) and how.alone:
-                result[...] = own
-            handle._end(how)
-
-        self._worker.submit(operation, own, result, ended, part)
+        writable = result.view()  # and stays so, whatever becomes of the caller's flags
+        self._worker.submit(operation, own, writable, handle._end, part)
         return handle
 
     @property
@@ -206,11 +226,16 @@ class Group:
         return self._worker.tolerant
 
     def offer_state(self, offer: welcome.Offer | None) -> None:
-        """Have `offer` called, in another thread, for the current model whenever somebody who joins asks for it."""
+        """Have `offer` called, in another thread, for the current model whenever a rank that joins asks for it.
+
+        If it raises, that is logged, and the rank that asked is told that nothing is offered here.
+        """
+        self._home.check(f"group {self.name!r}")
         self._worker.offer = offer
 
     def fetch_state(self) -> tuple[str, bytearray] | None:
         """The current model of some member that offers one, and its name; None if nobody does. For who joins later."""
+        self._home.check(f"group {self.name!r}")
         worker = self._worker
         limits_s = worker.deadlines.handshake_s, worker.deadlines.silence_s
         return welcome.ask(worker.addresses, worker.credentials, *limits_s)
@@ -222,10 +247,13 @@ class Group:
 
     def network(self) -> SeenNetwork:
         """What is known of the network now: what was given, or measured by what this run has sent."""
+        self._home.check(f"group {self.name!r}")
         return SeenNetwork.from_message(self._worker.network_seen())
 
     def close(self) -> None:
-        """Leave the group; operations under way fail."""
+        """Leave the group; operations under way fail. In a forked child it does nothing: the run is its parent's."""
+        if not self._home.is_here:
+            return
         self._worker.close()
         if self._server is not None:
             self._server.close(f"{self.name!r}, which runs the controller, has left the run")
@@ -266,6 +294,7 @@ def connect(
     bind: str | None = None,
     interface: str | None = None,
     advertise: str | None = None,
+    ports: str | int | None = None,
     connections: int | None = None,
     local_sockets: bool = True,
     patience_s: float = DEFAULT_PATIENCE_S,
@@ -275,6 +304,7 @@ def connect(
     carried_bytes: int = DEFAULT_CARRIED_BYTES,
     shape: ShapedNetwork | None = None,
     listening: Callable[[str], None] | None = None,
+    abandoned: Callable[[], str | None] | None = None,
 ) -> Group:
     """Join a run of `world` processes; returns when all have joined.
 
@@ -282,15 +312,17 @@ def connect(
     controller` does. With several addresses the first controller acts and the others stand by (docs/failover.md), rank
     1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `scatter`)
     counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
-    Data connections listen on loopback unless `bind` or `interface` says otherwise. Processes of one machine (and one
-    network namespace) exchange data through Unix sockets, at half the kernel's time of TCP, unless `local_sockets` is
-    false. A `tolerant` run goes on without those who are lost, who may come back; by default it is one unless the
-    policy is bsp. `patience_s` is how long a silence may be before somebody is lost; every other time limit follows
-    from it, unless `straggler_s` says how long a round waits for its last member. `awareness` is what the run does
-    about a network that is unknown or changes (docs/awareness.md). Arrays of up to `carried_bytes` travel in messages,
-    if all members do so (0: never; nor on a network that is imitated). Where the controller runs, `listening` is called
-    with its address before anybody else is needed. `shape` makes data connections behave like a network's (see `lab`);
-    a process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
+    Data connections listen on loopback unless `bind` or `interface` says otherwise. `ports` (by default
+    TRADEWIND_PORTS, if set) is the port or range, such as "29600-29607", of all that this process listens on; "" is
+    none. Processes of one machine (and one network namespace) exchange data through Unix sockets, at half the kernel's
+    time of TCP, unless `local_sockets` is false. A `tolerant` run goes on without those who are lost, who may come
+    back; by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is
+    lost; every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
+    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Arrays of up to
+    `carried_bytes` travel in messages, if all members do so (0: never; nor on a network that is imitated). Where the
+    controller runs, `listening` is called with its address before anybody else is needed. While others are waited for,
+    `abandoned` may return a reason to stop. `shape` makes data connections behave like a network's (see `lab`); a
+    process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
@@ -301,10 +333,13 @@ def connect(
     addresses, deadlines = [HostPort.parse(place) for place in places], Deadlines(patience_s, straggler_s)
     credentials = Credentials(run, name, find_secret(secret))
     aware = awareness or Awareness()
+    how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
+    counts = _connections(name, network, connections)
     bound, advertised = choose_addresses(bind, interface, advertise)
+    allowed = PortRange.find(ports)
     server = None
     if rank < len(addresses) and embed:
-        given = plan_from_json(Path(plan).read_bytes(), str(plan)) if isinstance(plan, str | Path) else plan
+        given = load_plan(plan) if isinstance(plan, str | Path) else plan
         options = ControlOptions(
             world,
             network,
@@ -321,32 +356,41 @@ def connect(
             index=rank,
         )
         control = Credentials(run, f"controller of {name}", credentials.secret)
-        server = ControlServer(addresses[rank].host, addresses[rank].port, control, options)
+        server = ControlServer(addresses[rank].host, addresses[rank].port, control, options, allowed)
         addresses[rank] = HostPort(addresses[rank].host, server.port)
-        if listening is not None:
-            listening(str(addresses[rank]))
-    how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
-    counts = _connections(name, network, connections)
     near = local_sockets and shape is None
     worker = Worker(credentials, deadlines, counts, _is_slow(network), shape, how if aware.measure else None, near)
     worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
     try:
-        socks = [listen_on(bound, 0)]
+        if server is not None and listening is not None:
+            listening(str(addresses[rank]))
+        controllers = {address.port for address in addresses if allowed and is_on_this_host(address.host)}
+        socks = [listen_on(bound, 0, allowed, reserved=controllers)]
         if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
             socks.append(beside)
         worker.start(addresses, socks, advertised, rank)
-        if not worker.joined.wait(deadlines.gather_s + deadlines.patience_s):
+        _wait_for_others(worker, world, abandoned)
+        if worker.lost is not None:
+            raise worker.lost.fresh()
+    except BaseException as error:
+        worker.close(PeerLost(f"{name!r} could not join."))
+        if server is not None:
+            server.close(f"{name!r}, which runs the controller, could not join ({str(error)[:LONGEST_REASON]})")
+        raise
+    return Group(worker, server, rank)
+
+
+def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | None] | None) -> None:
+    """Until all have joined, or cannot."""
+    deadlines = worker.deadlines
+    until_s = time.monotonic() + deadlines.gather_s + deadlines.patience_s
+    while not worker.joined.wait(ASK_AGAIN_S):
+        if time.monotonic() > until_s:
             raise PeerLost(
                 f"the run did not begin within {deadlines.gather_s:g} s. Check that all {world} are started."
             )
-        if worker.lost is not None:
-            raise worker.lost
-    except BaseException:
-        worker.close(PeerLost(f"{name!r} could not join."))
-        if server is not None:
-            server.close(f"{name!r}, which runs the controller, could not join")
-        raise
-    return Group(worker, server, rank)
+        if abandoned is not None and (reason := abandoned()) is not None:
+            raise PeerLost(reason)
 
 
 def _name(rank: int, world: int, name: str | None, network: Network | None, shape: ShapedNetwork | None) -> str:
@@ -382,10 +426,15 @@ def _is_slow(network: Network | None) -> bool:
     return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
 
 
+def check_connections(asked: int) -> None:
+    """Refuse a number of connections to each peer that is out of range."""
+    if not 1 <= asked <= MAX_CONNECTIONS:
+        raise BadOption(f"connections must be from 1 to {MAX_CONNECTIONS}, got {asked}.")
+
+
 def _connections(here: str, network: Network | None, asked: int | None) -> Any:
     if asked is not None:
-        if not 1 <= asked <= MAX_CONNECTIONS:
-            raise BadOption(f"{asked} connections to a peer make no sense: give 1 to {MAX_CONNECTIONS}.")
+        check_connections(asked)
         return lambda _: asked
 
     def needed(peer: str) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tradewind.arithmetic import Array
-from tradewind.errors import UnknownName
+from tradewind.errors import TradewindError, UnknownName
 from tradewind.runtime.group import Group, Handle
 
 Updater = Callable[[str, Array, Array], Array]
@@ -45,11 +45,17 @@ class KVStore:
         return self._values[key]
 
     def _settle(self, key: str) -> None:
-        handle = self._under_way.pop(key, None)
-        if handle is not None:
+        handle = self._under_way.get(key)
+        if handle is None:
+            return
+        try:
             combined = handle.wait()
-            updater = self._updater
-            self._values[key] = combined if updater is None else updater(key, combined, self._values[key])
+        except TradewindError:
+            del self._under_way[key]  # it is lost, and the next push is another one
+            raise
+        updater = self._updater  # if it raises, the push is still to be applied
+        self._values[key] = combined if updater is None else updater(key, combined, self._values[key])
+        del self._under_way[key]
 
     def _require(self, key: str) -> None:
         if key not in self._values:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import socket
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -18,10 +17,12 @@ import numpy as np
 
 from tradewind.errors import BadFrame
 from tradewind.node import events as ev
-from tradewind.node.actions import Action, How, Receive, Transmit
+from tradewind.node.actions import How, Receive, Transmit
 from tradewind.node.payload import RoundPayload
+from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
+from tradewind.runtime.threads import start_thread
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
 
 SCRATCH_BYTES = 256 * 1024
@@ -30,8 +31,8 @@ SCRATCH_BYTES = 256 * 1024
 class Host(Protocol):
     """What a connection needs of its worker."""
 
-    def tell(self, *events: ev.Event) -> list[Action]:
-        """Let the engine handle events; everything but a `Receive`, which comes first, is being taken care of."""
+    def tell(self, *events: ev.Event) -> Receive | None:
+        """Let the engine handle events; everything but a `Receive`, which is returned, is being taken care of."""
         ...
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
@@ -86,12 +87,12 @@ class Link:
         ended: Callable[[], None],
         shaped: ShapedSender | None = None,
     ) -> None:
-        self.peer, self.moved = peer, 0
-        """`moved` changes whenever something got through, either way."""
+        self.peer = peer
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
         self._broke, self._ended = broke, ended
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, self.users)
+        self.liveness = Liveness(self._shared)
         self._receiving: Receive | None = None
         """What the receiver is in the middle of."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -99,7 +100,7 @@ class Link:
     def start(self) -> None:
         """Begin to receive and send; `ended` is called once by each of the two threads."""
         for target, name in ((self._receive, "rx"), (self._send, "tx")):
-            threading.Thread(target=target, name=f"tradewind-{name}-{self.peer}", daemon=True).start()
+            start_thread(target, name=f"tradewind-{name}-{self.peer}")
 
     def attend(self) -> None:
         """There is something to send: who sends finds it in the queue."""
@@ -132,11 +133,10 @@ class Link:
         scratch = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
         while True:
             header = receive_header(sock, scratch)
-            actions = host.tell(ev.HeaderReceived(self.peer, header))
-            self.moved += 1
+            action = host.tell(ev.HeaderReceived(self.peer, header))
+            self.liveness.heard()
             if header.kind is not FrameKind.ACK:
-                action = actions[0]
-                assert isinstance(action, Receive)
+                assert action is not None
                 self._receiving = action
                 self._receive_payload(action)
                 host.tell(ev.Received(action))
@@ -174,7 +174,6 @@ class Link:
                 frame = frame_of(host, action, self._sock, self._crosses_network)
                 if frame is not None:
                     self._send_frame(*frame)
-                    self.moved += 1
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:
             self._broke(error.strerror or str(error))

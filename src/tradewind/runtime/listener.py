@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from tradewind.errors import RemoteFault
+from tradewind.runtime.forking import close_in_children
 from tradewind.runtime.sockets import admit, hang_up
+from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials, Peer
 
 log = logging.getLogger("tradewind.runtime")
@@ -32,8 +34,8 @@ class Listener:
         self._strangers = threading.Semaphore(MAX_STRANGERS)
         self._closed = threading.Event()
         self.port = int(socks[0].getsockname()[1])
-        for sock in socks:
-            threading.Thread(target=self._accept, args=(sock,), name="tradewind-accept", daemon=True).start()
+        for sock in map(close_in_children, socks):
+            start_thread(self._accept, sock, name="tradewind-accept")
 
     def close(self) -> None:
         """Accept nobody any more."""
@@ -53,8 +55,8 @@ class Listener:
                 log.warning("cannot accept a connection (%s); trying again", error)
                 time.sleep(0.1)
                 continue
-            arguments = (sock, str(address[0]) if address else "this machine")
-            threading.Thread(target=self._greet, args=arguments, name="tradewind-greet", daemon=True).start()
+            arguments = (close_in_children(sock), str(address[0]) if address else "this machine")
+            start_thread(self._greet, *arguments, name="tradewind-greet")
 
     def _greet(self, sock: socket.socket, address: str) -> None:
         try:

@@ -21,11 +21,12 @@ import msgspec
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.control.options import Scatter
-from tradewind.errors import BadOption, InputError, UnknownName
+from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
 from tradewind.network import Network
-from tradewind.planning import planner as look_up_planner
+from tradewind.planning import planner_options as look_up_planner_options
+from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.policy import policy_options as look_up_policy_options
-from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES, check_carried_bytes
 from tradewind.units import parse_duration
 
@@ -77,6 +78,8 @@ class Options:
     """The network interface to listen on, instead of an address."""
     advertise: str | None = None
     """The address that others are told to call, where it is not the one to listen on."""
+    ports: str | int | None = None
+    """The port or range of ports to listen on, such as 29600-29607, for a firewall; by default any that is free."""
     connections: int | None = None
     """TCP connections to each peer; by default as many as bandwidth x delay of the network asks for."""
     local_sockets: bool = True
@@ -120,7 +123,7 @@ class Options:
         Deadlines(self.deadline)
         self.aware  # noqa: B018 - refuses what makes no sense
         if self.planner is not None:
-            look_up_planner(self.planner)
+            look_up_planner_options(self.planner, self.chosen_planner_options)
         look_up_policy_options(self.policy, self.policy_options)
         if self.roots is not None and self.planner != "fapt":
             raise BadOption(f"roots={self.roots} is for planner fapt, not {self.planner or 'the default one'}.")
@@ -131,6 +134,8 @@ class Options:
         check_carried_bytes(self.carried_size)
         if self.controller is not None:
             HostPort.parse(self.controller)
+        if self.ports is not None:
+            PortRange.parse(self.ports)
         if self.log not in LOG_LEVELS:
             raise UnknownName("log level", self.log, LOG_LEVELS)
 
@@ -250,3 +255,11 @@ def load_network(named: str | Network | None) -> Network | None:
 
     path = Path(named)
     return formats.read_network(path) if path.suffix or len(path.parts) > 1 else catalog.load_network(named)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """The plan in a file."""
+    try:
+        return plan_from_json(Path(path).read_bytes(), str(path))
+    except OSError as error:
+        raise BadPlan(f"cannot read plan {path}: {error.strerror}.") from None

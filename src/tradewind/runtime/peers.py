@@ -6,9 +6,12 @@ new one.
 Of two peers the one with the lower number calls. A call carries when it was made, so that the other side can tell a
 further connection of a bundle from a new bundle whose predecessor it believes to be alive.
 
-In a strict run a broken bundle is trouble at once, and the end. In a tolerant one the peers try to connect again; when
-they have, both say so, because frames may be lost and rounds have to make up for them. If that takes too long, the link
-counts as lost, rounds go around it, and whoever calls goes on trying until the link is back or the peer is gone.
+A broken bundle is a matter of that link, in strict runs as in tolerant ones: a peer that is lost is noticed by the
+controller. The peers connect again; when they have, both say so, because frames may be lost and rounds have to make up
+for them. If that takes longer than `reconnect_s`, the link is reported as lost, rounds go around it, and the one that
+calls goes on trying until the link is back or the peer is gone. A link that could not be connected at all, or that was
+broken because the other machine acknowledges nothing any more (`liveness`), is reported at once: another attempt at a
+link that drops everything tells nothing new.
 """
 
 from __future__ import annotations
@@ -17,18 +20,22 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import RemoteFault
+from tradewind.node import events as ev
 from tradewind.node.actions import Transmit
 from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.links import Host, Link
 from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
 from tradewind.runtime.sockets import call, hang_up, shorten_queue
+from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials
 from tradewind.wire.messages import Address
 
@@ -49,6 +56,10 @@ class PeersHost(Host, Protocol):
         """Tell the controller about a connection."""
         ...
 
+    def linked(self, peer: int) -> None:
+        """Tell the controller that a connection was made."""
+        ...
+
 
 class Bundle:
     """The connections to a peer that were made together."""
@@ -61,12 +72,24 @@ class Bundle:
         self.users = 0
         """Threads of its connections that have not ended."""
         self.broken = ""
+        self.unanswered = False
+        """Whether it is broken because the other machine acknowledged nothing."""
 
     def put(self, action: Transmit) -> None:
         """A frame for whichever connection is idle."""
         self.outbox.put(action)
         for link in self.links:
             link.attend()
+
+
+@dataclass(slots=True)
+class Outage:
+    """A peer that should be connected and is not."""
+
+    reason: str
+    report_s: float
+    """When the link is reported as lost, if it is not back."""
+    reported: bool = False
 
 
 class Peers:
@@ -90,13 +113,10 @@ class Peers:
         self._changed = threading.Condition()
         self._roster: dict[int, Address] = {}
         self._here = -1
-        self._tolerant = self._closed = False
+        self._closed = False
         self._bundles: dict[int, Bundle] = {}
         self._calling: set[int] = set()
-        self._broken_s: dict[int, float] = {}
-        """Peers that were connected and are not, since when."""
-        self._reported: set[int] = set()
-        """Those of them whose link was reported as lost."""
+        self._outages: dict[int, Outage] = {}
 
     def name(self, peer: int) -> str | None:
         """What a peer is called, if it is there."""
@@ -105,24 +125,24 @@ class Peers:
 
     # --- who is there ------------------------------------------------------------------------------------------
 
-    def update(self, roster: dict[int, Address], here: int, tolerant: bool) -> None:
+    def update(self, roster: dict[int, Address], here: int) -> None:
         """Who is there, and where; we are number `here`."""
         with self._changed:
             moved = [n for n, a in self._roster.items() if n in roster and roster[n] != a]
-            self._roster, self._here, self._tolerant = roster, here, tolerant
-            self._reported.clear()  # whoever sent this roster may not have heard of them
+            self._roster, self._here = roster, here
+            for outage in self._outages.values():
+                outage.reported = False  # the controller that sent this roster may not have heard of it
             self._changed.notify_all()
         for number in moved:
-            self._break(number, "it was started anew")
+            self.drop(number, "it was started anew")
 
     def forget(self, peer: int) -> None:
         """A peer is gone."""
         with self._changed:
             self._roster.pop(peer, None)
-            self._broken_s.pop(peer, None)
-            self._reported.discard(peer)
+            self._outages.pop(peer, None)
             self._changed.notify_all()
-        self._break(peer, "it is gone")
+        self.drop(peer, "it is gone")
 
     def close(self) -> None:
         """End all connections."""
@@ -131,34 +151,49 @@ class Peers:
             self._changed.notify_all()
             peers = list(self._bundles)
         for peer in peers:
-            self._break(peer, "we are leaving")
+            self.drop(peer, "we are leaving")
         self._poller.close()
-
-    @property
-    def moved(self) -> int:
-        """Changes whenever something got through anywhere."""
-        with self._changed:
-            return sum(link.moved for bundle in self._bundles.values() for link in bundle.links)
 
     def put(self, action: Transmit) -> None:
         """Give a frame to whichever connection is idle; the engine knows that one is, or was."""
         self._bundles[action.peer].put(action)
 
-    def stalled(self, peer: int, reason: str) -> None:
-        """Nothing comes from a peer although more is due: its connections are no good."""
-        if self._tolerant:
-            self._break(peer, reason)
-        else:
-            self._host.trouble(peer, reason)
+    # --- whether they work ---------------------------------------------------------------------------------------
 
-    def report_lost(self) -> None:
-        """Say which links have been broken for too long; to be called now and then."""
-        limit_s = time.monotonic() - self._deadlines.reconnect_s
+    def watch(self, awaited: Callable[[], Collection[int]]) -> None:
+        """Keep connections alive, end those that reach nothing, report lost links; to be called every `keepalive_s`.
+
+        `awaited` says from which peers chunks are due. One of them that sends nothing, not even keepalives, for as long
+        as a rank may be silent is cut off although its machine answers: it may be stopped, or stuck.
+        """
+        now_s, limits = time.monotonic(), self._deadlines
         with self._changed:
-            late = [p for p, since_s in self._broken_s.items() if since_s <= limit_s and p not in self._reported]
-            self._reported.update(late)
-        for peer in late:
-            self._host.trouble(peer, "its connection is broken and could not be made again")
+            up = [(peer, bundle, list(bundle.links)) for peer, bundle in self._bundles.items() if not bundle.broken]
+        quiet = {}
+        for peer, bundle, links in up:
+            found = [link.liveness.silence(now_s) for link in links]
+            unanswered_s = max((silence.unanswered_s for silence in found), default=0.0)
+            quiet_s = min((silence.quiet_s for silence in found), default=0.0)
+            if unanswered_s > limits.link_silence_s:
+                bundle.unanswered = True
+                self.drop(peer, f"its machine has acknowledged nothing for {unanswered_s:.3g} s", bundle)
+                continue
+            if quiet_s > limits.silence_s:
+                quiet[peer] = quiet_s
+            self._host.tell(ev.KeepAlive(peer))
+        for peer in sorted(quiet.keys() & set(awaited())) if quiet else ():
+            self.drop(peer, f"it has sent nothing for {quiet[peer]:.3g} s although more is due")
+        self._report_lost()
+
+    def _report_lost(self) -> None:
+        """Say which links have been broken for too long."""
+        now_s = time.monotonic()
+        with self._changed:
+            late = {p: out for p, out in self._outages.items() if out.report_s <= now_s and not out.reported}
+            for outage in late.values():
+                outage.reported = True
+        for peer, outage in late.items():
+            self._host.trouble(peer, outage.reason)
 
     # --- making connections ------------------------------------------------------------------------------------
 
@@ -168,10 +203,11 @@ class Peers:
             if peer in self._bundles or peer in self._calling or self._here > peer or self._closed:
                 return
             self._calling.add(peer)
-        threading.Thread(target=self._keep_calling, args=(peer,), name=f"tradewind-dial-{peer}", daemon=True).start()
+        start_thread(self._keep_calling, peer, name=f"tradewind-dial-{peer}")
 
     def _keep_calling(self, peer: int) -> None:
         delay_s = FIRST_RETRY_S
+        dialling: Dialling | None = None
         while True:
             with self._changed:
                 address = self._roster.get(peer)
@@ -179,22 +215,21 @@ class Peers:
                 if self._closed or address is None or peer in self._bundles:
                     self._calling.discard(peer)
                     return
+            dialling = dialling or Dialling.to_rank(self._credentials.site, address.site)
             try:
-                self._call(peer, address)
+                self._call(peer, address, dialling)
                 return
             except RemoteFault as error:
-                if not self._tolerant:
-                    self._host.trouble(peer, str(error))
-                    return
                 with self._changed:
-                    self._broken_s.setdefault(peer, time.monotonic())
+                    outage = self._outages.setdefault(peer, Outage("", time.monotonic()))
+                    outage.reason = str(error)
+                self._report_lost()
+                with self._changed:
                     self._changed.wait_for(lambda: self._closed or peer not in self._roster, delay_s)
                 delay_s = min(LONGEST_RETRY_S, 2 * delay_s)
-                self.report_lost()
 
-    def _call(self, peer: int, address: Address) -> None:
-        limit_s = self._deadlines.reconnect_s / 4 if self._tolerant else self._deadlines.handshake_s
-        made_s = time.time()
+    def _call(self, peer: int, address: Address, dialling: Dialling) -> None:
+        limit_s, made_s = self._deadlines.reconnect_s / 4, time.time()
         if self._shape is not None and self._shape.is_cut(self._credentials.site, address.site):
             raise RemoteFault(f"the link to {address.site!r} is cut")
         where, purpose = HostPort(address.host, address.port), f"data {made_s!r}"
@@ -203,7 +238,7 @@ class Peers:
             for _ in range(self._connections(address.site)):
                 deadline_s, answer_s = time.monotonic() + limit_s, self._deadlines.handshake_s
                 near = address.site, self._neighbours
-                sock, _ = call(where, self._credentials, purpose, deadline_s, *near, answer_s)
+                sock, _ = call(where, self._credentials, purpose, deadline_s, dialling, *near, answer_s)
                 socks.append(sock)
         except RemoteFault:
             for sock in socks:
@@ -213,6 +248,7 @@ class Peers:
             self._add(peer, sock, made_s)
         with self._changed:
             self._calling.discard(peer)
+        self._host.linked(peer)
 
     def called(self, sock: socket.socket, peer: int, purpose: str) -> None:
         """A peer connected to us."""
@@ -224,7 +260,7 @@ class Peers:
         with self._changed:
             known = self._bundles.get(peer)
         if known is not None and known.made_s < made_s:
-            self._break(peer, "it connected anew")
+            self.drop(peer, "it connected anew")
             with self._changed:
                 self._changed.wait_for(lambda: self._bundles.get(peer) is not known, self._deadlines.handshake_s)
         self._add(peer, sock, made_s)
@@ -239,8 +275,7 @@ class Peers:
                 return
             if bundle is None:
                 bundle = self._bundles[peer] = Bundle(made_s)
-            was_broken = self._broken_s.pop(peer, None) is not None
-            self._reported.discard(peer)
+            was_broken = self._outages.pop(peer, None) is not None
             if self._slow_links:
                 shorten_queue(sock)
             site, there = self._credentials.site, address.site
@@ -255,7 +290,7 @@ class Peers:
 
     def _link(self, peer: int, sock: socket.socket, bundle: Bundle, there: str) -> Link | PolledLink:
         def broke(reason: str) -> None:
-            self._break(peer, reason, bundle)
+            self.drop(peer, reason, bundle)
 
         def ended() -> None:
             self._ended(peer, bundle)
@@ -268,8 +303,8 @@ class Peers:
 
     # --- breaking ----------------------------------------------------------------------------------------------
 
-    def _break(self, peer: int, reason: str, which: Bundle | None = None) -> None:
-        """End a peer's connections; only the first reason counts."""
+    def drop(self, peer: int, reason: str, which: Bundle | None = None) -> None:
+        """End a peer's connections, which are no good: new ones are made. Only the first reason counts."""
         with self._changed:
             bundle = self._bundles.get(peer)
             if bundle is None or bundle.broken or (which is not None and which is not bundle):
@@ -279,8 +314,6 @@ class Peers:
         for link in links:
             link.close()
             bundle.outbox.put(None)
-        if not self._tolerant and not self._closed:
-            self._host.trouble(peer, f"its connection to {self._credentials.site!r} broke ({reason})")
 
     def _ended(self, peer: int, bundle: Bundle) -> None:
         with self._changed:
@@ -290,12 +323,15 @@ class Peers:
         self._host.drained(peer, bundle.outbox)
         with self._changed:
             del self._bundles[peer]
-            again = self._tolerant and not self._closed and peer in self._roster
+            again = not self._closed and peer in self._roster
+            now_s = time.monotonic()
             if again:
-                self._broken_s.setdefault(peer, time.monotonic())
+                report_s = now_s if bundle.unanswered else now_s + self._deadlines.reconnect_s
+                self._outages.setdefault(peer, Outage(bundle.broken, report_s))
             self._changed.notify_all()
-            hasty = time.monotonic() - bundle.since_s < SHORT_LIFE_S
+            hasty = now_s - bundle.since_s < SHORT_LIFE_S
         if again:
+            self._report_lost()
             if hasty:
                 time.sleep(FIRST_RETRY_S)
             self.want(peer)

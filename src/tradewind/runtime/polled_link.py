@@ -10,7 +10,6 @@ import logging
 import queue
 import select
 import socket
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -19,8 +18,10 @@ from tradewind.errors import BadFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of
+from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
 from tradewind.runtime.sockets import SharedSocket, rest_of
+from tradewind.runtime.threads import is_ending, start_thread
 from tradewind.wire.frames import (
     HEADER_BYTES,
     MAX_PATH_SITES,
@@ -58,11 +59,11 @@ class PolledLink:
         ended: Callable[[], None],
         poller: Poller,
     ) -> None:
-        self.peer, self.moved = peer, 0
-        """`moved` changes whenever something got through, either way."""
+        self.peer = peer
         self._host, self._sock, self._outbox, self._poller = host, sock, outbox, poller
         self._broke, self._ended = broke, ended
         self._shared = SharedSocket(sock, users=1)
+        self.liveness = Liveness(self._shared)
         self._over = self._gone = self._readable = self._full = False
         """It is over; the other side is gone, and what it left is to be read to the end; there may be something to
         read; the kernel takes no more."""
@@ -132,7 +133,10 @@ class PolledLink:
         self._shared.wake()
         self._shared.leave()
         # Whoever hears of it may wait before the next attempt, and nobody else should have to.
-        threading.Thread(target=self._ended, name=f"tradewind-end-{self.peer}", daemon=True).start()
+        if is_ending():  # no thread can be started any more, and there is no next attempt
+            self._ended()
+        else:
+            start_thread(self._ended, name=f"tradewind-end-{self.peer}")
 
     # --- receiving -----------------------------------------------------------------------------------------------
 
@@ -171,13 +175,12 @@ class PolledLink:
             self._place = self._head[HEADER_BYTES : self._head_bytes]
             return
         header = decode_header(self._head[: self._head_bytes])
-        actions = self._host.tell(ev.HeaderReceived(self.peer, header))
-        self.moved += 1
+        action = self._host.tell(ev.HeaderReceived(self.peer, header))
+        self.liveness.heard()
         if header.kind is FrameKind.ACK:
             self._frame_came(header)
             return
-        action = actions[0]
-        assert isinstance(action, Receive)
+        assert action is not None
         self._receiving, self._missing = action, header.payload_bytes
         self._place = self._place_of(action)
         self._block = len(self._place)
@@ -218,7 +221,6 @@ class PolledLink:
         while self._sending is not None or self._take():
             if self._unsent and not self._push():
                 return
-            self.moved += 1
             action, self._sending = self._sending, None
             assert action is not None
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))

@@ -16,6 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
+from tradewind.runtime.threads import Thread, start_thread
+
 CAN_POLL = hasattr(select, "epoll") and hasattr(os, "eventfd")
 """Linux can; elsewhere every connection has its threads."""
 
@@ -44,7 +46,7 @@ class Poller:
         self._polled: dict[int, Polled] = {}
         self._asked: deque[Polled] = deque()
         """Who has something to do, whatever the kernel says."""
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._ident: int | None = None
         self._closed = False
 
@@ -54,8 +56,7 @@ class Poller:
             if self._thread is None:
                 self._epoll, self._bell = select.epoll(), os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 self._epoll.register(self._bell, select.EPOLLIN)
-                self._thread = threading.Thread(target=self._run, name="tradewind-poll", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._run, name="tradewind-poll")
             self._polled[number] = polled
             self._epoll.register(number, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from tradewind.control.awareness import Awareness
+from tradewind.errors import BadOption, PeerLost
 from tradewind.network import Link, Network, Site
+from tradewind.runtime.addresses import HostPort, address_towards, ranks_share_a_host
 from tradewind.wire.messages import LinkSeen, NetworkSeen
 
 
@@ -20,7 +23,21 @@ class SeenNetwork:
     @property
     def measured(self) -> float:
         """The share of links that were measured."""
-        return sum(link.count > 0 for link in self.links) / max(1, len(self.links))
+        return 1.0 - len(self.unmeasured) / max(1, len(self.links))
+
+    @property
+    def unmeasured(self) -> tuple[LinkSeen, ...]:
+        """Links whose numbers are what was given or assumed."""
+        return tuple(link for link in self.links if not link.count)
+
+    @property
+    def measured_network(self) -> Network:
+        """The network without links that were not measured; it has zones only if all were, since they rest on all."""
+        if not self.unmeasured:
+            return self.network
+        sites = [Site(site.name) for site in self.network.sites]
+        links = [Link(k.src, k.dst, k.bandwidth_bps, k.latency_s) for k in self.links if k.count]
+        return Network.from_links(self.network.name, sites, links)
 
     @classmethod
     def from_message(cls, message: NetworkSeen, name: str = "measured") -> SeenNetwork:
@@ -31,12 +48,26 @@ class SeenNetwork:
 
 
 def probe_network(controller: str, rank: int, world: int, probe_s: float = 2.0, **options: Any) -> SeenNetwork:
-    """Measure every link between `world` processes that all call this, and leave; `options` as for `connect`."""
+    """Measure every link between `world` processes that all call this, and leave; `options` as for `connect`.
+
+    Without `bind` or `interface` it listens on this host's address on the route to the controller. Raises `PeerLost` if
+    not a single link could be measured.
+    """
     from tradewind.runtime.group import connect
 
+    if world < 2:
+        raise BadOption(f"world is {world}: there are no links to measure between fewer than 2 ranks.")
+    if options.get("bind") is None and options.get("interface") is None:
+        options["bind"] = address_towards(HostPort.parse(controller).host, ranks_share_a_host(os.environ))
     awareness = Awareness(probe=True, probe_s=probe_s)
     with connect(controller, rank, world, awareness=awareness, **options) as group:
         group.barrier()  # which waits until everything is measured
         seen = group.network()
         group.barrier()  # nobody leaves before all have heard
-        return seen
+    if not seen.measured:
+        raise PeerLost(
+            f"none of the {len(seen.links)} links between {', '.join(seen.network.names)} could be measured: no rank "
+            "reached another one's data port. Set interface= or bind= on every rank to an address that the others can "
+            "reach, and let firewalls accept the ports (ports=)."
+        )
+    return seen

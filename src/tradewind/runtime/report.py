@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import statistics
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -16,7 +15,8 @@ from tradewind.control.options import ControlOptions
 from tradewind.network import Network
 from tradewind.planning import predict
 from tradewind.planning.plan import Plan
-from tradewind.units import format_duration, format_rate, format_size
+from tradewind.runtime.threads import Thread, start_thread
+from tradewind.units import format_count, format_duration, format_rate, format_size
 from tradewind.wire import messages as m
 from tradewind.wire.packed_plans import PackedPlan
 
@@ -49,6 +49,7 @@ class RunReport:
         self._rounds, self._nbytes, self._busy_s = 0, 0, 0.0
         self._carried, self._carried_bytes, self._last_carried = 0, 0, -1
         self._ended = False
+        self._explaining: list[Thread] = []
 
     # --- listening -------------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class RunReport:
             case m.PlanChanged(version, plan) if version not in self._versions:
                 self._versions.add(version)
                 # Comparing it with the limit takes a while, and nobody should wait for that.
-                threading.Thread(target=self._explain, args=(version, plan), daemon=True).start()
+                self._explaining.append(start_thread(self._explain, version, plan, name="tradewind-explain"))
             case m.Start() if message.round not in self._started:
                 self._started[message.round] = now_s
                 self._nbytes += message.operation.nbytes
@@ -109,17 +110,22 @@ class RunReport:
             for line in self.summary():
                 log.info("%s", line)
 
+    def wait(self, timeout_s: float) -> None:
+        """Until every plan is explained, or for so long."""
+        for thread in self._explaining:
+            thread.join(timeout_s)
+
     def summary(self) -> Iterator[str]:
         """What was achieved, by link, and whom everybody waited for."""
         if self._rounds:
             yield (
-                f"{self._rounds} rounds of {format_size(max(1, self._nbytes))} in all; "
+                f"{format_count(self._rounds, 'round')} of {format_size(max(1, self._nbytes))} in all; "
                 f"{format_duration(self._busy_s / self._rounds)} a round on average"
             )
         if self._carried:
             yield (
-                f"{self._carried} rounds of small arrays, {format_size(max(1, self._carried_bytes))} in all, "
-                "went through the controller in messages"
+                f"{format_count(self._carried, 'round')} of small arrays, "
+                f"{format_size(max(1, self._carried_bytes))} in all, went through the controller in messages"
             )
         rates = {link: statistics.median(seen) for link, seen in sorted(self._rates_bps.items())}
         for link in sorted(rates, key=lambda link: rates[link])[:SHOWN_LINKS]:
@@ -147,11 +153,12 @@ def describe_network(network: Network | None, workers: int) -> str:
     """What the run was told about the network.
 
     >>> describe_network(None, 4)
-    'network: nobody said what lies between the 4 workers, so all links count as equal (give network=)'
+    'network: none to plan with, so all links between the 4 workers count as equal (network= is not set, or ignored)'
     """
     if network is None:
         return (
-            f"network: nobody said what lies between the {workers} workers, so all links count as equal (give network=)"
+            f"network: none to plan with, so all links between the {workers} workers count as equal (network= is not "
+            "set, or ignored)"
         )
     rates = network.bandwidth_bps[network.bandwidth_bps > 0]
     return (
@@ -162,7 +169,8 @@ def describe_network(network: Network | None, workers: int) -> str:
 
 def describe_plan(version: int, plan: Plan, options: ControlOptions) -> str:
     """Which plan, for what, why, and how far from the limit."""
-    said = f"plan {version} for arrays of up to {format_size(plan.nbytes)}: {plan.planner!r}, {len(plan.shards)} trees"
+    trees = format_count(len(plan.shards), "tree")
+    said = f"plan {version} for arrays of up to {format_size(plan.nbytes)}: {plan.planner!r}, {trees}"
     if options.plan is not None:
         why = "it was given"
     elif options.planner is not None:

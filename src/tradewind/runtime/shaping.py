@@ -17,6 +17,7 @@ from collections.abc import Callable
 from tradewind.network import Network
 from tradewind.planning.cost import NetworkCapacities, resources_of
 from tradewind.runtime.sockets import send_all
+from tradewind.runtime.threads import start_thread
 from tradewind.wire.frames import HEADER_BYTES
 
 UNUSED_LINK_BPS = 1e9
@@ -112,7 +113,7 @@ class ShapedSender:
         if self._line is None and arrives_s > leaves_s:
             self._line = queue.SimpleQueue()
             name = f"tradewind-delay-{self._src}-{self._dst}"
-            threading.Thread(target=self._deliver, args=(self._line,), name=name, daemon=True).start()
+            start_thread(self._deliver, self._line, name=name)
         if self._line is not None:
             self._line.put((arrives_s, head, bytes(body)))
             _sleep_until(self._left_s)

@@ -10,8 +10,10 @@ import struct
 import threading
 import time
 
-from tradewind.errors import BadFrame, NoAnswer, NotAdmitted, PeerLost
+from tradewind.errors import BadFrame, NoAnswer, NotAdmitted
 from tradewind.runtime.addresses import HostPort, neighbour_address
+from tradewind.runtime.dialling import Dialling, dial
+from tradewind.runtime.forking import close_in_children
 from tradewind.wire.frames import (
     HEADER_BYTES,
     PATH_LENGTH_AT,
@@ -34,7 +36,6 @@ NOTSENT_LOWAT_BYTES = 128 * 1024
 """Unsent bytes in the kernel: enough to keep a link busy, few enough that our order of chunks still counts."""
 NEIGHBOUR_BUFFER_BYTES = 416 * 1024
 """With 208 KiB, the default, two processes change places three times as often; with 2 MiB the cache is too small."""
-RETRY_S = 0.05
 _SIOCOUTQNSD = 0x894B
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
@@ -102,32 +103,6 @@ def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
     path = path_bytes(fixed)
     receive_into(sock, buffer[HEADER_BYTES : HEADER_BYTES + path])
     return decode_header(buffer[: HEADER_BYTES + path])
-
-
-def dial(address: HostPort, deadline_s: float) -> socket.socket:
-    """Connect, trying again until the deadline: the other side may still be starting."""
-    problem: OSError = OSError("no time left to try")
-    while (left := deadline_s - time.monotonic()) > 0:
-        try:
-            sock = socket.create_connection((address.host, address.port), timeout=max(0.01, left))
-            if not _called_itself(sock):
-                return sock
-            sock.close()
-            raise ConnectionRefusedError("nobody listens there")
-        except socket.gaierror as error:
-            raise PeerLost(f"no address is called {address.host!r} ({error.strerror}). Check the host name.") from None
-        except OSError as error:
-            problem = error
-            time.sleep(min(RETRY_S, max(0.0, left)))
-    raise PeerLost(f"nobody answers at {address} ({problem}). Check that it runs and can be reached from here.")
-
-
-def _called_itself(sock: socket.socket) -> bool:
-    """Nobody listens, and the system gave us that very port to call from; or whoever took the call is gone again."""
-    try:
-        return bool(sock.getsockname() == sock.getpeername())
-    except OSError:
-        return True
 
 
 def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, whom: str) -> bytes:
@@ -198,6 +173,7 @@ def call(
     credentials: Credentials,
     purpose: str,
     deadline_s: float,
+    dialling: Dialling,
     expected: str | None = None,
     neighbours: bool = False,
     answer_s: float = 0.0,
@@ -207,7 +183,7 @@ def call(
     Whoever takes the call is there, and on a busy machine may need `answer_s` to say so, even if the deadline passes.
     """
     near = dial_neighbour(address, credentials.run, expected) if neighbours and expected is not None else None
-    sock = near or dial(address, deadline_s)
+    sock = close_in_children(near or dial(address, deadline_s, dialling))
     try:
         tune(sock)
         handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected)
@@ -243,6 +219,13 @@ class SharedSocket:
         with self._lock:
             if self._users:
                 shut_down(self._sock)
+
+    def option(self, level: int, name: int, nbytes: int) -> bytes:
+        """What the kernel says about it, as `getsockopt` does; nothing if it is closed or has no such option."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._users:
+                return self._sock.getsockopt(level, name, nbytes)
+        return b""
 
     def leave(self) -> None:
         """A thread is done with it."""

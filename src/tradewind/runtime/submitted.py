@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from tradewind.arithmetic import Array
 from tradewind.errors import BadOption, TradewindError
 from tradewind.node.effects import Outcome
 from tradewind.wire.messages import MAX_CARRIED_BYTES
@@ -30,19 +27,15 @@ Ended = Callable[[TradewindError | Outcome], None]
 
 @dataclass(slots=True)
 class Submitted:
-    """One of them: its arrays, whom to tell, and when it was asked for."""
+    """An operation under way: whom to tell, and when it was asked for."""
 
-    own: Array
-    result: Array
     ended: Ended
     asked_s: float
     started_s: float | None = None
 
-    def succeeded(self, outcome: Outcome, array: bytes | None) -> None:
-        """The result is there, or `array` is what it is to be."""
-        if array is not None:
-            self.result.reshape(-1).view(np.uint8)[:] = np.frombuffer(array, np.uint8)
-        self.ended(self.timed(outcome))
+    def start(self) -> None:
+        """Its round has begun, for the first time or again."""
+        self.started_s = self.started_s or time.monotonic()
 
     def timed(self, outcome: Outcome) -> Outcome:
         """The outcome with how long it took, by our clock."""

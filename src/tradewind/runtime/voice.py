@@ -12,6 +12,7 @@ import threading
 from collections import deque
 
 from tradewind.runtime.sockets import shut_down
+from tradewind.runtime.threads import start_thread
 
 
 class Voice:
@@ -68,7 +69,7 @@ class Voice:
     def _have_it_said(self) -> None:
         if not self._speaking:
             self._speaking = True
-            threading.Thread(target=self._speak, name="tradewind-control-tx", daemon=True).start()
+            start_thread(self._speak, name="tradewind-control-tx")
 
     def _speak(self) -> None:
         try:

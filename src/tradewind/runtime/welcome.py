@@ -6,6 +6,7 @@ others say that they have nothing. Nobody else has to wait, and the controller n
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import time
@@ -14,9 +15,12 @@ from collections.abc import Callable, Iterable
 
 from tradewind.errors import BadFrame, RemoteFault
 from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.sockets import call, hang_up, receive_into, send_all, set_timeout
 from tradewind.wire.handshake import Credentials
 from tradewind.wire.messages import Address
+
+log = logging.getLogger("tradewind.runtime")
 
 PURPOSE = "state"
 MAX_STATE_BYTES = 2**40
@@ -32,15 +36,26 @@ def give(sock: socket.socket, offer: Offer | None, silence_s: float) -> None:
     """Answer somebody who asks for the model, and hang up."""
     try:
         set_timeout(sock, silence_s)
-        if offer is None:
+        state = _offered(offer)
+        if state is None:
             sock.sendall(_LENGTH.pack(_NOTHING))
             return
-        state = memoryview(offer()).cast("B")
         send_all(sock, [_LENGTH.pack(len(state)), state, _CHECK.pack(zlib.crc32(state))])
     except OSError:
         pass  # whoever asked is gone, or asks somebody else
     finally:
         hang_up(sock)
+
+
+def _offered(offer: Offer | None) -> memoryview | None:
+    """The model, if there is one to be had."""
+    if offer is None:
+        return None
+    try:
+        return memoryview(offer()).cast("B")
+    except Exception:
+        log.exception("the function given to offer_state raised an error; the rank that joins asks another member")
+        return None
 
 
 def ask(
@@ -53,7 +68,8 @@ def ask(
         where = HostPort(address.host, address.port)
         try:
             deadline_s = time.monotonic() + handshake_s
-            sock, _ = call(where, credentials, PURPOSE, deadline_s, address.site)
+            dialling = Dialling.to_rank(credentials.site, address.site)
+            sock, _ = call(where, credentials, PURPOSE, deadline_s, dialling, address.site)
         except RemoteFault:
             continue
         try:

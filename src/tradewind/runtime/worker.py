@@ -1,8 +1,8 @@
-"""A worker: the engine and the client between data connections, the control connection and whoever asks for rounds.
+"""A rank's driver: its node between data connections, the control connection and the caller's operations.
 
-One lock guards engine and client. Effects and actions are carried out after it is let go, in the thread whose event
-caused them, except that frames to send go to the sender of their peer. Whatever goes wrong ends in `fail`: all
-operations end with the same error, their inputs as they were, and every connection is closed.
+One lock guards the node. Its actions are carried out after the lock is let go, in the thread whose event caused them,
+except that frames to send go to the sender of their peer. Whatever goes wrong ends in `fail`: all operations end with
+the same error, their inputs as they were, and every connection is closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from tradewind.arithmetic import Array
 from tradewind.control.deadlines import Deadlines
@@ -21,13 +21,13 @@ from tradewind.errors import PeerLost, TradewindError
 from tradewind.node import actions as do
 from tradewind.node import effects as to
 from tradewind.node import events as ev
-from tradewind.node.engine.engine import Engine
+from tradewind.node.chunk_plane import Action, ChunkPlane, Digest
 from tradewind.node.measuring import LinkMeters, MeasuringOptions
-from tradewind.node.payload import EarlyPayloads, RoundPayload, same_memory
+from tradewind.node.node import Node, NodeAction
+from tradewind.node.payload import RoundPayload, same_memory
 from tradewind.node.pending import small_array
-from tradewind.node.protocol import Client
 from tradewind.runtime import welcome
-from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.peers import Peers
@@ -35,14 +35,17 @@ from tradewind.runtime.pool import Pool
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
 from tradewind.runtime.submitted import Ended, Submitted
+from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.wire import messages as m
-from tradewind.wire.frames import FrameHeader, FrameKind
+from tradewind.wire.frames import FrameHeader
 from tradewind.wire.handshake import Credentials, Peer
 
 log = logging.getLogger("tradewind.runtime")
 
 CLOCK_READINGS = 4
 """Heartbeats at the start, to compare clocks; the one that is answered most quickly counts."""
+
+Todo = Action | NodeAction
 
 
 class Worker:
@@ -65,20 +68,19 @@ class Worker:
         self.joined = threading.Event()
         """Set when everybody is there, or nothing works any more."""
         self._lock = threading.Lock()
-        self._client = Client(self.site)
-        self._engine: Engine | None = None
+        self._plane = ChunkPlane(self.site, credentials.number)
+        self._node = Node(self.site, self._plane)
         self.addresses: tuple[m.Address, ...] = ()
         self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours)
         self._control: Control | None = None
         self._place = ("", 0, 0)
+        self._warned_of_loopback = False
         self.offer: welcome.Offer | None = None
         """Gives the current model to whoever joins."""
         self._listener: Listener | None = None
         self._buffers: dict[int, memoryview] = {}
         self._pool = Pool()
-        self._payloads: dict[int, RoundPayload] = {}
         self._operations: dict[int, Submitted] = {}
-        self._early = EarlyPayloads()
         self._closed = threading.Event()
         self._seen: queue.SimpleQueue[m.NetworkSeen] = queue.SimpleQueue()
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
@@ -89,20 +91,38 @@ class Worker:
     def start(self, controllers: Sequence[HostPort], socks: Sequence[socket.socket], advertise: str, rank: int) -> None:
         """Listen, call the controller and join; `joined` is set when everybody has."""
         self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called)
+        close_at_exit(self.close)
         self._place = advertise, self._listener.port, rank
         self._control = Control(self, controllers, self.credentials, self.deadlines)
-        threading.Thread(target=self._watch, name="tradewind-watch", daemon=True).start()
+        if (elsewhere := self._control.elsewhere) is not None:
+            self._warn_of_loopback(elsewhere)
+        start_thread(self._watch, name="tradewind-watch")
         self._control.start()
+        if self._closed.is_set():  # meanwhile: the process is ending
+            self._control.close()
+
+    def _warn_of_loopback(self, elsewhere: str) -> None:
+        """Say so, once, if other hosts cannot reach us, and somebody is on another one."""
+        host, port, _ = self._place
+        if is_loopback(host) and not self._warned_of_loopback:
+            self._warned_of_loopback = True
+            log.warning(
+                "%r is listening on loopback; set interface= or bind= so that other hosts can reach it (it is told to "
+                "others as %s, and %s is on another host).",
+                self.site,
+                HostPort(host, port),
+                elsewhere,
+            )
 
     @property
     def tolerant(self) -> bool:
         """Whether the run goes on without those who are lost."""
-        return self._client.tolerant
+        return self._node.protocol.tolerant
 
     def join_message(self) -> m.Join:
         """What to say to a controller first."""
         with self._lock:
-            return m.Join(*self._place, self._client.report())
+            return m.Join(*self._place, self._node.protocol.report())
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -112,27 +132,27 @@ class Worker:
     @property
     def rounds_helped(self) -> int:
         """Rounds of others that this worker carried a part of, without an array of its own."""
-        return self._client.rounds_helped
+        return self._node.protocol.rounds_helped
 
     @property
     def kept_bytes(self) -> int:
         """What is kept for the engine now."""
-        return 0 if self._engine is None else self._engine.kept_bytes
+        return 0 if self._plane.engine is None else self._plane.engine.kept_bytes
 
     def close(self, error: TradewindError | None = None) -> None:
         """Leave, and end every thread."""
         if self._closed.is_set():
             return
-        if error is None and self._client.lost is None:
-            self._controlled().leave()
+        if error is None and self._node.protocol.lost is None and self._control is not None:
+            self._control.leave()
         self.fail(error or PeerLost(f"{self.site!r} has left the run."))
 
     def fail(self, error: TradewindError) -> None:
         """Nothing works any more."""
         with self._lock:
-            effects = self._client.fail(error)
+            todo = self._settle(self._node.fail(error))
             self._closed.set()
-        self._carry_out(effects)
+        self._act(todo)
         self._peers.close()
         if self._listener is not None:
             self._listener.close()
@@ -143,100 +163,51 @@ class Worker:
     @property
     def lost(self) -> TradewindError | None:
         """Why nothing works any more, if so."""
-        return self._client.lost
+        return self._node.protocol.lost
 
     def network_seen(self) -> m.NetworkSeen:
         """What the controller knows of the network; to be asked by one thread at a time."""
+        if self.lost is not None:
+            raise self.lost
         self._say(m.NetworkWanted())
         try:
             return self._seen.get(timeout=self.deadlines.patience_s)
         except queue.Empty:
-            raise self.lost or PeerLost("the controller did not say what it knows of the network.") from None
+            lost = self.lost or PeerLost("the controller did not say what it knows of the network.")
+            raise lost.fresh() from None
 
     # --- operations ------------------------------------------------------------------------------------------------
 
     def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
-        """Ask for a round of everybody, or a part of a step; `ended` is called once, in a thread of ours."""
-        array = small_array(operation, own, self.site, self.carried_bytes, len(self.addresses))
+        """Ask for a round of all ranks, or a part of a step; `ended` is called once, in a thread of ours."""
+        inline = small_array(operation, own, self.site, self.carried_bytes, len(self.addresses))
+        overwrites = same_memory(own, result)
+        if overwrites and self.tolerant:
+            own, overwrites = own.copy(), False  # a round may have to be done again from the input
         with self._lock:
-            overwrites = same_memory(own, result)
-            if overwrites and self._client.tolerant:
-                own, overwrites = own.copy(), False  # a round may have to be done again from the input
-            number, effects = self._client.submit(operation, part, array, overwrites)
-            self._operations[number] = Submitted(own, result, ended, time.monotonic())
-        self._carry_out(effects)
+            number, actions = self._node.submit(operation, (own, result), part, inline, overwrites)
+            self._operations[number] = Submitted(ended, time.monotonic())
+            todo = self._settle(actions)
+        self._act(todo)
 
-    def _carry_out(self, effects: list[to.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case to.SendControl(message):
-                    self._say(message)
-                case to.Joined(roster):
-                    self._join(roster)
-                case to.Distrust(reason):
-                    log.info("%s looks for another controller: %s", self.site, reason)
-                    self._controlled().look_on()
-                case to.Departed(peer):
-                    self.addresses = tuple(address for address in self.addresses if address.number != peer)
-                    self._peers.forget(peer)
-                    self.tell(ev.PeerGone(peer))
-                case to.Open():
-                    self._open(effect)
-                case to.Connect(peer):
-                    self._peers.want(peer)
-                case to.NewPlan():
-                    for peer in self._client.prepare(effect):
-                        self._peers.want(peer)
-                case ev.Explore() | ev.AuxiliaryChanged() | ev.EndScatter():
-                    self.tell(effect)
-                case to.Scatter(event, operation):
-                    if (asked := self._operations.get(operation)) is not None:
-                        self._early.begin(event, asked.own, operation)
-                        self.tell(event)
-                case m.NetworkSeen():
-                    self._seen.put(effect)
-                case to.Close(round_):
-                    if self._engine is not None:
-                        self.tell(ev.CloseRound(round_))
-                    self._payloads.pop(round_, None)
-                case to.Halt(round_):
-                    self.tell(ev.HaltRound(round_))
-                case to.Forget(round_):
-                    self.tell(ev.ForgetBelow(round_))
-                case to.Succeeded(operation, outcome, array):
-                    self._take(operation).succeeded(outcome, array)
-                case to.Failed(operation, error):
-                    self._take(operation).ended(error)
-
-    def _take(self, operation: int) -> Submitted:
-        """An operation that has ended."""
-        self._early.end(operation)
-        return self._operations.pop(operation)
+    def _ended(self, how: to.Succeeded | to.Failed) -> None:
+        """An operation is over."""
+        self._plane.end(how)
+        submitted = self._operations.pop(how.operation)
+        submitted.ended(how.error if isinstance(how, to.Failed) else submitted.timed(how.outcome))
 
     def _join(self, roster: m.Roster) -> None:
-        """Everybody is there, or somebody more."""
-        here = self._client.numbers[self.site]
+        """All ranks are there, or one more."""
+        here = self._node.protocol.numbers[self.site]
         self._controlled().joined()
         self.addresses = roster.workers
-        self._peers.update({address.number: address for address in roster.workers}, here, roster.tolerant)
-        if self._engine is None:
-            self._engine = Engine(self.credentials.number, here)
-            self.tell(ev.ForgetBelow(roster.floor))
+        self._peers.update({address.number: address for address in roster.workers}, here)
+        if (elsewhere := next((a for a in roster.workers if not is_loopback(a.host)), None)) is not None:
+            self._warn_of_loopback(f"{elsewhere.site!r} at {HostPort(elsewhere.host, elsewhere.port)}")
+        if not self.joined.is_set():
             for _ in range(CLOCK_READINGS):
                 self._say(m.Heartbeat(time.monotonic()))
         self.joined.set()
-
-    def _open(self, effect: to.Open) -> None:
-        own = result = None
-        if effect.operation is not None:
-            submitted = self._operations[effect.operation]
-            own, result = submitted.own, submitted.result
-            submitted.started_s = submitted.started_s or time.monotonic()
-        event, arithmetic = self._client.chunks_of(effect)
-        self._payloads[event.round] = RoundPayload(event.layout, arithmetic, own, result)
-        for peer in event.layout.peers:
-            self._peers.want(peer)
-        self.tell(event)
 
     # --- the control connection --------------------------------------------------------------------------------------
 
@@ -252,39 +223,44 @@ class Worker:
         if isinstance(message, m.HeartbeatSeen):
             self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
         with self._lock:
-            effects = self._client.handle(message)
-        self._carry_out(effects)
-        if self._client.lost is not None:
-            self.fail(self._client.lost)
+            todo = self._settle(self._node.told(message))
+        self._act(todo)
+        if self.lost is not None:
+            self.fail(self.lost)
 
     def give_up(self) -> None:
         """There has been no controller for too long."""
         with self._lock:
-            effects = self._client.give_up()
-        self._carry_out(effects)
+            todo = self._settle(self._node.give_up())
+        self._act(todo)
 
     def _watch(self) -> None:
         """Signs of life, ours and others'."""
-        moved, moved_s = -1, time.monotonic()
-        while not self._closed.wait(self.deadlines.heartbeat_s):
-            now_s = time.monotonic()
-            self._controlled().watch(now_s)
-            with self._lock:
-                total = self._peers.moved
-                waiting = () if self._engine is None else self._engine.waiting_for()
-            if total != moved or not waiting:
-                moved, moved_s = total, now_s
-            elif now_s - moved_s > self.deadlines.silence_s:
-                moved_s = now_s
-                silence = f"nothing came for {self.deadlines.silence_s:g} s although more is due"
-                self._peers.stalled(waiting[0], silence)
-            self._peers.report_lost()
+        said_s = time.monotonic()
+        while not self._closed.wait(self.deadlines.keepalive_s):
+            if (now_s := time.monotonic()) >= said_s + self.deadlines.heartbeat_s:
+                said_s = now_s
+                self._controlled().watch(now_s)
+            self._peers.watch(self._awaited)
+
+    def _awaited(self) -> tuple[int, ...]:
+        """Peers whose chunks some round here still needs."""
+        with self._lock:
+            return () if self._plane.engine is None else self._plane.engine.waiting_for()
 
     def trouble(self, peer: int, reason: str, back: bool = False) -> None:
         """Tell the controller, who decides and tells everybody, us included."""
         name = self._peers.name(peer)
         if not self._closed.is_set() and name is not None:
+            if not back:
+                log.warning("%s: the link to %s is lost, plans will avoid it: %s", self.site, name, reason)
             self._say(m.Trouble(name, reason[:1000], back))
+
+    def linked(self, peer: int) -> None:
+        """Tell the controller that a link works."""
+        name = self._peers.name(peer)
+        if name is not None:
+            self._say(m.Linked(name))
 
     # --- data connections --------------------------------------------------------------------------------------
 
@@ -294,7 +270,7 @@ class Worker:
         if peer.purpose == welcome.PURPOSE:
             welcome.give(sock, self.offer, self.deadlines.silence_s)
             return
-        number = self._client.numbers.get(peer.site)
+        number = self._node.protocol.numbers.get(peer.site)
         if number is None or self._closed.is_set():
             hang_up(sock)
             return
@@ -302,38 +278,48 @@ class Worker:
 
     def drained(self, peer: int, outbox: queue.SimpleQueue[do.Transmit | None]) -> None:
         """All connections to a peer are gone; what waited for them was never sent."""
-        if self._engine is None:
+        if self._plane.engine is None:
             return
         with self._lock:
             unsent = [outbox.get() for _ in range(outbox.qsize())]
-            never_sent = [ev.Transmitted(action) for action in unsent if action is not None]
-            actions = self._handle([ev.LinksBroke(peer), *never_sent])
-        self._act(actions)
+            todo = self._handle(
+                ev.LinksBroke(peer), *(ev.Transmitted(action) for action in unsent if action is not None)
+            )
+        with self._meters_lock:
+            self._meters.disconnected(peer)
+        self._act(todo)
 
     # --- for links: the engine, and payloads -------------------------------------------------------------------
 
-    def tell(self, *events: ev.Event) -> list[do.Action]:
-        """Let the engine handle events, and carry out what it asks for, but a `Receive`, which is returned first."""
+    def tell(self, *events: ev.Event) -> do.Receive | None:
+        """Let the engine handle events, and carry out what it asks for but for receiving, which is returned."""
         with self._lock:
-            actions = self._handle(events)
-        if actions:
-            self._act(actions)
-        return actions
+            todo = self._handle(*events)
+        if not todo:
+            return None
+        self._act(todo)
+        return todo[0] if isinstance(todo[0], do.Receive) else None
 
-    def _handle(self, events: Iterable[ev.Event]) -> list[do.Action]:
-        """What the engine wants done; frames are queued here, under the lock that tells which connection is idle."""
-        assert self._engine is not None
-        actions: list[do.Action] = []
+    def _handle(self, *events: ev.Event) -> list[Todo]:
+        """What is to be done about events, under the lock."""
+        plane = self._plane
         for event in events:
-            for action in self._engine.handle(event):
-                if isinstance(action, do.Transmit):
-                    self._peers.put(action)
-                else:
-                    actions.append(action)
-        return actions
+            plane.handle(event)
+        return self._settle(self._node.apply([]) if plane.has_reports else [])
 
-    def _act(self, actions: list[do.Action]) -> None:
-        for action in actions:
+    def _settle(self, actions: Sequence[NodeAction]) -> list[Todo]:
+        """What is to be done when the lock is let go. Frames are queued here: it guards which connection is idle."""
+        todo: list[Todo] = []
+        for action in self._plane.take_actions():
+            if isinstance(action, do.Transmit):
+                self._peers.put(action)
+            else:
+                todo.append(action)
+        todo += actions
+        return todo
+
+    def _act(self, todo: list[Todo]) -> None:
+        for action in todo:
             match action:
                 case do.Receive():
                     pass
@@ -341,21 +327,35 @@ class Worker:
                     self._pool.give_back(self._buffers.pop(buffer, None))
                 case do.Combine():
                     self._combine(action)
-                case do.RoundComplete(number):
-                    payload = self._payloads.get(number)
-                    digest = None if payload is None else payload.digest(number)
+                case to.SendControl(message):
+                    self._say(message)
+                case to.Connect(peer):
+                    self._peers.want(peer)
+                case to.Started(operation):
+                    self._operations[operation].start()
+                case to.Succeeded() | to.Failed():
+                    self._ended(action)
+                case Digest(complete, payload):
+                    digest = payload.digest(complete.round)
                     with self._lock:
-                        effects = self._client.completed(action, digest)
-                    self._carry_out(effects)
-                case do.RoundQuiet():
-                    with self._lock:
-                        effects = self._client.quiet(action)
-                    self._carry_out(effects)
+                        self._plane.digested(action, digest)
+                        more = self._settle(self._node.apply([]))
+                    self._act(more)
+                case to.Joined(roster):
+                    self._join(roster)
+                case to.Departed(peer):
+                    self.addresses = tuple(address for address in self.addresses if address.number != peer)
+                    self._peers.forget(peer)
+                case to.Distrust(reason):
+                    log.info("%s looks for another controller: %s", self.site, reason)
+                    self._controlled().look_on()
                 case do.PeerFaulty(peer, reason):
-                    self._peers.stalled(peer, reason)
+                    self._peers.drop(peer, reason)
+                case m.NetworkSeen():
+                    self._seen.put(action)
 
     def _combine(self, action: do.Combine) -> None:
-        payload = self._payloads.get(action.round)
+        payload = self._plane.payloads.get(action.round)
         if payload is not None:
             if action.into is not None and action.into not in self._buffers:
                 self.keep(action.into, len(self._buffers[action.parts[0]]))
@@ -364,7 +364,7 @@ class Worker:
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
         """A whole frame is here: measure its link."""
-        if not self._measures:
+        if not self._measures or not header.chunks:  # a keepalive says nothing about its link's rate
             return
         with self._meters_lock:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
@@ -380,7 +380,7 @@ class Worker:
 
     def payload_of(self, round_: int) -> RoundPayload | None:
         """The arrays of a round."""
-        return self._payloads.get(round_)
+        return self._plane.payloads.get(round_)
 
     def keep(self, buffer: int, nbytes: int) -> memoryview:
         """Memory for a buffer."""
@@ -396,7 +396,4 @@ class Worker:
             return self._buffers.get(action.buffer)
         if action.source is do.Source.PADDING:
             return memoryview(bytes(action.header.payload_bytes))
-        if action.header.kind is FrameKind.SCATTER:
-            return self._early.outgoing(action.header)
-        payload = self._payloads.get(action.header.round)
-        return None if payload is None else payload.outgoing(action)
+        return self._plane.outgoing(action)

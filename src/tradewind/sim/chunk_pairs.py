@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
 from tradewind.control.deadlines import Deadlines
 from tradewind.network import Network
@@ -80,9 +81,14 @@ class Pairs:
             self._break(up[int(self._random.integers(len(up)))])
         return bool(up)
 
-    def cut_one(self, seconds: float) -> bool:
-        """Cut some pair off from each other for a while."""
+    def cut_one(self, seconds: float, leave_connected: bool = False) -> bool:
+        """Cut some pair off from each other for a while; `leave_connected`: one whose ends reach each other by others.
+
+        False if there is none.
+        """
         pairs = [pair for pair in self._pairs.values() if not pair.cut]
+        if leave_connected:
+            pairs = [pair for pair in pairs if self._is_connected_without(pair)]
         if not pairs:
             return False
         pair = pairs[int(self._random.integers(len(pairs)))]
@@ -90,6 +96,15 @@ class Pairs:
         self._break(pair)
         self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._heal, pair)
         return True
+
+    def _is_connected_without(self, cut: Pair) -> bool:
+        index = self._network.index
+        works = np.zeros((len(index), len(index)))
+        for pair in self._pairs.values():
+            if not pair.cut and pair is not cut:
+                works[index[pair.ends[0]], index[pair.ends[1]]] = 1.0
+        parts, _ = connected_components(works, directed=False)
+        return bool(parts == 1)
 
     def heal_all(self) -> None:
         """Nothing is cut any more."""

@@ -57,6 +57,8 @@ class Storm:
     carried_bytes: int = 0
     """Arrays of at most so many travel in messages."""
     kinds: tuple[str, ...] = ("kill", "cut", "break", "line", "controller")
+    tolerant: bool = True
+    """A strict run ends when a worker is lost; links may be, as long as all workers can reach each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class StormRun:
             deadlines=self.deadlines,
             scatter=storm.scatter,
             seed=storm.seed,
-            tolerant=True,
+            tolerant=storm.tolerant,
             awareness=Awareness(measure=False),
             controllers=storm.controllers,
             index=index,
@@ -296,7 +298,8 @@ class StormRun:
         return self.pairs.break_one()
 
     def _fault_cut(self) -> bool:
-        return self.pairs.cut_one(float(self.random.choice([0.5, 3.0, 15.0])) * self.random.random())
+        seconds = float(self.random.choice([0.5, 3.0, 15.0])) * self.random.random()
+        return self.pairs.cut_one(seconds, leave_connected=not self.storm.tolerant)
 
     def _fault_line(self) -> bool:
         names = sorted(n for n, t in self.trainers.items() if t.line is not None)
@@ -365,8 +368,9 @@ def run_storm(storm: Storm) -> StormResult:
     try:
         return StormRun(storm).run()
     except (TradewindError, AssertionError, KeyError) as error:
-        which = f'{storm.seed}, {storm.events}, "{storm.scatter}"'
-        replay = f"python -c 'from tradewind.sim.chunk_storm import *; run_storm(storm_of({which}))'"
+        which = f'storm_of({storm.seed}, {storm.events}, "{storm.scatter}")'
+        which = which if storm.tolerant else f"strict_storm_of({storm.seed}, {storm.events})"
+        replay = f"python -c 'from tradewind.sim.chunk_storm import *; run_storm({which})'"
         raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
 
 
@@ -398,3 +402,9 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
         return storm
     options |= {"weights": "uniform"} if policy == "selective" else {}
     return replace(storm, scatter=scatter, planner=str(random.choice(["scatter", "multi-star"])), items=20_000)
+
+
+def strict_storm_of(seed: int, events: int = 20) -> Storm:
+    """A storm that a strict run must survive: only links are lost, and never all that lead to a worker."""
+    storm = replace(storm_of(seed, events), policy="bsp", policy_options={}, controllers=1)
+    return replace(storm, kinds=("cut", "break"), tolerant=False)

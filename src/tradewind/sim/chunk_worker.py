@@ -16,7 +16,7 @@ from tradewind.errors import InternalError, TradewindError
 from tradewind.node import events as ev
 from tradewind.node.actions import Combine, How, PeerFaulty, Receive, Release, Source, Transmit
 from tradewind.node.chunk_plane import ChunkPlane, Digest
-from tradewind.node.effects import Departed, Distrust, Failed, Open, Outcome, SendControl, Succeeded
+from tradewind.node.effects import Departed, Distrust, Failed, Outcome, SendControl, Started, Succeeded
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import KEPT_BYTES
 from tradewind.node.node import Node, NodeAction
@@ -34,27 +34,12 @@ ADD_BPS = 16e9
 """How fast sums are computed: not at once, so that everything can happen in between."""
 
 
-class _WatchedPlane(ChunkPlane):
-    """Tells whoever checks a run which rounds open."""
-
-    def __init__(self, worker: SimulatedWorker) -> None:
-        super().__init__(worker.name, RUN)
-        self._worker = worker
-
-    def open(self, opened: Open) -> None:
-        """Begin a round."""
-        worker, operation = self._worker, opened.operation
-        if operation is not None and worker.opened is not None:
-            worker.opened(worker, operation, worker.client.outcome(operation))
-        super().open(opened)
-
-
 class SimulatedWorker:
     """One site."""
 
     def __init__(self, name: str, clock: Clock, say: Callable[[str, m.Message], None], random: np.random.Generator):
         self.name, self.clock, self._say, self._random = name, clock, say, random
-        self.plane = _WatchedPlane(self)
+        self.plane = ChunkPlane(name, RUN)
         self.node = Node(name, self.plane)
         self.client = self.node.protocol
         self.carried_bytes = 0
@@ -132,6 +117,8 @@ class SimulatedWorker:
                         self.hung_up(self.name)
                 case Distrust():
                     self.distrusts += 1
+                case Started(operation) if self.opened is not None:
+                    self.opened(self, operation, self.client.outcome(operation))
                 case Succeeded(operation, outcome):
                     self.outcomes[operation] = outcome
                     self.plane.end(action)

@@ -97,13 +97,11 @@ class FluidEngine:
         truth: TrueNetwork,
         clock: Clock,
         scheme: Scheme,
-        opened: Callable[[str, Open], object],
         completed: Completed,
         witness: Witness | None = None,
         pieces: int = PIECES,
     ) -> None:
-        """`opened` is called when a site begins a round, `completed` with the sites of a round that is complete."""
-        self._opened = opened
+        """`completed` is called with the sites of a round that is complete."""
         self._truth, self._clock, self._scheme, self._completed = truth, clock, scheme, completed
         self._pieces = pieces if scheme.execution == "chunked" else 1
         self._rounds: dict[int, _Round] = {}
@@ -137,7 +135,6 @@ class FluidEngine:
 
     def open(self, site: str, opened: Open) -> None:
         """A site may work on a round; it begins when all of its sites that are up may."""
-        self._opened(site, opened)
         start, known = opened.start, self._rounds.get(opened.start.round)
         if known is None or known.opened.start.version < start.version:
             if known is not None:

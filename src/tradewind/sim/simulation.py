@@ -65,7 +65,7 @@ class Simulation:
         self.truth = TrueNetwork(first)
         self._errors = misjudged(first, setup.noise, np.random.default_rng(seeds[0]))
         witness = self.recorder.flow_over if self.recorder.keeps_flows else None
-        self.engine = FluidEngine(self.truth, self.clock, scheme, self._opened, self._completed, witness, setup.pieces)
+        self.engine = FluidEngine(self.truth, self.clock, scheme, self._completed, witness, setup.pieces)
         self.operation = m.Operation(max(1, round(setup.nbytes / ITEM_BYTES)), ITEM_BYTES, "float32", "mean")
         self.workers = {
             name: Worker(name, network.index[name], setup.steps, np.random.default_rng(seed))
@@ -171,6 +171,8 @@ class Simulation:
             match action:
                 case to.SendControl(message):
                     self._post(True, name, message)
+                case to.Started(round=number):
+                    self._started(self.workers[name], number)
                 case to.Succeeded(outcome=outcome):
                     self._ended(self.workers[name], outcome)
                 case to.Failed(error=error):
@@ -178,11 +180,10 @@ class Simulation:
                 case to.Joined() if name in self.workers and self.workers[name].state is State.DOWN:
                     self.train(self.workers[name])
 
-    def _opened(self, site: str, opened: to.Open) -> None:
-        """A round begins at a site."""
-        worker, number = self.workers.get(site), opened.start.round
-        if worker is not None and opened.operation is not None and worker.state is State.READY:
-            self.recorder.add("wait", worker.since_s, self.clock.now_s, site, round_number=number)
+    def _started(self, worker: Worker, number: int) -> None:
+        """A rank's round has begun, for the first time or again."""
+        if worker.state is State.READY:
+            self.recorder.add("wait", worker.since_s, self.clock.now_s, worker.name, round_number=number)
             worker.enter(State.SYNCHRONISING, self.clock.now_s)
             worker.round = number
 

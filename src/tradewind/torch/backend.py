@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import weakref
 from typing import Any
 
 from torch.distributed import PrefixStore
@@ -13,10 +11,9 @@ from tradewind.errors import BadOption
 from tradewind.runtime.options import Options, resolve_settings
 from tradewind.runtime.report import set_log_level
 from tradewind.torch.process_group import TradewindGroup
-from tradewind.torch.rendezvous import Place, connect_group
+from tradewind.torch.rendezvous import Place, connect_group, identify
 
 _configured = Options()
-_groups: weakref.WeakSet[TradewindGroup] = weakref.WeakSet()
 
 
 def configure(**settings: Any) -> None:
@@ -48,21 +45,14 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
         timeout_s=made.timeout.total_seconds(),
         is_world=not made.global_ranks_in_group,
     )
-    group = TradewindGroup(
+    identity = identify(place, resolved)
+    return TradewindGroup(
         store,
         made.group_rank,
         made.group_size,
         made.timeout,
         made.group_id,
-        lambda depth: connect_group(place, resolved, depth),
+        lambda depth: connect_group(place, resolved, identity, depth),
+        address=identity.address,
         with_nccl=resolved.inner == "auto",
     )
-    _groups.add(group)
-    return group
-
-
-@atexit.register
-def _leave_all() -> None:
-    """Say goodbye at exit, so that others hear who left rather than find out."""
-    for group in list(_groups):
-        group.leave()

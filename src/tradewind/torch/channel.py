@@ -11,8 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from tradewind.errors import InternalError, PeerLost, TradewindError
+from tradewind.errors import PeerLost, TradewindError, as_own_error
 from tradewind.runtime.group import Group
+from tradewind.runtime.threads import Thread, close_at_exit, start_thread
 from tradewind.torch.futures import Completer
 from tradewind.torch.tensors import Staged
 from tradewind.torch.work import ReduceWork
@@ -30,7 +31,8 @@ class Channel:
         self._backlog: deque[tuple[Staged, str, ReduceWork]] = deque()
         self._busy = False
         self._closed = False
-        self._submitter: threading.Thread | None = None
+        self._submitter: Thread | None = None
+        close_at_exit(self.close)
 
     def submit(self, work: ReduceWork, parts: list[Staged], op: str) -> None:
         """Have all parts of a work reduced, after everything that was submitted before."""
@@ -43,19 +45,15 @@ class Channel:
                 else:
                     self._backlog.append((part, op, work))
             if self._backlog and self._submitter is None:
-                self._submitter = threading.Thread(
-                    target=self._submit_all, name=f"tradewind-submit-{self._name}", daemon=True
-                )
-                self._submitter.start()
+                self._submitter = start_thread(self._submit_all, name=f"tradewind-submit-{self._name}")
             self._changed.notify_all()
 
     def close(self) -> None:
         """Leave the run; what is under way fails."""
         with self._changed:
             self._closed = True
-            self._failed = self._failed or PeerLost("this process has left the group.")
             group = self.group
-            self._changed.notify_all()
+        self._fail(PeerLost("this process has left the group."))
         if group is not None:
             group.close()
         self.completer.close()
@@ -72,10 +70,9 @@ class Channel:
                 group.close()
             while (item := self._next()) is not None:
                 self._start(group, *item)
-        except TradewindError as error:
-            self._fail(error)
-        except Exception as error:
-            self._fail(InternalError(f"{type(error).__name__}: {error}"))
+                del item  # while the next one is waited for, it would keep its tensors alive
+        except BaseException as error:  # otherwise what is in the backlog would be waited for without end
+            self._fail(as_own_error(error))
 
     def _next(self) -> tuple[Staged, str, ReduceWork] | None:
         with self._changed:
@@ -88,15 +85,16 @@ class Channel:
         try:
             part.ready()
             handle = group.all_reduce_async(part.array, op, out=part.array, dtype=part.dtype)
-        except TradewindError as error:
-            work.part_ended(error)
+        except Exception as error:
+            work.part_ended(as_own_error(error))
         else:
             handle.when_done(work.part_ended)
 
     def _fail(self, error: TradewindError) -> None:
         with self._changed:
-            self._failed = error
-            waiting, self._busy = list(self._backlog), False
+            self._failed = self._failed or error
+            waiting = list(self._backlog)
             self._backlog.clear()
+            self._changed.notify_all()
         for _, _, work in waiting:
-            work.part_ended(error)
+            work.part_ended(self._failed)

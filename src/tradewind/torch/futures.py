@@ -8,14 +8,18 @@ order in which they were registered, and what they ask for travels on a channel 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+
+from tradewind.runtime.threads import Thread, start_thread
+
+log = logging.getLogger("tradewind.torch")
 
 CLOSE_S = 5.0
 _here = threading.local()
@@ -26,38 +30,57 @@ def callback_depth() -> int:
     return getattr(_here, "depth", 0)
 
 
+class Job:
+    """Something to do for a future, which fails if that raises."""
+
+    def __init__(self, do: Callable[[], None], future: OrderedFuture | None) -> None:
+        self._do, self._future = do, future
+
+    def run(self) -> None:
+        """Do it; nothing is raised, whatever happens, so that the jobs behind it are done as well."""
+        try:
+            self._do()
+        except BaseException as error:
+            if self._future is None or self._future.done():
+                log.exception("a callback of an all-reduce raised an error")
+            else:
+                self._future.fail(error)
+
+
 class Completer:
     """A thread that completes futures and runs their callbacks, one after another; started when first used."""
 
     def __init__(self, name: str, depth: int) -> None:
         self._name, self._depth = name, depth
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._thread: Thread | None = None
 
-    def later(self, job: Callable[[], None]) -> None:
-        """Run a job after all that were given before."""
-        self._jobs.put(job)
+    def later(self, job: Job) -> None:
+        """Run a job after all that were given before; here and now if this is closed, when nothing is waited for."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-                atexit.register(self.close)
+            closed = self._closed
+            if not closed:
+                self._jobs.put(job)
+                if self._thread is None:
+                    self._thread = start_thread(self._run, name=self._name)
+        if closed:
+            job.run()
 
     def close(self) -> None:
-        """End the thread when its jobs are done, and wait for that.
-
-        A thread that is inside PyTorch's C++ when the interpreter ends takes the whole process down with it.
-        """
-        self._jobs.put(None)
-        atexit.unregister(self.close)
+        """End the thread when its jobs are done, and wait for that for a while."""
+        with self._lock:
+            self._closed = True
+            self._jobs.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         _here.depth = self._depth + 1
         while (job := self._jobs.get()) is not None:
-            job()
+            job.run()
+            del job  # while the next one is waited for, it would keep its tensors alive
 
 
 class OrderedFuture(torch.futures.Future):
@@ -73,35 +96,27 @@ class OrderedFuture(torch.futures.Future):
 
         def follow() -> None:
             with self.on_stream():
-                try:
-                    self._settle()
-                    result = callback(self)
-                except Exception as error:
-                    child.fail(error)
-                else:
-                    child.set_result(result)
+                self._settle()
+                child.set_result(callback(self))
 
-        self._completer.later(follow)
+        self._completer.later(Job(follow, child))
         return child
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have the callback called when this is complete; what it raises is nobody's business."""
+        """Have the callback called when this is complete; what it raises is logged."""
 
         def follow() -> None:
-            with self.on_stream(), contextlib.suppress(Exception):
+            with self.on_stream():
                 self._settle()
                 callback(self)
 
-        self._completer.later(follow)
+        self._completer.later(Job(follow, None))
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Complete with an error, for Python and for C++."""
-
-        def raise_error(_: Any) -> None:
-            raise error
-
-        self._set_unwrap_func(raise_error)
-        self.set_result(Unusable(error))
+        raise_it = Raising(error)
+        self._set_unwrap_func(raise_it)
+        self.set_result(Unusable(raise_it))
 
     def _settle(self) -> None:
         """Wait; the callback sees an error when it asks for the value."""
@@ -113,22 +128,45 @@ class OrderedFuture(torch.futures.Future):
         return contextlib.nullcontext() if self._device is None else torch.cuda.stream(_stream_of(self._device))
 
 
-class Unusable:
-    """Stands for a result that does not exist.
+class Raising:
+    """Raises an error whenever it is called, each time with the traceback that it had at first."""
 
-    DDP's reducer, in C++, does not ask a Python future whether it failed. It takes tensors out of the result, which
-    `__reduce__` refuses, or takes the result for a tensor, and says `str` of what it cannot take: both raise this text.
-    An exception object, which PyTorch's own `set_exception` leaves there, ends in a crash.
+    def __init__(self, error: BaseException) -> None:
+        self._error, self._traceback = error, error.__traceback__
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise self._error.with_traceback(self._traceback)
+
+
+class Unusable(torch.Tensor):
+    """A tensor that stands for a result that does not exist: whatever is done with it raises the error.
+
+    DDP's reducer, in C++, does not ask a Python future whether it failed, but takes its value for a tensor. What is
+    raised when it uses that tensor reaches the caller of `backward` as it is; an error that is raised any sooner is
+    shown as "Cannot extract tensors from value". An exception object, which PyTorch's own `set_exception` leaves in the
+    future, ends in a crash.
     """
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
+    raise_it: Raising
 
-    def __reduce__(self) -> str:
-        raise self._error
+    @staticmethod
+    def __new__(cls, raise_it: Raising) -> Unusable:
+        """A tensor without memory."""
+        made: Unusable = torch.Tensor._make_wrapper_subclass(cls, (1,))
+        made.raise_it = raise_it
+        return made
 
-    def __str__(self) -> str:
-        return f"{type(self._error).__name__}: {self._error}"
+    def __init__(self, _: Raising) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        """Called for every operation."""
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        next(leaf for leaf in leaves if isinstance(leaf, Unusable)).raise_it()
+
+    def __repr__(self, **_: Any) -> str:
+        self.raise_it()
 
 
 def _stream_of(device: torch.device) -> Any:

@@ -12,7 +12,7 @@ from torch.distributed import PrefixStore
 from tradewind.errors import BadOption
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.options import Options, resolve_settings
-from tradewind.torch.rendezvous import Place, connect_group
+from tradewind.torch.rendezvous import Place, connect_group, identify
 
 KEEPS_A_SERVER = ("asp", "ssp")
 _count = itertools.count()
@@ -36,7 +36,8 @@ def join(policy: str, policy_options: Mapping[str, object], planner: str | None,
             "or give controller=, rank=, world= and secret= as for tradewind.connect."
         )
     resolved, _ = resolve_settings(Options(**given))
-    return connect_group(_place(), resolved)
+    place = _place()
+    return connect_group(place, resolved, identify(place, resolved))
 
 
 def _place() -> Place:

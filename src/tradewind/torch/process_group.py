@@ -8,21 +8,30 @@ registered on this group as well, for what C++ asks a group's backend for direct
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._dynamo import eval_frame
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
 
+from tradewind.errors import BadArray
+from tradewind.runtime.addresses import LOOPBACK_INTERFACE, interface_of_address
+from tradewind.runtime.forking import Home
 from tradewind.runtime.group import Group
 from tradewind.torch.channel import Channel
 from tradewind.torch.futures import callback_depth
 from tradewind.torch.registration import BACKEND
 from tradewind.torch.tensors import Staged, is_ours, operation_of, pack
 from tradewind.torch.work import ReduceWork
+
+GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+"""Their own settings for the interface go before ours."""
 
 
 class TradewindGroup(ProcessGroup):
@@ -36,16 +45,17 @@ class TradewindGroup(ProcessGroup):
         timeout: timedelta,
         name: str,
         connect: Callable[[int], Group],
+        address: str | None = None,
         with_nccl: bool = True,
     ) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._timeout = rank, size, timeout
-        self._name, self._connect = name, connect
+        self._name, self._connect, self._home = name, connect, Home()
         self._channels: dict[int, Channel] = {}
         self._channels_lock = threading.Lock()
         self._coalesced: list[ReduceWork] | None = None
         self._inner = inner = ProcessGroup(store, rank, size)
-        for device, kind, backend in _inner_backends(store, rank, size, timeout, with_nccl):
+        for device, kind, backend in _inner_backends(store, rank, size, timeout, address, with_nccl):
             for group in (inner, self):
                 group._register_backend(device, kind, backend)
                 group._set_default_backend(kind)
@@ -66,17 +76,24 @@ class TradewindGroup(ProcessGroup):
 
     def _reduce(self, tensors: list[torch.Tensor], opts: Any) -> ReduceWork | None:
         """The work, or None for what the inner group has to do: other types, layouts and operations."""
+        self._home.check(f"process group {self._name!r}")
         op = operation_of(opts.reduceOp)
         if op is None or not all(is_ours(tensor) for tensor in tensors):
             return None
         tensors = list(tensors)
-        divisor = 1
-        if op == "mean" and any(not tensor.dtype.is_floating_point for tensor in tensors):
-            op, divisor = "sum", self._size  # whole numbers are averaged as NCCL does it: the rest is cut off
+        whole = [tensor for tensor in tensors if not tensor.dtype.is_floating_point]
+        if op == "mean" and whole:
+            if not whole[0].is_cuda:
+                raise BadArray(
+                    f"the mean of {whole[0].dtype} tensors is not a whole number: reduce them with SUM and divide, or "
+                    "convert them to a floating-point type."
+                )
+            return None  # NCCL rounds it towards zero
         parts: list[Staged] = pack(tensors) if self._size > 1 else []
         channel = self._channel(callback_depth())
-        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer, divisor)
+        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer)
         channel.submit(work, parts, op)
+        work.submitted()
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -138,7 +155,9 @@ class TradewindGroup(ProcessGroup):
             self._inner.abort()
 
     def leave(self) -> None:
-        """Close the runs of this group; the inner one stays."""
+        """Close the runs of this group; the inner one stays. In a forked child it does nothing."""
+        if not self._home.is_here:
+            return
         with self._channels_lock:
             channels = list(self._channels.values())
         for channel in channels:
@@ -149,7 +168,6 @@ DELEGATED = (
     "_allgather_base",
     "_get_sequence_number_for_group",
     "_reduce_scatter_base",
-    "_set_sequence_number_for_group",
     "all_gather_single",
     "all_gather_single_coalesced",
     "all_to_all_single",
@@ -189,15 +207,31 @@ for _name in DELEGATED:
         setattr(TradewindGroup, _name, _delegate(_name))
 
 
+def _run_as_written(kind: type) -> None:
+    """Keep `torch.compile` out of a class's methods and all that they call.
+
+    C++ calls them while a compiled model runs, and the compiler would otherwise take them for a part of the model.
+    `torch.compiler.disable` says the same, but loads the compiler, which takes seconds, for programs that never use it.
+    """
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for method in vars(kind).values():
+        if isinstance(method, FunctionType):
+            eval_frame.set_code_exec_strategy(method.__code__, skip)
+
+
+_run_as_written(TradewindGroup)
+_run_as_written(ReduceWork)
+
+
 def _inner_backends(
-    store: Any, rank: int, size: int, timeout: timedelta, with_nccl: bool
+    store: Any, rank: int, size: int, timeout: timedelta, address: str | None, with_nccl: bool
 ) -> list[tuple[Any, Any, Any]]:
     """Gloo for the host, NCCL or Gloo for CUDA where that is there: devices, kinds and backends, the default last."""
-    gloo = ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
-    gloo._set_sequence_number_for_group()
+    gloo = _gloo(PrefixStore("gloo/", store), rank, size, timeout, address)
     kinds = ProcessGroup.BackendType
     found: list[tuple[Any, Any, Any]] = []
     if torch.cuda.is_available() and with_nccl and dist.is_nccl_available():
+        point_nccl_to(address, os.environ)
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         nccl = dist.ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
@@ -206,3 +240,23 @@ def _inner_backends(
         found.append((torch.device("cuda"), kinds.GLOO, gloo))
     found.append((torch.device("cpu"), kinds.GLOO, gloo))
     return found
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: timedelta, address: str | None) -> Any:
+    """Gloo on our own address: by itself it takes what the hostname resolves to, which is loopback on many hosts."""
+    if os.environ.get(GLOO_VARIABLE) or address is None:
+        return ProcessGroupGloo(store, rank, size, timeout=timeout)
+    options = ProcessGroupGloo._Options()
+    options._timeout = timeout
+    options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+    return ProcessGroupGloo(store, rank, size, options)
+
+
+def point_nccl_to(address: str | None, environment: MutableMapping[str, str]) -> None:
+    """Have NCCL use the interface of our address, unless its own variable is set.
+
+    Not loopback: where all ranks are on one host NCCL needs no help, and the variable holds for the whole process.
+    """
+    name = None if address is None else interface_of_address(address)
+    if name not in (None, LOOPBACK_INTERFACE) and not environment.get(NCCL_VARIABLE):
+        environment[NCCL_VARIABLE] = f"={name}"  # without the sign it would be a prefix: eth1 is one of eth10

@@ -1,35 +1,54 @@
 """How the ranks of a process group find each other: through the store that PyTorch has already.
 
-Rank 0 of a group runs the controller on a free port, and puts its address and a secret made for this run into the
-store. The others look there. The store is asked again and again rather than waited on: a thread that waits in a
-TCPStore holds its only connection, which the rank that is waited for may need.
+When a group is made its ranks tell each other which sites they are, and whether their settings are valid: all of them
+go on, or all of them raise. When it is first used, rank 0 runs the controller on a free port, and puts its address and
+a secret made for this run into the store. The others look there. The store is asked again and again rather than waited
+on: a thread that waits in a TCPStore holds its only connection, which the rank that is waited for may need.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
+import logging
 import os
 import secrets
-import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+import numpy as np
 from torch.distributed import PrefixStore
 
-from tradewind.errors import BadOption, PeerLost, TradewindError
+from tradewind.control.options import check_scatter
+from tradewind.control.plans import SHARED_BYTES, Plans
+from tradewind.control.view import NetworkView, unknown_network
+from tradewind.errors import BadOption, PeerLost, TradewindError, UnknownName
 from tradewind.network import Network
-from tradewind.runtime.addresses import LOOPBACK, choose_addresses
-from tradewind.runtime.group import Group, connect
-from tradewind.runtime.options import Options, load_network
+from tradewind.planning.bound import bound
+from tradewind.planning.cost import busiest_resource, cost
+from tradewind.runtime.addresses import (
+    LOOPBACK,
+    WILDCARDS,
+    address_towards,
+    choose_addresses,
+    interface_of_address,
+    listen_on,
+    ranks_share_a_host,
+)
+from tradewind.runtime.group import Group, check_connections, connect
+from tradewind.runtime.options import Options, load_network, load_plan
+from tradewind.runtime.threads import is_ending, pause
+
+log = logging.getLogger("tradewind.torch")
 
 ASK_AGAIN_S = 0.02
 WHERE = "where"
 FAILED = "failed:"
-NOWHERE_PORT = 9
-"""Nothing is sent to it: a datagram socket only has to be told a destination to know which way leads there."""
+UNREACHED = "unreached"
+"""Where a rank that cannot join says so: rank 0 would wait for it until the group's timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +66,34 @@ class Place:
     is_world: bool
 
 
-def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a rank is called in its group, where it listens, and the network between the ranks."""
+
+    name: str
+    network: Network | None
+    bind: str
+    advertise: str
+
+    @property
+    def address(self) -> str | None:
+        """The address of this host that the others reach; None if it listens everywhere and they call another host."""
+        if self.bind not in WILDCARDS:
+            return self.bind
+        return self.advertise if interface_of_address(self.advertise) is not None else None
+
+
+def connect_group(place: Place, options: Options, identity: Identity, depth: int = 0) -> Group:
     """Join the run of a process group; `depth` tells apart the runs that one group may have."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"tradewind/{restart}/{depth}", place.store)
-    name, network = _name_ranks(place, options, store)
-    bind, advertise = choose_addresses(_bind(place.store, options), options.interface, options.advertise)
     given: dict[str, Any] = {
-        "name": name,
+        "name": identity.name,
         "run": f"{place.name}/{restart}/{depth}",
-        "network": network,
-        "bind": bind,
-        "advertise": advertise,
+        "network": identity.network,
+        "bind": identity.bind,
+        "advertise": identity.advertise,
+        "ports": options.ports,
         "connections": options.connections,
         "local_sockets": options.local_sockets,
         "patience_s": options.deadline,
@@ -71,7 +106,14 @@ def connect_group(place: Place, options: Options, depth: int = 0) -> Group:
     if place.rank == 0:
         return _lead(place, store, options, given)
     address, secret = _look_up(store, place.timeout_s)
-    return connect(address, place.rank, place.size, secret=secret, embed=False, **given)
+    try:
+        return connect(address, place.rank, place.size, secret=secret, embed=False, **given)
+    except TradewindError as error:
+        if is_ending():
+            raise
+        with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+            store.set(UNREACHED, f"rank {place.global_ranks[place.rank]} could not join: {error}")
+        raise
 
 
 def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) -> Group:
@@ -91,14 +133,24 @@ def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) 
             scatter=options.scatter,
             plan=options.plan if place.is_world else None,
             listening=lambda address: store.set(WHERE, f"{secret} {_called_from_outside(address, given)}"),
+            abandoned=lambda: _find_unreached(store),
             **given,
         )
-    except TradewindError as error:
-        if not isinstance(error, PeerLost):
-            store.set(WHERE, f"{FAILED} {error}")
+    except Exception as error:
+        if not is_ending():
+            with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+                store.set(WHERE, f"{FAILED} {error}")
         raise
     store.delete_key(WHERE)  # everybody has it: who comes after a restart must not find it
     return group
+
+
+def _find_unreached(store: Any) -> str | None:
+    """What the first rank that could not join says."""
+    with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+        if store.check([UNREACHED]):
+            return str(store.get(UNREACHED).decode())
+    return None
 
 
 def _called_from_outside(address: str, given: Mapping[str, Any]) -> str:
@@ -116,7 +168,7 @@ def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
                 f"rank 0 of this group did not start its controller within {timeout_s:g} s: it may be busy, lost, or "
                 "not take part in this all-reduce. Raise timeout= of init_process_group if it is busy."
             )
-        time.sleep(ASK_AGAIN_S)
+        pause(ASK_AGAIN_S)
     said = store.get(WHERE).decode()
     if said.startswith(FAILED):
         raise PeerLost(f"rank 0 of this group could not start its controller: {said.removeprefix(FAILED).strip()}")
@@ -124,38 +176,131 @@ def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
     return address, secret
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- who is who ------------------------------------------------------------------------------------------------------
 
 
-def _name_ranks(place: Place, options: Options, store: Any) -> tuple[str, Network | None]:
-    """What this rank is called, and the network between those who are called so."""
-    network = load_network(options.network)
-    own = place.global_ranks[place.rank]
-    if options.site is None:
-        if network is None:
-            return f"rank{own}", None
-        if own >= len(network):
-            raise BadOption(
-                f"rank {own} has no site: network {network.name!r} has {len(network)}. Say which with "
-                "Options(site=...), or use a larger network."
-            )
-        return network.names[own], network
-    sites = _everybodys_sites(place, options.site, store)
-    if max(Counter(sites).values()) == 1:
-        return options.site, network
-    # Several ranks at a site: the network says nothing about what lies between those.
-    return f"{options.site}/{sites[: place.rank].count(options.site)}", None
+class Entry(msgspec.Struct, omit_defaults=True):
+    """What a rank tells the others of its group about itself."""
+
+    site: str | None = None
+    problem: str = ""
+    """Why it cannot take part."""
+    network: str = ""
+    sites: list[str] = []
+    """Of the network that it plans with; that of rank 0 counts."""
 
 
-def _everybodys_sites(place: Place, site: str, store: Any) -> list[str]:
-    store.set(f"site/{place.rank}", site)
-    keys = [f"site/{rank}" for rank in range(place.size)]
+def identify(place: Place, options: Options) -> Identity:
+    """What this rank is called and where it listens, when every rank of the group is known to have valid settings.
+
+    A rank that raised alone would leave the others waiting for it until the group's timeout. So a rank with a wrong
+    setting says so, and the others raise as well.
+    """
+    store = PrefixStore("tradewind/identity", place.store)
+    entry = Entry(options.site)
+    try:
+        network = load_network(options.network)
+        bind, advertise = choose_addresses(_bind(place.store, options), options.interface, options.advertise)
+        _check(place, options, bind)
+        if network is not None:
+            entry.network, entry.sites = network.name, list(network.names)
+    except TradewindError as error:
+        entry.problem = str(error)
+        store.set(str(place.rank), msgspec.json.encode(entry))
+        raise
+    entries = _exchange(place, entry, store)
+    sites = _sites(place.global_ranks, entries)
+    if max(Counter(sites).values()) > 1:
+        # Several ranks at a site: the network says nothing about what lies between those.
+        if network is not None and place.rank == 0 and len(set(sites)) > 1:
+            log.warning("%s", describe_sharing(network, sites, place.global_ranks, options))
+        network, sites = None, [f"{site}/{sites[:rank].count(site)}" for rank, site in enumerate(sites)]
+    return Identity(sites[place.rank], network, bind, advertise)
+
+
+def _check(place: Place, options: Options, bind: str) -> None:
+    """Raise now, when the group is made, what its first all-reduce would find wrong with the settings."""
+    listen_on(bind, 0).close()
+    if options.connections is not None:
+        check_connections(options.connections)
+    check_scatter(options.scatter, options.planner, options.policy, options.policy_options)
+    if options.plan is not None and place.is_world and place.rank == 0:
+        load_plan(options.plan)
+
+
+def _exchange(place: Place, entry: Entry, store: Any) -> list[Entry]:
+    """The entries of all ranks, by rank; raises on every rank what one of them cannot do."""
+    if place.size == 1:
+        return [entry]
+    store.set(str(place.rank), msgspec.json.encode(entry))
+    keys = [str(rank) for rank in range(place.size)]
     deadline_s = time.monotonic() + place.timeout_s
     while not store.check(keys):
         if time.monotonic() > deadline_s:
-            raise PeerLost(f"not all {place.size} ranks have said which site they are. Give all of them a site.")
-        time.sleep(ASK_AGAIN_S)
-    return [store.get(key).decode() for key in keys]
+            absent = [str(place.global_ranks[rank]) for rank, key in enumerate(keys) if not store.check([key])]
+            raise PeerLost(
+                f"rank {', '.join(absent)} did not join process group {place.name!r} within {place.timeout_s:g} s: "
+                "not started, busy or lost. Raise timeout= of init_process_group if it is busy."
+            )
+        pause(ASK_AGAIN_S)
+    entries = [msgspec.json.decode(store.get(key), type=Entry) for key in keys]
+    if store.add("read", 1) == place.size:  # a group that uses the same store later must not find them
+        for key in (*keys, "read"):
+            store.delete_key(key)
+    for rank, other in enumerate(entries):
+        if other.problem:
+            raise BadOption(f"rank {place.global_ranks[rank]} cannot take part: {other.problem}")
+    return entries
+
+
+def _sites(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:
+    """The site of every rank: as it says, or by its number; the same answer, or error, on every rank."""
+    known, network = entries[0].sites, entries[0].network
+    sites = []
+    for own, entry in zip(global_ranks, entries, strict=True):
+        if entry.site is None and known and own >= len(known):
+            raise BadOption(
+                f"rank {own} has no site: network {network!r} has {len(known)}. Say which with Options(site=...), or "
+                "use a larger network."
+            )
+        if entry.site is not None and known and entry.site not in known:
+            raise BadOption(f"rank {own}: {UnknownName(f'site of network {network!r}', entry.site, known)}")
+        sites.append(entry.site or (known[own] if known else f"rank{own}"))
+    return sites
+
+
+def describe_sharing(network: Network, sites: Sequence[str], global_ranks: Sequence[int], options: Options) -> str:
+    """Which ranks share a site, what that costs, and what to do."""
+    at = {site: [str(own) for own, of in zip(global_ranks, sites, strict=True) if of == site] for site in sites}
+    shared = ", ".join(f"ranks {', '.join(ranks)} share site {site!r}" for site, ranks in at.items() if len(ranks) > 1)
+    expected = _cost_of_sharing(network.subnetwork(tuple(at)), sites, options)
+    return (
+        f"{shared}: network {network.name!r} describes one rank per site, so it is ignored and all links count as "
+        f"equal. {expected}Start one rank per site to plan on the network."
+    )
+
+
+def _cost_of_sharing(network: Network, sites: Sequence[str], options: Options) -> str:
+    """How the plan that knows nothing of the network compares with the limit, for a large array."""
+    names = tuple(f"rank{rank}" for rank in range(len(sites)))
+    unknown = unknown_network(names)
+    try:
+        plans = Plans(NetworkView(unknown, is_guess=True), options.planner, dict(options.chosen_planner_options))
+        between_ranks = cost(plans.make(names, SHARED_BYTES), unknown).link_bytes
+    except TradewindError:
+        return ""  # the run itself will say what is wrong with its planner
+    located = np.array([[site == name for site in sites] for name in network.names], dtype=float)
+    between_sites = located @ between_ranks @ located.T
+    np.fill_diagonal(between_sites, 0.0)
+    if (network.bandwidth_bps[between_sites > 0] == 0).any():
+        return ""  # no link is known that these bytes could take
+    seconds, where = busiest_resource(between_sites, network)
+    times = seconds * bound(network, network.names, SHARED_BYTES).rate_bps / (8.0 * SHARED_BYTES)
+    until = " until enough links have been measured" if options.awareness else ""
+    return (
+        f"Expect large all-reduces to take about {times:.1f} times the least time that the network allows{until}, "
+        f"because of {where}. "
+    )
 
 
 # --- addresses -----------------------------------------------------------------------------------------------------
@@ -164,7 +309,7 @@ def _everybodys_sites(place: Place, site: str, store: Any) -> list[str]:
 def _bind(store: Any, options: Options) -> str | None:
     if options.bind is not None or options.interface is not None:
         return options.bind
-    return address_towards(_master(store), _is_on_one_host(os.environ))
+    return address_towards(_master(store), ranks_share_a_host(os.environ))
 
 
 def _master(store: Any) -> str:
@@ -172,33 +317,3 @@ def _master(store: Any) -> str:
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return getattr(store, "host", None) or os.environ.get("MASTER_ADDR") or LOOPBACK
-
-
-def _is_on_one_host(environment: Mapping[str, str]) -> bool:
-    local, world = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE")
-    return local is None or local == world
-
-
-def address_towards(master: str, one_host: bool = True) -> str:
-    """Our own address on the way to the master: loopback if that is where it is.
-
-    A host may know itself by a loopback address that means nothing to others. So where ranks are on several hosts, and
-    the master seems to be on loopback, it is the address on the way out.
-
-    >>> address_towards("127.0.0.1"), address_towards("localhost")
-    ('127.0.0.1', '127.0.0.1')
-    """
-    try:
-        found = socket.getaddrinfo(master, NOWHERE_PORT, type=socket.SOCK_DGRAM)
-    except socket.gaierror as error:
-        raise BadOption(f"no address is called {master!r} ({error}). Correct MASTER_ADDR, or say bind=.") from None
-    found.sort(key=lambda entry: entry[0] is not socket.AF_INET)
-    family, kind, protocol, _, address = found[0]
-    if ipaddress.ip_address(address[0]).is_loopback and not one_host:
-        family, address = socket.AF_INET, ("192.0.2.1", NOWHERE_PORT)  # set aside for documents: nobody's, far away
-    with socket.socket(family, kind, protocol) as probe:
-        try:
-            probe.connect(address)
-        except OSError as error:
-            raise BadOption(f"no way leads to {master!r} ({error.strerror}). Say bind= or interface=.") from None
-        return str(probe.getsockname()[0])

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.distributed import DistBackendError, Work
 
-from tradewind.errors import PeerLost, RemoteFault, TradewindError
-from tradewind.torch.futures import Completer, OrderedFuture
+from tradewind.errors import PeerLost, RemoteFault, TradewindError, as_own_error
+from tradewind.torch.futures import Completer, Job, OrderedFuture
 from tradewind.torch.tensors import Staged, copy_stream
 
 
@@ -31,21 +31,21 @@ class ReduceWork(Work):
         parts: list[Staged],
         timeout_s: float,
         completer: Completer,
-        divisor: int = 1,
     ) -> None:
         super().__init__()
         self._tensors, self._parts, self._timeout_s, self._completer = tensors, parts, timeout_s, completer
         self._device = parts[0].device if parts else None
-        self._divisor = divisor
-        """What the result is divided by when it is there."""
         self._open = len(parts)
         self._changed = threading.Condition()
         self._error: TradewindError | None = None
         self._delivered = False
         self._event: Any = None
         self._future: OrderedFuture | None = None
-        if divisor > 1 or not all(part.is_direct for part in parts):
-            self.get_future()  # somebody has to copy or divide the result, even if nobody waits
+
+    def submitted(self) -> None:
+        """All parts were given to the channel: a result that has to be copied will be, waited for or not."""
+        if not all(part.is_direct for part in self._parts):
+            self.get_future()
 
     def part_ended(self, error: TradewindError | None) -> None:
         """One of the parts is reduced, or lost; for the channel."""
@@ -92,22 +92,19 @@ class ReduceWork(Work):
     def get_future(self) -> OrderedFuture:
         """A future of the list of tensors."""
         with self._changed:
-            if self._future is None:
-                self._future = OrderedFuture(self._completer, self._device)
-                self._completer.later(self._complete)
-            return self._future
+            if self._future is not None:
+                return self._future
+            self._future = future = OrderedFuture(self._completer, self._device)
+        self._completer.later(Job(self._complete, future))
+        return future
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
         assert self._future is not None
-        try:
-            self._finish(None)
-        except TradewindError as error:
-            self._future.fail(error)
-        else:
-            with self._on_copy_stream():
-                self._future.set_result(self._tensors)
+        self._finish(None)
+        with self._on_copy_stream():
+            self._future.set_result(self._tensors)
 
     def _finish(self, timeout_s: float | None) -> None:
         with self._changed:
@@ -120,15 +117,19 @@ class ReduceWork(Work):
                 raise as_torch_error(self._error)
             if not self._delivered:
                 self._delivered = True
-                with self._on_copy_stream() as stream:
-                    for part in self._parts:
-                        part.deliver()
-                    if self._divisor > 1:
-                        for tensor in self._tensors:
-                            whole = None if tensor.dtype.is_floating_point else "trunc"
-                            tensor.detach().div_(self._divisor, rounding_mode=whole)
-                    if stream is not None:
-                        self._event = stream.record_event()
+                try:
+                    self._deliver()
+                except Exception as error:
+                    self._error = as_own_error(error)
+                    raise
+
+    def _deliver(self) -> None:
+        """Put the result into the tensors."""
+        with self._on_copy_stream() as stream:
+            for part in self._parts:
+                part.deliver()
+            if stream is not None:
+                self._event = stream.record_event()
 
     def _on_copy_stream(self) -> Any:
         return contextlib.nullcontext() if self._device is None else _streamed(copy_stream(self._device))
@@ -142,4 +143,4 @@ def _streamed(stream: Any) -> Any:
 
 def as_torch_error(error: TradewindError) -> TradewindError:
     """A remote fault is what PyTorch calls a backend error; our other errors stay what they are."""
-    return RunLost(*error.args) if isinstance(error, RemoteFault) else type(error)(*error.args)
+    return RunLost(*error.args) if isinstance(error, RemoteFault) else error.fresh()

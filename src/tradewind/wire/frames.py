@@ -14,7 +14,8 @@ the step, `plan_version` the epoch in which it was told how to send, `shard` the
 chunks through the whole array.
 
 An acknowledgement looks like the chunk that it answers, without a payload; its `index` says how many chunks of that
-flow the receiver has finished with, and its path leads back.
+flow the receiver has finished with, and its path leads back. One that answers no chunk at all (`chunks` is 0) is a
+keepalive: that it is acknowledged by the other machine's kernel shows that the link works (`runtime.liveness`).
 
 Three things are there for measuring links, and no engine looks at them: when a frame was sent, on the controller's
 clock as the sender knows it; whether it `follows`: it was waiting while the frame before it was sent on the same
@@ -32,7 +33,7 @@ from enum import IntEnum
 
 from tradewind.errors import BadFrame
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAGIC = b"TW"
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
 HEADER_BYTES = HEADER.size

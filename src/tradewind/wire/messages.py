@@ -181,6 +181,12 @@ class Trouble(MessageBase, frozen=True):
     """There is a new one: the link works, but rounds that use it must make up for what was lost."""
 
 
+class Linked(MessageBase, frozen=True):
+    """A worker has connected to a peer: the link between the two works."""
+
+    peer: Text
+
+
 class Heartbeat(MessageBase, frozen=True):
     """Still there."""
 
@@ -340,6 +346,7 @@ Message = (
     | Finished
     | Progress
     | Trouble
+    | Linked
     | Measured
     | Heartbeat
     | NetworkWanted

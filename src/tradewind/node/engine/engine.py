@@ -79,7 +79,7 @@ class Engine:
             case ev.LinksBroke(peer) | ev.PeerGone(peer):
                 self._drop_early(self._scattered.drop(peer))
                 self._outgoing.handle(event, self._actions)
-            case ev.Explore() | ev.AuxiliaryChanged() | ev.BeginScatter() | ev.EndScatter():
+            case ev.Explore() | ev.KeepAlive() | ev.AuxiliaryChanged() | ev.BeginScatter() | ev.EndScatter():
                 self._outgoing.handle(event, self._actions)
         return self._actions
 

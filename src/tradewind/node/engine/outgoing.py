@@ -39,6 +39,7 @@ class Outgoing:
         | ev.LinksBroke
         | ev.PeerGone
         | ev.Explore
+        | ev.KeepAlive
         | ev.AuxiliaryChanged
         | ev.BeginScatter
         | ev.EndScatter,
@@ -71,6 +72,9 @@ class Outgoing:
             case ev.Explore():
                 outbox.explore(self._run, event)
                 self._serve(outbox, actions)
+            case ev.KeepAlive():
+                if outbox.idle:
+                    self.acknowledge(event.peer, FrameHeader(FrameKind.ACK, self._run), actions)
 
     def offer(self, flow: Flow, actions: list[Action]) -> None:
         """A flow may have a chunk to send."""
@@ -121,7 +125,9 @@ class Outgoing:
         self._serve(outbox, actions)
 
     def acknowledged(self, peer: int, header: FrameHeader, actions: list[Action]) -> None:
-        """An acknowledgement came: it goes on to whom it is for, or lets a flow send more."""
+        """An acknowledgement came: it goes on to whom it is for, lets a flow send more, or is a keepalive."""
+        if not header.chunks:
+            return
         if header.path and header.hop < len(header.path) - 1:
             self.acknowledge(header.path[header.hop + 1], replace(header, hop=header.hop + 1), actions)
             return

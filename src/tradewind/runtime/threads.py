@@ -1,0 +1,166 @@
+"""The threads of all runs: started here, and ended before the interpreter is.
+
+When the interpreter ends, Python (before 3.14) ends a daemon thread that asks for the interpreter lock by
+`pthread_exit`, which unwinds the thread's stack. A C++ destructor on that stack must not be unwound: the process aborts
+with "terminate called without an active exception" and exit code -6, after a training that went well. It suffices that
+a thread drops the last reference to a tensor or `Work` of PyTorch, whose destructors release the lock and take it
+again, that it asks PyTorch's store, or that it runs a solver.
+
+Non-daemon threads would not abort, but Python waits for them before it calls any exit handler: a program that does not
+close its runs would never end. So threads are daemons, and one exit handler closes what is open, newest first, and
+joins all of them. It runs when the program's own threads have ended, after an exception and Ctrl-C as well, and gives
+up after a while on threads that do not end: what they are blocked in is a system call, which is harmless.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tradewind.errors import PeerLost
+
+log = logging.getLogger("tradewind.runtime")
+
+CLOSE_S = 40.0
+"""How long closing may take at exit. A run is left in seconds, but a plan that is being made is waited for."""
+JOIN_S = 10.0
+"""How long threads may take to end at exit, when everything is closed."""
+
+Close = Callable[[], None]
+
+
+class Thread(threading.Thread):
+    """A daemon thread whose `join` may be interrupted.
+
+    An interrupted `threading.Thread.join` counts the thread as ended although it runs (before Python 3.13).
+    """
+
+    def __init__(self, target: Callable[..., object], args: tuple[Any, ...], name: str) -> None:
+        super().__init__(target=target, args=args, name=name, daemon=True)
+        self._returned = threading.Event()
+
+    def run(self) -> None:
+        """Call the target."""
+        try:
+            super().run()
+        finally:
+            self._returned.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or for so many seconds."""
+        if self._returned.wait(timeout):
+            super().join(timeout)
+
+
+class _Process:
+    """What this process has to end; a forked child starts with nothing."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads: weakref.WeakSet[Thread] = weakref.WeakSet()
+        self.closing: list[weakref.WeakMethod[Close]] = []
+        self.closer: Thread | None = None
+        self.ending = threading.Event()
+
+    def end(self) -> None:
+        """Close everything, and wait until all threads have ended."""
+        with self.lock:
+            self.ending.set()
+        if self.closer is not None:
+            self.closer.join(CLOSE_S)
+        deadline_s = time.monotonic() + JOIN_S
+        while running := [thread for thread in list(self.threads) if thread.is_alive()]:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                log.warning("these threads did not end with the process: %s", ", ".join(t.name for t in running))
+                return
+            running[0].join(left_s)
+
+    def close_all(self) -> None:
+        """What the closer does, in a thread of its own: if it hangs, the process ends nevertheless."""
+        self.ending.wait()
+        while self.closing:
+            close = self.closing.pop()()
+            if close is not None:
+                try:
+                    close()
+                except Exception:
+                    log.exception("a bug: closing failed")
+
+
+_process = _Process()
+
+
+def start_thread(target: Callable[..., object], *args: Any, name: str) -> Thread:
+    """Call `target` in a daemon thread, which is joined before the interpreter ends."""
+    thread = Thread(target, args, name)
+    _process.threads.add(thread)
+    thread.start()
+    return thread
+
+
+def close_at_exit(close: Close) -> None:
+    """Call a bound method at exit, unless its object is gone by then. It must end, or wake, the object's threads.
+
+    Raises PeerLost if the process is ending: nothing new can begin.
+    """
+    process = _process
+    with process.lock:
+        if process.ending.is_set():
+            raise PeerLost("this process is ending.")
+        process.closing = [known for known in process.closing if known() is not None]
+        process.closing.append(weakref.WeakMethod(close))
+        if process.closer is None:
+            # Before it is needed: at exit no thread can be started (since Python 3.12).
+            process.closer = Thread(process.close_all, (), "tradewind-exit")
+            process.closer.start()
+
+
+def is_ending() -> bool:
+    """Whether the process ends, so that nothing is worth waiting for."""
+    return _process.ending.is_set()
+
+
+def pause(seconds: float) -> None:
+    """Sleep; raises PeerLost as soon as the process is ending."""
+    if _process.ending.wait(seconds):
+        raise PeerLost("this process is ending.")
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C, which torchrun passes on to ranks that got it from the terminal as well."""
+    previous: Any = None
+    for _ in range(2):  # the first call may be interrupted by a signal that came just before it
+        with contextlib.suppress(KeyboardInterrupt, ValueError):  # ValueError: not the main thread
+            previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            break
+    try:
+        yield
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
+
+
+def _end() -> None:
+    with _uninterrupted():
+        _process.end()
+
+
+def _forget() -> None:
+    """In a forked child, which has none of the threads, and must not close what is its parent's."""
+    global _process
+    _process = _Process()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
