@@ -15,7 +15,7 @@ import pytest
 
 import tradewind
 from ranks import SECRET, free_port
-from tradewind.errors import SiteFailed, TradewindError, UnknownName
+from tradewind.errors import InternalError, SiteFailed, TradewindError, UnknownName, as_own_error
 
 SAMPLES: dict[type[TradewindError], TradewindError] = {
     UnknownName: UnknownName("site", "mars", ["fra", "sjc"]),
@@ -68,6 +68,13 @@ def test_every_error_class_survives_as_an_error_of_torch() -> None:
         again = as_torch_error(error)
         assert str(again) == str(error) and again is not error
         assert isinstance(again, RuntimeError if issubclass(kind, tradewind.errors.RemoteFault) else kind)
+
+
+def test_a_bug_keeps_its_cause() -> None:
+    bug = KeyError("a name")
+    error = as_own_error(bug).fresh()
+    assert isinstance(error, InternalError) and error.__cause__ is bug and "KeyError" in str(error)
+    assert as_own_error(error) is error
 
 
 def test_an_error_that_is_raised_again_and_again_does_not_grow() -> None:

@@ -44,7 +44,7 @@ class TradewindError(Exception):
         return _rebuild, (type(self), self.args, self.__dict__)
 
     def fresh(self) -> Self:
-        """A copy without a traceback.
+        """A copy without a traceback, but with its cause.
 
         An error that is kept and raised again and again must be raised as a copy: each `raise` adds to the traceback
         of the very object, which keeps every frame on the way alive.
@@ -52,7 +52,9 @@ class TradewindError(Exception):
         >>> UnknownName("site", "mars", ["fra", "sjc"]).fresh()
         UnknownName("no site is called 'mars'. Known: fra, sjc.")
         """
-        return copy.copy(self)
+        made = copy.copy(self)
+        made.__cause__ = self.__cause__
+        return made
 
 
 class InputError(TradewindError):
@@ -152,8 +154,12 @@ class InternalError(TradewindError):
 
 
 def as_own_error(error: BaseException) -> TradewindError:
-    """The error itself if it is one of ours; otherwise it is a bug of ours that it was raised."""
-    return error if isinstance(error, TradewindError) else InternalError(f"{type(error).__name__}: {error}")
+    """The error itself if it is one of ours; otherwise it is a bug of ours that it was raised, and its cause."""
+    if isinstance(error, TradewindError):
+        return error
+    bug = InternalError(f"{type(error).__name__}: {error}")
+    bug.__cause__ = error
+    return bug
 
 
 def _rebuild(kind: type[TradewindError], args: tuple[Any, ...], state: Mapping[str, Any]) -> TradewindError:

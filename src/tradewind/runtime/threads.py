@@ -77,12 +77,17 @@ class _Process:
         if self.closer is not None:
             self.closer.join(CLOSE_S)
         deadline_s = time.monotonic() + JOIN_S
-        while running := [thread for thread in list(self.threads) if thread.is_alive()]:
+        while running := self.running():
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 log.warning("these threads did not end with the process: %s", ", ".join(t.name for t in running))
                 return
             running[0].join(left_s)
+
+    def running(self) -> list[Thread]:
+        """Threads that have not ended."""
+        with self.lock:
+            return [thread for thread in self.threads if thread.is_alive()]
 
     def close_all(self) -> None:
         """What the closer does, in a thread of its own: if it hangs, the process ends nevertheless."""
@@ -102,7 +107,8 @@ _process = _Process()
 def start_thread(target: Callable[..., object], *args: Any, name: str) -> Thread:
     """Call `target` in a daemon thread, which is joined before the interpreter ends."""
     thread = Thread(target, args, name)
-    _process.threads.add(thread)
+    with _process.lock:
+        _process.threads.add(thread)
     thread.start()
     return thread
 
