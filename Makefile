@@ -39,8 +39,8 @@ test-all: check
 
 test-torch:
 	@test -n "$(TORCH)" || { echo "say which version: make test-torch TORCH=2.15.0"; exit 2; }
-	$(PYTHON) tests/torch_environment.py $(TORCH) $(VENV)-torch-$(TORCH)
-	$(VENV)-torch-$(TORCH)/bin/python -m pytest -n 2 tests/test_torch_*.py
+	$(PYTHON) tests/support/torch_environment.py $(TORCH) $(VENV)-torch-$(TORCH)
+	$(VENV)-torch-$(TORCH)/bin/python -m pytest -n 2 tests/torch
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -22,12 +22,12 @@ import numpy as np
 from benchmarks._awareness_lab import CHANGED_ROUNDS, QUICK_UPDATE_S, STEADY_ROUNDS, WAYS, Turns, run_in_lab
 from tradewind.catalog import load_network
 from tradewind.control.awareness import Awareness
-from tradewind.control.plans import PlanMade
+from tradewind.control.plans.versions import PlanMade
 from tradewind.lab.inproc import run_inproc
 from tradewind.network import Network
 from tradewind.runtime.group import Group
-from tradewind.sim.chunk_changing import ChangingRun, run_changing
-from tradewind.sim.chunk_run import ChunkRun
+from tradewind.sim.chunks.changing import ChangingRun, run_changing
+from tradewind.sim.chunks.run import ChunkRun
 
 UPDATE_TIME_S = 1.0
 NBYTES = 4_000_000

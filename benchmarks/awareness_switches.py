@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tradewind.control.awareness import Awareness
-from tradewind.reproduce import netstorm_live as live
-from tradewind.reproduce.netstorm import COMPUTE_S
-from tradewind.sim.chunk_changing import ChangingRun, _Driver
-from tradewind.sim.chunk_run import ChunkRun
-from tradewind.sim.chunk_worker import SimulatedWorker
+from tradewind.experiments.papers.netstorm import live
+from tradewind.experiments.papers.netstorm.simulated import COMPUTE_S
+from tradewind.sim.chunks.changing import ChangingRun, _Driver
+from tradewind.sim.chunks.run import ChunkRun
+from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.sim.clock import Priority
 from tradewind.wire import messages as m
 

@@ -18,10 +18,10 @@ from typing import Any, TextIO
 
 import msgspec
 
+from tradewind.experiments.papers.netstorm import live
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.lab.site import Place
-from tradewind.reproduce import netstorm_live as live
 from tradewind.runtime.group import Group
 
 SYSTEMS = {

@@ -23,8 +23,8 @@ from tradewind.network import Network
 from tradewind.planning import planner, planner_options
 from tradewind.planning.bound import bound
 from tradewind.planning.cost import cost
+from tradewind.planning.flows.scatter import ScatterWeights, scatter_weights, slowest_member_links
 from tradewind.planning.plan import Plan
-from tradewind.planning.scatter import ScatterWeights, scatter_weights, slowest_member_links
 from tradewind.units import format_duration
 
 SITES = 60

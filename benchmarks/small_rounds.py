@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from tradewind.errors import TradewindError
-from tradewind.lab.loopback import ask_ranks
+from tradewind.experiments.contests.loopback import ask_ranks
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.lab.site import Place

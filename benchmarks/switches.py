@@ -21,14 +21,14 @@ import numpy as np
 
 from tradewind.catalog import load_network
 from tradewind.control.awareness import Awareness
-from tradewind.control.plans import PlanMade
+from tradewind.control.plans.versions import PlanMade
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.lab.site import Place
 from tradewind.network import Network
 from tradewind.runtime.group import Group
-from tradewind.sim.chunk_changing import ChangingRun, run_changing
-from tradewind.sim.chunk_run import ChunkRun
+from tradewind.sim.chunks.changing import ChangingRun, run_changing
+from tradewind.sim.chunks.run import ChunkRun
 
 COMPARED = 24
 NBYTES = {4: 10_000_000, 8: 20_000_000}

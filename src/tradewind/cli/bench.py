@@ -11,8 +11,8 @@ import typer
 from tradewind.cli.arguments import JsonOption, OptionOption, SeedOption
 
 if TYPE_CHECKING:
+    from tradewind.experiments.contests.loopback import LoopbackTimes
     from tradewind.lab.inproc import WanTimes
-    from tradewind.lab.loopback import LoopbackTimes
 
 EXAMPLE = "tradewind bench wire --processes 4 --bytes 40MB,180MB"
 
@@ -63,7 +63,7 @@ def run(
     if out is not None and (what != "wan" or backend == "inproc"):
         raise BadOption(f"--out {out}: only bench wan in a lab draws a picture. Add --backend htb, delay or auto.")
     if what == "wire":
-        from tradewind.lab.loopback import measure_loopback
+        from tradewind.experiments.contests.loopback import measure_loopback
 
         if network is not None:
             raise BadOption(f"bench wire runs on loopback and takes no network, but got {network!r}. Use bench wan.")

@@ -13,7 +13,7 @@ import typer
 from tradewind.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
-    from tradewind.lab.demo_site import Data
+    from tradewind.experiments.demo.site import Data
     from tradewind.network import Network
 
 EXAMPLE = "tradewind demo --network ec2-hotcloud18 --sites Virginia,Ireland,Tokyo"
@@ -62,8 +62,8 @@ def run(
     """
     from tradewind.cli.output import check_out, console, print_json, progress, write_whole
     from tradewind.cli.show_demo import LiveSites, show_demo
-    from tradewind.lab.demo import bearable_seconds, plan_schemes, run_demo
-    from tradewind.lab.demo_report import as_html, as_json
+    from tradewind.experiments.demo.report import as_html, as_json
+    from tradewind.experiments.demo.run import bearable_seconds, plan_schemes, run_demo
 
     check_out(out, (".html", ".htm"))
     chosen, factor = _choose(network, sites, steps, seed, scale)
@@ -85,7 +85,7 @@ def _choose(name: str, sites: str | None, steps: int, seed: int, scale: float | 
     """The network to imitate, scaled, and the scale."""
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.errors import BadOption
-    from tradewind.lab.demo import MOST_SITES, MOST_STEPS, choose_scale
+    from tradewind.experiments.demo.run import MOST_SITES, MOST_STEPS, choose_scale
     from tradewind.runtime.shape_alone import ensure_separable
 
     if not 1 <= steps <= MOST_STEPS:
@@ -114,8 +114,8 @@ def _choose(name: str, sites: str | None, steps: int, seed: int, scale: float | 
 def _load_data() -> Data:
     import numpy as np
 
-    from tradewind.lab.demo_site import Data
-    from tradewind.reproduce.digits import load_digits
+    from tradewind.experiments.demo.site import Data
+    from tradewind.experiments.papers.digits import load_digits
 
     digits = load_digits()
     train, test = digits.train_images.astype(np.float32), digits.test_images.astype(np.float32)
@@ -125,7 +125,7 @@ def _load_data() -> Data:
 def _framework(numpy: bool) -> tuple[Callable[..., Any], str]:
     """What trains at every site, and its name."""
     if numpy or importlib.util.find_spec("torch") is None:
-        from tradewind.lab.demo_site import train_with_numpy
+        from tradewind.experiments.demo.site import train_with_numpy
 
         return train_with_numpy, "numpy on tradewind.connect"
     from importlib.metadata import version

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tradewind.lab.demo_model import LEARNING_RATE, MOMENTUM
-from tradewind.lab.demo_site import Learner, Task, Training, train_all
+from tradewind.experiments.demo.model import LEARNING_RATE, MOMENTUM
+from tradewind.experiments.demo.site import Learner, Task, Training, train_all
 from tradewind.lab.site import Place
 
 

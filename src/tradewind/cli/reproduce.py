@@ -14,8 +14,8 @@ from tradewind.cli.arguments import JsonOption
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from tradewind.reproduce import Experiment
-    from tradewind.reproduce.report import Outcome
+    from tradewind.experiments.papers import Experiment
+    from tradewind.experiments.papers.report import Outcome
 
 EXAMPLE = "tradewind reproduce mtree/fig6 --quick"
 DEFAULT_OUT = Path("build/reproduce")
@@ -54,7 +54,7 @@ def run(
     Each figure gives a table, a CSV and a PNG file, and for every claim of the paper what we see and whether it
     holds. A claim that does not hold is a result, not an error.
     """
-    from tradewind.reproduce import experiment, resolve_experiments
+    from tradewind.experiments.papers import experiment, resolve_experiments
 
     resolved = resolve_experiments(names or (), live) if names or page is None else ()
     chosen = [experiment(name) for name in resolved]
@@ -90,9 +90,9 @@ def _run_all(
     json: bool,
 ) -> list[dict[str, Any]]:
     from tradewind.cli.output import console, write_whole
-    from tradewind.reproduce import Setting
-    from tradewind.reproduce.saved import file_name, to_json
-    from tradewind.reproduce.work import Workers
+    from tradewind.experiments.papers import Setting
+    from tradewind.experiments.papers.saved import file_name, to_json
+    from tradewind.experiments.papers.work import Workers
 
     documents: list[dict[str, Any]] = []
     with _executor(jobs, ray) as executor, console(stderr=True).status("starting") as status:
@@ -112,8 +112,8 @@ def _run_all(
 def _write_page(page: Path, folder: Path) -> None:
     from tradewind.cli.output import write_whole
     from tradewind.errors import InputError
-    from tradewind.reproduce.page import outdated_claims, reproduction_page
-    from tradewind.reproduce.saved import load
+    from tradewind.experiments.papers.page import outdated_claims, reproduction_page
+    from tradewind.experiments.papers.saved import load
 
     saved = load(folder)
     if not saved:
@@ -131,7 +131,7 @@ def _write_page(page: Path, folder: Path) -> None:
 def _executor(jobs: int, ray: str | None = None) -> Iterator[Executor | None]:
     """Fresh processes rather than forks: a fork of a process with threads may hang."""
     if ray is not None:
-        from tradewind.reproduce.work import RayExecutor
+        from tradewind.experiments.papers.work import RayExecutor
 
         with RayExecutor(ray) as cluster:
             yield cluster
@@ -151,7 +151,7 @@ def _executor(jobs: int, ray: str | None = None) -> Iterator[Executor | None]:
 
 def _write(each: Experiment, outcome: Outcome, folder: Path) -> tuple[Path, ...]:
     from tradewind.cli.output import write_whole
-    from tradewind.reproduce.report import write_files
+    from tradewind.experiments.papers.report import write_files
 
     return write_files(each.name, each.title, outcome, folder, write_whole)
 
@@ -170,7 +170,7 @@ def _list(chosen: list[Experiment], json: bool) -> None:
 
 def _show(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> None:
     from tradewind.cli.output import console, show, table
-    from tradewind.reproduce.report import shown
+    from tradewind.experiments.papers.report import shown
 
     screen = console()
     screen.print(each.title)

@@ -13,8 +13,8 @@ from tradewind.units import format_count
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from tradewind.lab.demo import DemoResult, Scheme
-    from tradewind.lab.demo_site import Event
+    from tradewind.experiments.demo.run import DemoResult, Scheme
+    from tradewind.experiments.demo.site import Event
 
 
 class LiveSites:
@@ -66,7 +66,7 @@ class LiveSites:
 
 def show_demo(result: DemoResult) -> None:
     """The table, and what it means."""
-    from tradewind.lab.demo_report import compute_sentence, headline, losses_sentence, scale_sentence
+    from tradewind.experiments.demo.report import compute_sentence, headline, losses_sentence, scale_sentence
     from tradewind.units import format_duration
 
     out = console()

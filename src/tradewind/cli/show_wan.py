@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from tradewind.lab.wan import SystemTimes, WanContest
+    from tradewind.experiments.contests.wan import SystemTimes, WanContest
 
 
 def run_wan(
@@ -30,8 +30,8 @@ def run_wan(
     from tradewind.cli.lab import open_lab
     from tradewind.cli.output import check_out, progress
     from tradewind.cli.resolve import parse_names
+    from tradewind.experiments.contests.wan import PLANNERS, run_contest, taking_part
     from tradewind.figures import PICTURE_SUFFIXES
-    from tradewind.lab.wan import PLANNERS, run_contest, taking_part
     from tradewind.planning import planner as look_up_planner
 
     check_out(out, PICTURE_SUFFIXES)
@@ -51,7 +51,7 @@ def run_wan(
 
 def contest_rows(contest: WanContest) -> list[dict[str, Any]]:
     """One row per system, as in the JSON output."""
-    from tradewind.lab.contest import GLOO, GLOO_BEST, HIVEMIND
+    from tradewind.experiments.contests.contest import GLOO, GLOO_BEST, HIVEMIND
 
     def times(entry: SystemTimes, other: str) -> float | None:
         found = contest.of(other)

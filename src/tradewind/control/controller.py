@@ -35,11 +35,11 @@ from collections.abc import Callable
 
 from tradewind.control.membership import Membership
 from tradewind.control.options import Action, ControlOptions, Disconnect, RoundEnded, Send
-from tradewind.control.plans import PlanMade, Plans
-from tradewind.control.round import Round
+from tradewind.control.plans.versions import PlanMade, Plans
+from tradewind.control.quorum import next_term
+from tradewind.control.rounds.round import Round
+from tradewind.control.rounds.schedule import Misfit, RunOver
 from tradewind.control.running import Running
-from tradewind.control.schedule import Misfit, RunOver
-from tradewind.control.terms import next_term
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from tradewind.control.options import Action, ControlOptions, Decided, Disconnect, RoundEnded, Send
-from tradewind.control.plans import PlanWanted
-from tradewind.control.terms import has_most, newest_electorates
+from tradewind.control.plans.versions import PlanWanted
+from tradewind.control.quorum import has_most, newest_electorates
 from tradewind.wire import messages as m
 
 MOST_SITES = 65536

@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
-from tradewind.control.plans import PlanWanted
+from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import BadOption, TradewindError, UnknownName
 from tradewind.network import Network
 from tradewind.planning.plan import Plan

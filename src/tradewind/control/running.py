@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tradewind.control.membership import Membership
+from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.options import STRICT_POLICY, ControlOptions
-from tradewind.control.plans import PlanMade, Plans
-from tradewind.control.round import Round
-from tradewind.control.rounds import Rounds
-from tradewind.control.scattering import Scattering
-from tradewind.control.schedule import RunOver, Schedule
-from tradewind.control.terms import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
-from tradewind.control.updating import Updating
-from tradewind.control.view import NetworkView, unknown_network
+from tradewind.control.plans.replanning import Updating
+from tradewind.control.plans.versions import PlanMade, Plans
+from tradewind.control.quorum import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
+from tradewind.control.rounds.round import Round
+from tradewind.control.rounds.rounds import Rounds
+from tradewind.control.rounds.scattering import Scattering
+from tradewind.control.rounds.schedule import RunOver, Schedule
 from tradewind.errors import ImpossibleProblem, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m

@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 
 from tradewind.network import Matrix, Network
-from tradewind.planning.fastest_paths import FastestPaths, Indices, next_hops_to, transfer_delay
 from tradewind.planning.plan import Route
+from tradewind.planning.trees.fastest_paths import FastestPaths, Indices, next_hops_to, transfer_delay
 
 Exclusion = Literal["pair", "global"]
 Pair = tuple[str, str]

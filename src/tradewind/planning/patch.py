@@ -24,9 +24,9 @@ import numpy as np
 
 from tradewind.errors import InfeasiblePlan
 from tradewind.network import Matrix, Network
+from tradewind.planning.flows.splitting import replacement
 from tradewind.planning.plan import Plan, Route, Shard
 from tradewind.planning.routes import Routes
-from tradewind.planning.splitting import replacement
 
 
 @dataclass(frozen=True, slots=True)

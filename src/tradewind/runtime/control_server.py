@@ -16,7 +16,7 @@ import time
 
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
-from tradewind.control.plans import PlanWanted
+from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import BadFrame, PeerLost, TradewindError
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
 from tradewind.runtime.dialling import Notices

@@ -25,8 +25,8 @@ from tradewind.arithmetic import Array, check_operation, name_dtype
 from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
+from tradewind.control.network.view import FAST_BPS
 from tradewind.control.options import Scatter
-from tradewind.control.view import FAST_BPS
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.effects import Outcome

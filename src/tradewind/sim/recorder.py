@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from tradewind.network import Network
-from tradewind.sim.flows import PHASES, UNKNOWN_ROUND, Flow
+from tradewind.sim.fluid.flows import PHASES, UNKNOWN_ROUND, Flow
 from tradewind.trace.records import Kind, Record, Trace
 
 Detail = Literal["nothing", "rounds", "flows"]

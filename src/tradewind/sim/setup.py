@@ -14,7 +14,7 @@ from tradewind.errors import BadOption, InputError
 from tradewind.network import Network
 from tradewind.schemes import Scheme
 from tradewind.sim.faults import Fault, check_faults
-from tradewind.sim.fluid_engine import PIECES
+from tradewind.sim.fluid.engine import PIECES
 from tradewind.sim.recorder import Detail
 from tradewind.units import MAX_BYTES
 

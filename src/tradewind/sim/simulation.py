@@ -29,10 +29,10 @@ from tradewind.node import effects as to
 from tradewind.node.actions import RoundComplete
 from tradewind.node.node import Node, NodeAction
 from tradewind.policy import policy
-from tradewind.sim.capacity import TrueNetwork, misjudged
 from tradewind.sim.clock import Clock, Priority
 from tradewind.sim.disturbances import Disturbances
-from tradewind.sim.fluid_engine import FluidEngine, FluidPort
+from tradewind.sim.fluid.capacity import TrueNetwork, misjudged
+from tradewind.sim.fluid.engine import FluidEngine, FluidPort
 from tradewind.sim.recorder import Recorder
 from tradewind.sim.result import RoundSummary, SimulationResult
 from tradewind.sim.setup import Setup

@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 from torch.distributed import PrefixStore
 
+from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.options import check_scatter
-from tradewind.control.plans import SHARED_BYTES, Plans
-from tradewind.control.view import NetworkView, unknown_network
+from tradewind.control.plans.versions import SHARED_BYTES, Plans
 from tradewind.errors import BadOption, PeerLost, TradewindError, UnknownName
 from tradewind.network import Network
 from tradewind.planning.bound import bound

@@ -1,0 +1,355 @@
+"""Rounds under way: started, halted when something is wrong with them, repaired or given up, committed.
+
+                 ┌────────────── Start with a patched plan ───────────────┐
+                 v                                                        │
+    Start ──> running ──a site or link of it is lost──> halted ──all who are left have reported
+                 │                                                        │
+                 └── all have finished ──> committed       given up <─────┘  no plan is left
+
+**Repair.** A round in trouble is halted: every site of it that is left stops, lets what is being added or stored come
+to its end, and reports which chunks of its result are final (`Progress`). Nothing moves then. The plan is patched
+(`planning.patch`) and the round starts again under a newer version, on the same cuts of the tensor, without the chunks
+that are final at every member that is left. Chunks that are final at some of them only are done again and overwritten:
+so for each chunk either all members hold what the first version made, or all hold what the second one makes, and the
+members' bytes never differ.
+
+**Going on by a better plan.** A round that runs by a plan for a network that was, and would take long, is halted in the
+same way and goes on by the new plan, whose trees share what is left of the array (`remaining`). That takes inputs that
+are still there: a round whose results go over their inputs ends as it began.
+
+**What a repaired mean is.** A chunk that was final everywhere stays as it is, with the lost member's share in it, by
+the weights of then. A chunk that is done again is the mean of those who are left, their weights scaled to a sum of 1.
+Each is a weighted mean of models of that step, and identical at all members. A sum, product, minimum or maximum over
+two sets of members at once would be nobody's, so when a contributor is lost these are done again from the start.
+A broadcast that lost a member is broken off: whoever asked for it decides.
+
+**Inputs** are only read. Until `Commit`, giving a round up costs nothing but time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import structs
+
+from tradewind.control.membership import Membership
+from tradewind.control.options import Decided, RoundEnded
+from tradewind.control.plans.versions import SMALL_BYTES, Plans
+from tradewind.control.rounds.carrying import combined, plan_without_links
+from tradewind.control.rounds.lanes import Step
+from tradewind.control.rounds.remaining import remaining
+from tradewind.control.rounds.round import Round
+from tradewind.control.rounds.scattering import Scattering
+from tradewind.errors import InfeasiblePlan
+from tradewind.planning.check import check
+from tradewind.planning.patch import patch_plan
+from tradewind.planning.plan import Plan
+from tradewind.wire import messages as m
+from tradewind.wire.packed_plans import PackedPlan
+
+HALT_SHARE = 10
+"""A round that is halted for a better plan runs for so many times as long as that takes before it is again."""
+MOST_REPAIRS = 20
+"""Of one round: a connection that keeps breaking must not hold its members for ever."""
+REMEMBERED = 256
+"""Rounds that a worker may come back and ask about."""
+
+
+class Rounds:
+    """All that run."""
+
+    def __init__(
+        self, members: Membership, plans: Plans, first_number: int = 0, scattering: Scattering | None = None
+    ) -> None:
+        self.members, self.plans = members, plans
+        self._scattering = scattering
+        self.detoured = False
+        """Whether chunks may take links that are not in their plan."""
+        self.running: dict[int, Round] = {}
+        self.next_number = first_number
+        self.committed: dict[int, int] = {}
+        """The last ones, with the version that they ended in."""
+        self._halting_s = 0.0
+        """What it took to halt a round, the last time that one went on by a better plan."""
+        self.rerouted = 0
+        """How many went on by a better plan."""
+        self._knows: dict[str, set[int]] = {}
+        """Which versions each worker has been sent."""
+
+    def of(self, step: Step) -> list[Round]:
+        """A step's parts that run."""
+        return [round_ for round_ in self.running.values() if round_.step is step]
+
+    def number_of(self, step: Step) -> int | None:
+        """A step's round, the first of its parts that run."""
+        return min((round_.number for round_ in self.of(step)), default=None)
+
+    def start(self, step: Step, lane: int, ready: dict[str, m.Ready], now_s: float) -> bool:
+        """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
+        assert step.decided is not None
+        operation = next(iter(ready.values())).operation
+        order = tuple(name for name in self.plans.view.names if name in ready)
+        if not self.plans.is_fixed and all(asked.array is not None for asked in ready.values()):
+            result = combined(ready, order, step.weights)
+            if result is not None:
+                return self._carry(step, lane, ready, order, result, now_s)
+        size, decided = max(1, operation.nbytes), step.decided
+        if decided.server is not None:
+            version = self.plans.server_plan_for(decided.server, order[0], size)
+        elif operation.op == "broadcast":
+            version = self.plans.broadcast_plan_for(operation.root, order, size, step.decided.plan_hint)
+        else:
+            version = self.plans.plan_for(order, size, step.decided.plan_hint)
+        scattered, cut = None, tuple[int, ...]()
+        if self._scattering is not None and lane >= m.POLICY_LANE and len(set(step.weights.values())) == 1:
+            version, scattered, cut = self._scattering.take_over(version, operation, ready, lane)
+        plan = self.plans.by_version[version]
+        number = self.next_number
+        self.next_number += 1
+        round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
+        round_.scattered = scattered is not None
+        self.running[number] = round_
+        self.members.note(Decided("start", decided.reason, round=number))
+        if operation.parts > 1 and step.first_round is None:
+            step.first_round = number
+        self._send_start(round_, cut, (), scattered)
+        return False
+
+    def _carry(
+        self, step: Step, lane: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float
+    ) -> bool:
+        """Send a result to everybody, who may use it at once unless the run is tolerant (`carrying`)."""
+        final, number = not self.members.options.is_tolerant, self.next_number
+        self.next_number += 1
+        by_name, behind = step.weights, step.staleness
+        weights, staleness = tuple(by_name[name] for name in order), tuple(behind[name] for name in order)
+        answers = {
+            iteration: m.Carried(number, lane, iteration, order, weights, staleness, result, final)
+            for iteration in {asked.iteration for asked in ready.values()}
+        }
+        for name in order:  # those who ask for the same step share a message, which is encoded once
+            self.members.send(name, answers[ready[name].iteration])
+        if not final:
+            plan, operation = plan_without_links(order, len(result)), ready[order[0]].operation
+            sites = set(order)
+            self.running[number] = Round(
+                number, lane, step, ready, operation, plan, m.CARRIED_VERSION, sites, set(sites), now_s, carried=True
+            )
+        return final
+
+    def finished(self, worker: str, message: m.Finished) -> None:
+        """A site is done with its part. Late reports mean nothing."""
+        round_ = self.running.get(message.round)
+        if round_ is None or round_.version != message.version or round_.halted_s is not None:
+            return
+        if worker in round_.sites:
+            round_.finished[worker] = message.digest
+
+    def over(self) -> list[Round]:
+        """Rounds that all who are left have finished."""
+        return [r for r in self.running.values() if r.halted_s is None and r.finished.keys() == r.sites]
+
+    def odd_ones(self, round_: Round) -> tuple[str, ...]:
+        """Members whose result is not that of most, by name; all of them where there is no most."""
+        digests = {name: round_.finished[name] for name in sorted(round_.ready)}
+        count = {digest: list(digests.values()).count(digest) for digest in digests.values()}
+        if len(count) < 2 or any(not shard.broadcast for shard in round_.plan.shards):
+            return ()  # where everybody sums for themselves, the order of the parts may differ
+        most = max(count, key=lambda digest: count[digest])
+        agreed = 2 * count[most] > len(digests)
+        return tuple(name for name, digest in digests.items() if digest != most or not agreed)
+
+    def commit(self, round_: Round) -> None:
+        """Everybody may use the result."""
+        del self.running[round_.number]
+        self.committed[round_.number] = round_.version
+        if len(self.committed) > REMEMBERED:
+            del self.committed[min(self.committed)]
+        self.members.note(_record(round_, "finished", round_.reason))
+        commit = m.Commit(round_.number)
+        for site in sorted(round_.involved):
+            self.members.send(site, commit)
+
+    def running_records(self) -> list[RoundEnded]:
+        """Rounds that are not over."""
+        return [_record(round_, "running", round_.reason) for round_ in self.running.values()]
+
+    def abandon(self, round_: Round, reason: str, by_policy: bool = False) -> dict[str, m.Ready]:
+        """Give a round up: what its members asked for, who still want it, and have sent nothing that counts."""
+        del self.running[round_.number]
+        self.members.note(_record(round_, "abandoned" if by_policy else "failed", reason))
+        for site in sorted(round_.involved):
+            self.members.send(site, m.Abandon(round_.number, reason[:1000]))
+        return {name: structs.replace(said, scatter=None) for name, said in round_.ready.items()}
+
+    def tell_plan(self, version: int) -> None:
+        """Let every site of a plan know it, whoever does not yet: the sooner, the less a round has to wait for it."""
+        plan = self.plans.by_version[version]
+        packed = PackedPlan(plan)
+        messages: dict[tuple[int, ...], m.PlanChanged] = {}
+        for worker in plan.sites:
+            known = self._knows.setdefault(worker, set())
+            if version in known or worker not in self.members.joined:
+                continue
+            forget = self.plans.obsolete(known)
+            known.difference_update(forget)
+            known.add(version)
+            # Those who are told the same share a message, which is encoded once.
+            self.members.send(worker, messages.setdefault(forget, m.PlanChanged(version, packed, forget)))
+
+    # --- trouble -----------------------------------------------------------------------------------------------
+
+    def lose(self, worker: str, now_s: float) -> None:
+        """A site is gone: halt what it had a part in."""
+        self._knows.pop(worker, None)
+        for round_ in self.running.values():
+            round_.involved.discard(worker)
+            if worker in round_.sites:
+                round_.sites.discard(worker)
+                round_.finished.pop(worker, None)
+                round_.reports.pop(worker, None)
+                if round_.ready.pop(worker, None) is not None:
+                    round_.lost_contributor = worker
+                self.halt(round_, now_s)
+
+    def joined(self, worker: str) -> None:
+        """Somebody came, or came back."""
+        for round_ in self.running.values():
+            round_.newcomers.add(worker)
+
+    def disturb(self, a: str, b: str, now_s: float) -> Round | None:
+        """Something may have been lost between two sites: halt what they exchange. A round that cannot be repeated."""
+        touched = [r for r in self.running.values() if not r.carried and (self.detoured or r.uses(a, b))]
+        for round_ in touched:
+            if not round_.is_repeatable:
+                return round_
+            self.halt(round_, now_s)
+        return None
+
+    def halt(self, round_: Round, now_s: float) -> None:
+        """Stop a round and ask how far it has come; once is enough."""
+        if round_.halted_s is None and not round_.carried:
+            round_.halted_s = now_s
+            round_.reports.clear()
+            for site in sorted(round_.sites):
+                self.members.send(site, m.Halt(round_.number, round_.version))
+
+    def progressed(self, worker: str, message: m.Progress) -> None:
+        """A site of a halted round has reported."""
+        round_ = self.running.get(message.round)
+        if round_ is None or round_.halted_s is None or round_.version != message.version or worker not in round_.sites:
+            return
+        shards = len(round_.plan.shards) if worker in round_.ready else 0
+        if len(message.final) == len(message.chunk_items) == shards:
+            round_.reports[worker] = message
+
+    def settled(self) -> list[Round]:
+        """Halted rounds that can be repaired now."""
+        return [round_ for round_ in self.running.values() if round_.is_settled]
+
+    def repair(self, round_: Round, now_s: float) -> None:
+        """Go on with a settled round on a patched plan; raises `ImpossibleProblem` where there is none."""
+        if round_.repairs == MOST_REPAIRS:
+            raise InfeasiblePlan(f"round {round_.number} was repaired {MOST_REPAIRS} times already.")
+        if round_.operation.op == "broadcast":
+            raise InfeasiblePlan(
+                f"round {round_.number} is a broadcast, which starts again rather than being repaired."
+            )
+        chunk_items, done = round_.reports[min(round_.ready)].chunk_items, round_.done()
+        onto, round_.onto = round_.onto, None
+        if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
+            rest = remaining(round_.plan, onto, round_.operation, chunk_items, done)
+            self.members.note(Decided("plan again", "a better plan is there", round=round_.number))
+            self._restart(round_, rest.plan, rest.chunk_items, rest.done)
+            self.rerouted += 1
+            self._halting_s = now_s - round_.rerouted_s
+            return
+        network = self.plans.view.network
+        patch = patch_plan(round_.plan, network.subnetwork([n for n in network.names if n not in round_.newcomers]))
+        round_.repairs += 1
+        round_.moved_shards += sum(
+            round_.plan.shards[old].root != new.root for old, new in zip(patch.shards, patch.plan.shards, strict=True)
+        )
+        self.members.note(Decided("plan again", "something that it needs is lost", round=round_.number))
+        kept = tuple(done[old] for old in patch.shards) if done else ()
+        self._restart(round_, patch.plan, tuple(chunk_items[old] for old in patch.shards), kept)
+
+    def reroute(self, plan: Plan, pause_s: float, now_s: float) -> None:
+        """A plan is much better than what rounds of its members run by: they go on by it.
+
+        Each time nothing moves while sites report, and chunks on their way are lost. So a round has peace for a pause
+        then, the next time for two, and so on: however restless the network is, rounds end.
+        """
+        pause_s = max(pause_s, HALT_SHARE * self._halting_s)
+        for round_ in self.running.values():
+            is_large = round_.operation.nbytes > SMALL_BYTES
+            had_peace = now_s >= round_.rerouted_s + pause_s * 2.0**round_.reroutes
+            if round_.plan.members == plan.members and is_large and had_peace and round_.can_go_on_by_another:
+                round_.onto, round_.rerouted_s = plan, now_s
+                round_.reroutes += 1
+                self.halt(round_, now_s)
+
+    def _works(self, plan: Plan, newcomers: set[str]) -> bool:
+        """Whether all that a plan needs is there."""
+        return newcomers.isdisjoint(plan.sites) and not check(plan, self.plans.view.network)
+
+    def _restart(self, round_: Round, plan: Plan, chunk_items: tuple[int, ...], done: tuple[bytes, ...]) -> None:
+        round_.plan, round_.version = plan, self.plans.add(plan)
+        round_.sites = set(plan.sites)
+        round_.involved |= round_.sites
+        round_.finished.clear()
+        round_.reports.clear()
+        round_.halted_s = None
+        self._send_start(round_, chunk_items, done)
+
+    def overdue(self, limit_s: float, now_s: float) -> list[Round]:
+        """Rounds that somebody does not say how far they have come."""
+        return [r for r in self.running.values() if r.halted_s is not None and r.halted_s + limit_s <= now_s]
+
+    def wake_at_s(self, limit_s: float) -> float:
+        """When the next round will be overdue."""
+        halted = [r.halted_s + limit_s for r in self.running.values() if r.halted_s is not None]
+        return min(halted, default=float("inf"))
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _send_start(
+        self,
+        round_: Round,
+        chunk_items: tuple[int, ...],
+        done: tuple[bytes, ...],
+        scattered: m.Scattered | None = None,
+    ) -> None:
+        order = round_.plan.members
+        weights, staleness = round_.step.weights, round_.step.staleness
+        self.tell_plan(round_.version)
+        start = m.Start(
+            round=round_.number,
+            version=round_.version,
+            lane=round_.lane,
+            iteration=0,
+            members=order,
+            weights=tuple(weights[name] for name in order),
+            operation=round_.operation,
+            floor=min(self.running),
+            staleness=tuple(staleness[name] for name in order),
+            chunk_items=chunk_items,
+            done=done,
+            scattered=scattered,
+            repaired=round_.repairs > 0,
+            turn=round_.step.first_round,
+        )
+        by_iteration = {0: start}  # those who are told the same share a message, which is encoded once
+        for worker in round_.plan.sites:
+            asked = round_.ready.get(worker)
+            iteration = 0 if asked is None else asked.iteration
+            if iteration not in by_iteration:
+                by_iteration[iteration] = structs.replace(start, iteration=iteration)
+            self.members.send(worker, by_iteration[iteration])
+
+
+def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "running"], reason: str) -> RoundEnded:
+    decided, members = round_.step.decided, tuple(sorted(round_.ready))
+    about = round_.plan.planner, round_.operation.nbytes, reason, round_.repairs, round_.moved_shards
+    scope = "" if decided is None else decided.scope
+    return RoundEnded(round_.number, members, round_.started_s, outcome, scope, *about)

@@ -1,0 +1,163 @@
+"""Non-blocking scatter, the controller's part (CREW IV-A2): default splittings, and rounds rearranged from them.
+
+Everybody is told how to send an array of each size that is in use before its round is known (`ScatterBy`): the plan for
+all workers, cut into whole chunks by Algorithm 1. When a round is decided its own plan is made as ever; then the blocks
+of the default are rearranged by Algorithm 2 to that plan's shares, so that chunks that left first stay where they are.
+Each run of consecutive chunks of a block becomes a shard of the round's plan: after that it is a plan like any other,
+and is carried out, repaired or given up like any other.
+
+Weights are not known when chunks leave, so a round takes over what was sent only where all its members count the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from msgspec import structs
+
+from tradewind.control.membership import Membership
+from tradewind.control.plans.versions import MIN_CHUNK_BYTES, Plans
+from tradewind.errors import ImpossibleProblem
+from tradewind.planning.flows.splitting import Splitting, block_size, rearrange, split
+from tradewind.planning.plan import Plan
+from tradewind.wire import messages as m
+
+CHUNKS_PER_BLOCK = 16
+"""Blocks are whole chunks: with fewer of them rounding costs more than an early start gains."""
+FEWEST_PER_BLOCK = 2
+"""Smaller arrays, which cannot be cut so finely, wait for their rounds."""
+KEPT_DEFAULTS = 4
+"""Of each size: workers may be sending by one that was replaced since."""
+
+Size = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class DefaultScatter:
+    """How an array is sent before its round is known."""
+
+    said: m.ScatterBy
+    splitting: Splitting
+
+    def is_like(self, other: DefaultScatter) -> bool:
+        """Whether they differ in their version at most."""
+        return structs.replace(self.said, version=other.said.version) == other.said
+
+
+class Scattering:
+    """All defaults of a run."""
+
+    def __init__(self, plans: Plans, members: Membership, first_version: int, most_kept_bytes: int) -> None:
+        """`most_kept_bytes`: what all ranks together may have an aggregator keep of rounds that are not known."""
+        self._most_kept_bytes = most_kept_bytes
+        self._plans, self._members, self._version = plans, members, first_version
+        self._defaults: dict[Size, list[DefaultScatter]] = {}
+        """The newest last."""
+        self._made_for: dict[Size, object] = {}
+        self._epoch = first_version
+
+    def announce(self, operation: m.Operation) -> None:
+        """Tell everybody how to send an array like this, if that is news."""
+        size = operation.items, operation.item_bytes, operation.parts
+        view = self._plans.view
+        made_for = (view.generation, view.snapshots, tuple(self._members.joined))
+        if self._made_for.get(size) == made_for or not operation.items or len(self._members.joined) < 2:
+            return
+        self._made_for[size] = made_for
+        known = self._defaults.setdefault(size, [])
+        default = self._default(operation)
+        if default is None or (known and known[-1].is_like(default)):
+            return
+        self._version = default.said.version
+        known.append(default)
+        del known[:-KEPT_DEFAULTS]
+        self._members.send_all(default.said)
+
+    def joined(self) -> None:
+        """Somebody came, or came back, who was told nothing: all hear of everything anew, under newer versions."""
+        self._made_for.clear()
+        self._version += 1
+        self._epoch = self._version
+
+    def take_over(
+        self, base: int, operation: m.Operation, ready: Mapping[str, m.Ready], lane: int
+    ) -> tuple[int, m.Scattered | None, tuple[int, ...]]:
+        """The version that a round starts with, what it takes over of its members' scatters, and how it is cut.
+
+        `base` is the version of its plan, which it starts with if it takes over nothing.
+        """
+        size = operation.items, operation.item_bytes, operation.parts
+        begun = {message.scatter for message in ready.values()}
+        default = next((d for d in reversed(self._defaults.get(size, [])) if d.said.version in begun), None)
+        if default is None or not is_direct(self._plans.by_version[base]):
+            return base, None, ()
+        said = default.said
+        version = self._plans.derive(
+            base, ("scatter", said.version), lambda plan: rearranged_plan(plan, default, operation.items)
+        )
+        counted = {name: ready[name].iteration for name in sorted(ready) if ready[name].scatter == said.version}
+        part = lane - m.POLICY_LANE
+        cut = (said.chunk_items,) * len(self._plans.by_version[version].shards)
+        return version, m.Scattered(said.epoch, part, tuple(counted), tuple(counted.values())), cut
+
+    def _default(self, operation: m.Operation) -> DefaultScatter | None:
+        """As the network is now; None where everybody has to wait for their rounds."""
+        everybody = tuple(name for name in self._plans.view.network.names if name in self._members.joined)
+        nbytes = operation.items * operation.item_bytes
+        try:
+            plan = self._plans.make(everybody, nbytes)
+        except ImpossibleProblem:
+            return None
+        if not is_direct(plan):
+            return None
+        shares = shares_of(plan)
+        finest = max(MIN_CHUNK_BYTES, nbytes // (CHUNKS_PER_BLOCK * len(shares)))
+        chunk_bytes = min(max(shard.chunk_bytes for shard in plan.shards), finest)
+        chunk_items = max(1, chunk_bytes // operation.item_bytes)
+        chunks = -(-operation.items // chunk_items)
+        keeping = len(everybody) * operation.parts * chunk_items * operation.item_bytes
+        if chunks < FEWEST_PER_BLOCK * len(shares) or keeping > self._most_kept_bytes:
+            return None
+        splitting = split(list(shares.values()), chunks)
+        ends = tuple(accumulate(map(block_size, splitting.blocks)))
+        size = operation.items, operation.item_bytes, operation.parts
+        said = m.ScatterBy(
+            self._version + 1, self._epoch, *size, chunk_items, self._most_kept_bytes // keeping, tuple(shares), ends
+        )
+        return DefaultScatter(said, splitting)
+
+
+def shares_of(plan: Plan) -> dict[str, float]:
+    """Each aggregator's share of the array."""
+    shares: dict[str, float] = {}
+    for shard in plan.shards:
+        shares[shard.root] = shares.get(shard.root, 0.0) + shard.fraction
+    return shares
+
+
+def is_direct(plan: Plan) -> bool:
+    """Whether each block goes straight to the site that sums it. Where links are missing some take another way."""
+    return all(len(route) == 2 and route[-1] == shard.root for shard in plan.shards for route in shard.reduce)
+
+
+def rearranged_plan(plan: Plan, default: DefaultScatter, items: int) -> Plan:
+    """A round's plan with its blocks cut from the default's (Algorithm 2): a shard for each run of chunks, in order."""
+    said, shares = default.said, shares_of(plan)
+    sites = (*said.sites, *(site for site in shares if site not in said.sites))
+    none = ((),) * (len(sites) - len(said.sites))
+    wanted = rearrange(Splitting((*default.splitting.blocks, *none)), [shares.get(site, 0.0) for site in sites])
+    star = {shard.root: shard for shard in plan.shards}
+    pieces = sorted(
+        (chunks.start, chunks.stop, site) for site, block in zip(sites, wanted.blocks, strict=True) for chunks in block
+    )
+    shards = tuple(
+        replace(
+            star[site],
+            fraction=(min(stop * said.chunk_items, items) - start * said.chunk_items) / items,
+            chunk_bytes=said.chunk_items * said.item_bytes,
+        )
+        for start, stop, site in pieces
+    )
+    return replace(plan, shards=shards, nbytes=items * said.item_bytes, predicted=None)

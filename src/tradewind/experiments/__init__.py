@@ -1,0 +1,1 @@
+"""Experiments: the papers' evaluations, contests against peers, and the demo. Only `cli` imports this."""

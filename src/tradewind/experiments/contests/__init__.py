@@ -1,0 +1,1 @@
+"""All-reduces of Tradewind beside Gloo and hivemind on the same links."""

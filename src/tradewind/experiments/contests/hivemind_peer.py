@@ -1,0 +1,106 @@
+"""hivemind as a peer in the contest: its averager, in float32, with one group of everybody.
+
+hivemind spends seconds on finding its group. That is not what is compared, so the group is found beforehand (a step
+that waits for its trigger), and a turn is what follows the trigger. It averages; the sum is that times the number of
+sites.
+
+It needs four more processes at every site, and a machine that is busy takes a minute to start all of them, and as long
+to find a group: so it has limits in time. When a connection fails within a round it goes on without that site, by
+design, and the sum is not everybody's. Either way a turn has failed (`TurnFailed`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any
+
+import numpy as np
+
+from tradewind.experiments.contests.contest import TurnFailed
+from tradewind.lab.site import Place
+
+MATCHMAKING_S = 4.0
+"""The least that it looks for a group; it tries again until it has everybody."""
+STARTING_S, FINDING_S, AVERAGING_S = 90.0, 60.0, 90.0
+"""What it may take, at most."""
+
+
+class HivemindSystem:
+    """One averager per size of tensor, made when it is first needed."""
+
+    def __init__(self, place: Place, store: Any, address: str) -> None:
+        self._hivemind = importlib.import_module("hivemind")
+        self._torch = importlib.import_module("torch")
+        self._place, self._store, self._address = place, store, address
+        self._averagers: dict[int, Any] = {}
+        row = place.network.bandwidth_bps[place.rank]
+        self._bandwidth_mbps = float(row.sum()) / 1e6
+        self._dht: Any = None
+        self._step: Any = None
+
+    def _start(self) -> None:
+        """Everybody finds everybody through the first."""
+        first = [] if self._place.rank == 0 else self._store.get("hivemind").decode().split(",")
+        self._dht = self._hivemind.DHT(
+            host_maddrs=[f"/ip4/{self._address}/tcp/0"],
+            initial_peers=first,
+            start=True,
+            use_ipfs=False,
+            use_relay=False,
+            startup_timeout=STARTING_S,
+        )
+        if self._place.rank == 0:
+            self._store.set("hivemind", ",".join(str(found) for found in self._dht.get_visible_maddrs()))
+
+    def prepare(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        """Hand the tensor over and find the group."""
+        try:
+            if self._dht is None:
+                self._start()
+            averager = self._averager(array.size)
+        except Exception as error:  # its own, of many kinds
+            raise TurnFailed(f"it did not start: {type(error).__name__} {error}") from error
+        with averager.get_tensors() as tensors:
+            tensors[0][:] = self._torch.from_numpy(array)
+        due_s = importlib.import_module("hivemind.utils").get_dht_time() + MATCHMAKING_S
+        longest_s = MATCHMAKING_S + FINDING_S + AVERAGING_S
+        self._step = averager.step(scheduled_time=due_s, require_trigger=True, wait=False, timeout=longest_s)
+        ready = self._hivemind.averaging.control.AveragingStage.AWAITING_TRIGGER
+        until_s = time.monotonic() + MATCHMAKING_S + FINDING_S
+        while self._step.stage != ready:
+            if time.monotonic() > until_s or self._step.done():
+                raise TurnFailed(f"it did not find a group of {self._place.world} within {FINDING_S:g} s")
+            time.sleep(0.05)
+
+    def all_reduce(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        """From the trigger to the averaged tensor."""
+        self._step.allow_allreduce()
+        try:
+            self._step.result(AVERAGING_S)
+        except Exception as error:  # its own, of many kinds, and time
+            raise TurnFailed(f"it did not average within {AVERAGING_S:g} s: {type(error).__name__} {error}") from error
+        with self._averager(array.size).get_tensors() as tensors:
+            np.multiply(tensors[0].numpy(), np.float32(self._place.world), out=array)
+
+    def close(self) -> None:
+        """End its processes."""
+        while self._averagers:
+            self._averagers.popitem()[1].shutdown()
+        if self._dht is not None:
+            self._dht.shutdown()
+
+    def _averager(self, size: int) -> Any:
+        if size not in self._averagers:
+            self._averagers[size] = self._hivemind.DecentralizedAverager(
+                averaged_tensors=[self._torch.zeros(size)],
+                dht=self._dht,
+                prefix=f"tradewind-{size}",
+                target_group_size=self._place.world,
+                min_group_size=self._place.world,
+                initial_group_bits="",
+                min_matchmaking_time=MATCHMAKING_S,
+                bandwidth=self._bandwidth_mbps,
+                start=True,
+            )
+        return self._averagers[size]

@@ -1,0 +1,153 @@
+"""`bench wan` in a lab: who is how fast on the same emulated links, beside what no plan can beat.
+
+The limit is the plan's, over what TCP's headers leave of a link's rate: no all-reduce over TCP that adds element by
+element can be faster on these links.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tradewind.errors import ImpossibleProblem, UnknownName
+from tradewind.experiments.contests.contest import GLOO, GLOO_BEST, HIVEMIND, take_turns
+from tradewind.lab.processes import call_sites
+from tradewind.lab.session import Lab
+from tradewind.network import Network
+from tradewind.planning import make_plan
+from tradewind.planning.baselines.ring import auto_order
+from tradewind.planning.plan import Plan
+from tradewind.planning.routes import Routes
+
+PLANNERS = ("star", "ring", "mtree", "fapt", "optimal", "auto")
+WARM_UP_BYTES = 400_000
+DEADLINE_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTimes:
+    """Every turn of one system."""
+
+    system: str
+    seconds: tuple[float, ...]
+    predicted_s: float | None
+    """What we predict, with TCP's headers; None for systems that are not ours."""
+
+    @property
+    def median_s(self) -> float:
+        """Of all turns."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class WanContest:
+    """All systems on one network, in one run."""
+
+    network: str
+    sites: int
+    nbytes: int
+    backend: str
+    scale: float
+    notes: tuple[str, ...]
+    calibration: str
+    congestion_control: str
+    limit_s: float
+    """The plan's limit over what TCP's headers leave."""
+    times: tuple[SystemTimes, ...]
+    skipped: tuple[str, ...]
+    """Who did not take part, and why."""
+    failed: dict[str, tuple[str, ...]]
+    """Why turns of a system failed, of those that had such; it has no times if one could not be repeated."""
+
+    def of(self, system: str) -> SystemTimes | None:
+        """The times of one system."""
+        return next((entry for entry in self.times if entry.system == system), None)
+
+
+def taking_part(peers: Sequence[str], planners: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The systems that take part here, and why others that were asked for cannot."""
+    systems: list[str] = []
+    skipped: list[str] = []
+    for peer, module, brings in (("gloo", "torch", (GLOO, GLOO_BEST)), ("hivemind", "hivemind", (HIVEMIND,))):
+        if peer in peers and importlib.util.find_spec(module) is None:
+            skipped.append(f"{peer}: {module} is not installed")
+        elif peer in peers:
+            systems += brings
+    unknown = set(peers) - {"gloo", "hivemind", "none"}
+    if unknown:
+        raise UnknownName("peer", min(unknown), ("gloo", "hivemind", "none"))
+    return [*systems, *planners], skipped
+
+
+def gloo_order(network: Network) -> list[str]:
+    """Sites by rank so that Gloo's ring runs on the widest cycle: data flows to the next lower rank."""
+    return auto_order(Routes(network), network.names)[::-1]
+
+
+def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dict[str, Plan], list[str]]:
+    """The plans of our own among the systems, and why others cannot plan here: their least rate, for one."""
+    plans: dict[str, Plan] = {}
+    refused: list[str] = []
+    for name in systems:
+        if name not in (GLOO, GLOO_BEST, HIVEMIND):
+            try:
+                plans[name] = make_plan(name, network, nbytes)
+            except ImpossibleProblem as error:
+                refused.append(f"{name}: {error}")
+    return plans, refused
+
+
+def failures(system: str, answers: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Why turns of a system failed; only sites that met the trouble themselves can say what it was.
+
+    >>> failures("them", [{"failed": {"them": ["", "too late"]}}, {"failed": {"them": ["lost", ""]}}])
+    ('lost', 'too late')
+    """
+    return tuple(max(said, key=bool) for said in zip(*(answer["failed"][system] for answer in answers), strict=True))
+
+
+def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skipped: Sequence[str]) -> WanContest:
+    """Let the systems take turns in a lab with namespaces."""
+    network, share = lab.network, lab.payload_share
+    plans, refused = plans_of(systems, network, nbytes)
+    systems = [name for name in systems if name in plans or name in (GLOO, GLOO_BEST, HIVEMIND)]
+    limit = next(iter(plans.values()), None) or make_plan("star", network, nbytes)
+    assert limit.predicted is not None
+    answers = call_sites(
+        network,
+        take_turns,
+        {
+            "systems": list(systems),
+            "nbytes": nbytes,
+            "rounds": rounds,
+            "warm_up_bytes": min(nbytes, WARM_UP_BYTES),
+            "best_order": gloo_order(network),
+        },
+        groups=len(systems) + 1,
+        deadline_s=DEADLINE_S,
+        inside=lab,
+    )
+    times = []
+    for name in answers[0]["times"]:
+        turns = zip(*(answer["times"][name] for answer in answers), strict=True)
+        seconds = tuple(max(end for _, end in turn) - max(start for start, _ in turn) for turn in turns)
+        plan = plans.get(name)
+        predicted_s = None if plan is None or plan.predicted is None else plan.predicted.seconds / share
+        times.append(SystemTimes(name, seconds, predicted_s))
+    return WanContest(
+        network=network.name,
+        sites=len(network),
+        nbytes=nbytes,
+        backend=lab.backend,
+        scale=lab.scale,
+        notes=lab.notes,
+        calibration=str(lab.calibration) if lab.calibration is not None else "not calibrated",
+        congestion_control=lab.congestion_control,
+        limit_s=limit.predicted.bound_seconds / share,
+        times=tuple(times),
+        skipped=(*skipped, *refused),
+        failed={name: why for name in systems if (why := failures(name, answers))},
+    )

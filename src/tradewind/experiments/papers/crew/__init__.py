@@ -1,0 +1,1 @@
+"""CREW's evaluation."""

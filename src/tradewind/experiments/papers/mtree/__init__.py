@@ -1,0 +1,1 @@
+"""MTREE's evaluation."""

@@ -1,0 +1,1 @@
+"""NetStorm's evaluation, computed and live."""

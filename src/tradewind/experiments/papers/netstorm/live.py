@@ -1,0 +1,315 @@
+"""NetStorm's evaluation on real connections: the systems that it compares, one after the other in a lab.
+
+Everything that takes time is compressed by `COMPRESSION`, and rates by `RATE_SCALE`, so that minutes become seconds on
+one machine: the 180 s between two draws of the rates become 18 s, UPDATE_TIME's 5 s become 0.5 s, AlexNet's 244 MB
+become 2.4 MB. Slow links need few frames a second: at a quarter of the rates processors limited those who use many
+links, at a tenth iterations take what links take (docs/live.md). Times are then a tenth of what they would be, and
+ratios what they would be.
+
+Every site is one process, which takes part in all turns. A turn is one system on one network: all-reduces of a model,
+with a pause for computing, until time is up. In a changing network a system begins with the draw before: what a
+long run sees, in which only one draw of many is the one that it began with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.catalog import BandwidthTrace
+from tradewind.control.awareness import Awareness
+from tradewind.errors import CannotEmulate, InternalError
+from tradewind.experiments.papers.netstorm.scale import cluster_network
+from tradewind.experiments.papers.netstorm.simulated import ALEXNET_BYTES, COMPUTE_S, UPDATE_S, changing_rates
+from tradewind.lab.processes import call_sites
+from tradewind.lab.replay import Replay
+from tradewind.lab.session import Lab
+from tradewind.lab.site import Place
+from tradewind.network import Network
+from tradewind.runtime.group import Group, Handle
+
+COMPRESSION = 10.0
+RATE_SCALE = 0.1
+SHRINK = COMPRESSION / RATE_SCALE
+"""By how much models and chunks are smaller."""
+MODEL_BYTES = round(ALEXNET_BYTES / SHRINK)
+EPOCH_S = 180.0 / COMPRESSION
+PARTS, PARTS_UNDER_WAY = 4, 2
+"""A model travels in parts, as in DDP's buckets: the plan may change between two."""
+SMALL_ITEMS = 1024
+NEVER = 999.0
+"""A change of a link by this share does not happen."""
+OURS = Awareness(min_gain=0.1)
+"""As by default, but for plans that are 10% better or more: updates are five times as frequent, and a busy machine
+makes measurements noisy."""
+DEADLINE_S = 900.0
+PREPARE, START = "prepare turn", "start turn"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A planner, and what it does about the network. The fields that NetStorm has are called as in its Table II."""
+
+    planner: str
+    roots: int | None = None
+    follows: bool = False
+    """Whether it measures links by what crosses them and plans anew (network awareness)."""
+    auxiliary: bool = False
+    primary_busy_bound: int = 2
+    auxiliary_queue_length: int = 5
+    update_time_s: float = UPDATE_S / COMPRESSION
+    probe_chunk_bytes: int = 8 * 1024
+    probe_chunks: int = 4
+    chunk_bytes: int = 32 * 1024
+    ours: bool = False
+    """Explores links that carry nothing, and plans when something has changed rather than all the time (`OURS`)."""
+
+    @property
+    def awareness(self) -> Awareness:
+        """The same in the runtime's words."""
+        netstorm = Awareness(significant_change=NEVER, min_gain=0.0, explore_share=0.0, reroute_gain=math.inf)
+        own = OURS if self.ours else netstorm
+        return replace(
+            own,
+            measure=self.follows,
+            chunk_bytes=self.chunk_bytes,
+            update_time_s=self.update_time_s,
+            min_chunk_bytes=self.probe_chunk_bytes,
+            probe_chunks=self.probe_chunks,
+            auxiliary=self.auxiliary,
+            primary_busy_bound=self.primary_busy_bound,
+            auxiliary_queue_length=self.auxiliary_queue_length,
+        )
+
+    @property
+    def planner_options(self) -> dict[str, Any]:
+        """Of its planner."""
+        return {} if self.roots is None else {"roots": self.roots}
+
+
+LITE = System("fapt")
+STD = replace(LITE, follows=True)
+PRO = replace(STD, auxiliary=True)
+TRADEWIND = System("optimal", follows=True, ours=True, update_time_s=1.0)
+
+Kind = Literal["static", "dynamic"]
+KINDS: tuple[Kind, ...] = ("static", "dynamic")
+Items = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One system on one network for a while."""
+
+    system: System
+    kind: Kind
+    trial: int
+    seconds: float
+    """Rounds begin as long as it lasts."""
+    nbytes: int = MODEL_BYTES
+    sites: int = 9
+    """9 are NetStorm's own, others random overlays, which do not change."""
+
+    @property
+    def known(self) -> Network:
+        """What the system knows at the beginning."""
+        return _draw(self.sites, self.trial)
+
+    @property
+    def rates(self) -> BandwidthTrace | None:
+        """How rates go on from there; None: they stay."""
+        return changing_rates(self.trial + 1) if self.kind == "dynamic" else None
+
+
+class Played(msgspec.Struct, frozen=True):
+    """What came of a turn."""
+
+    ends_s: tuple[float, ...]
+    """When rounds ended, from the beginning of the first."""
+    idle: float
+    """The share of the machine's processor time that nobody used: near zero, processors were the limit, not links."""
+
+    @property
+    def rate(self) -> float:
+        """Rounds per second."""
+        return len(self.ends_s) / self.ends_s[-1]
+
+    @property
+    def round_s(self) -> float:
+        """An average iteration."""
+        return self.ends_s[-1] / len(self.ends_s)
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Turns that were played in one lab, and what it was like."""
+
+    played: tuple[Played, ...]
+    notes: tuple[str, ...]
+
+
+@cache
+def _draw(sites: int, trial: int) -> Network:
+    """A draw of the rates, without latency and loss, which the fastest backend does not have."""
+    drawn = changing_rates(trial).network_at(0.0) if sites == 9 else cluster_network(sites, trial)
+    return Network(drawn.name, drawn.sites, drawn.bandwidth_bps * RATE_SCALE)
+
+
+# --- outside: the lab ---------------------------------------------------------------------------------------------
+
+
+def play_turns(turns: Sequence[Turn], backend: str) -> Session:
+    """Play all turns in one lab. They are of the same sites."""
+    network, loads = turns[0].known, [os.getloadavg()[0]]
+    if backend == "delay":
+        latency_s = np.where(network.bandwidth_bps > 0, 0.03 / COMPRESSION, 0.0)
+        network = Network(network.name, network.sites, network.bandwidth_bps, latency_s)
+    with Lab(network, backend, calibrate=False) as lab:
+        if lab.backend == "inproc":
+            raise CannotEmulate(
+                "live experiments change rates while they run, which needs namespaces: root, or a kernel that lets "
+                f"users have them. Here: {lab.why}"
+            )
+        with _Rates(lab, turns) as rates:
+            answers = call_sites(
+                lab.network,
+                take_part,
+                {"turns": [msgspec.to_builtins(turn) for turn in turns]},
+                groups=len(turns),
+                deadline_s=DEADLINE_S,
+                on_line=rates.told,
+                inside=lab,
+            )
+        loads.append(os.getloadavg()[0])
+        latency = f"{1e3 * float(network.latency_s.max()):.3g} ms" if network.latency_s.any() else "no"
+        said = (
+            f"{len(network)} sites as processes on {lab.backend}, TCP with {lab.congestion_control}; links have "
+            f"{latency} latency and lose nothing, the paper's have 30 ms and lose 0.02%. Load of the machine "
+            f"{loads[0]:.1f} before and {loads[1]:.1f} after, on {os.cpu_count()} processors."
+        )
+        return Session(msgspec.convert(answers[0], tuple[Played, ...]), (said, *lab.notes))
+
+
+class _Rates:
+    """Sets the lab's rates when a turn is prepared and when it starts."""
+
+    def __init__(self, lab: Lab, turns: Sequence[Turn]) -> None:
+        self._lab, self._turns = lab, turns
+        self._replay: Replay | None = None
+
+    def told(self, _site: str, line: str) -> None:
+        """The first site says where it is."""
+        what, _, number = line.rpartition(" ")
+        if what == PREPARE:
+            self._stop()
+            self._lab.set_rates(self._turns[int(number)].known.bandwidth_bps)
+        elif what == START and (rates := self._turns[int(number)].rates) is not None:
+            scaled = BandwidthTrace(rates.network, rates.start_s, rates.bandwidth_bps * RATE_SCALE)
+            self._replay = self._lab.replay(scaled, COMPRESSION)
+
+    def _stop(self) -> None:
+        if self._replay is not None:
+            self._replay.stop()
+            self._replay = None
+
+    def __enter__(self) -> _Rates:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+
+# --- inside: one site ---------------------------------------------------------------------------------------------
+
+
+def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
+    """Play all turns at one site; the first site's answer counts."""
+    found = [_play(place, number, msgspec.convert(turn, Turn)) for number, turn in enumerate(turns)]
+    return list(map(msgspec.to_builtins, found))
+
+
+def _play(place: Place, number: int, turn: Turn) -> Played:
+    system, known = turn.system, turn.known
+    _say(place, f"{PREPARE} {number}")
+    group = place.connect(
+        number,
+        network=known,
+        planner=system.planner,
+        planner_options=system.planner_options,
+        awareness=system.awareness,
+    )
+    with contextlib.closing(group):
+        array, result = (np.full(turn.nbytes // 4, place.rank + 1, np.float32) for _ in range(2))
+        # Connections, TCP's idea of the links, and the first plan, which may take a while: not a part of a long run.
+        thinks = system.planner not in ("star", "balanced-tree", "spanning-tree")
+        _synchronise(group, *((array, result) if thinks else (array[:SMALL_ITEMS], result[:SMALL_ITEMS])))
+        _say(place, f"{START} {number}")
+        with Idle() as idle:
+            ends_s: list[float] = []
+            start_s, is_last = time.monotonic(), False
+            while not is_last:
+                elapsed_s = time.monotonic() - start_s
+                average_s = elapsed_s / len(ends_s) if ends_s else 0.0
+                array[-1] = float(place.rank == 0 and elapsed_s + average_s / 2 >= turn.seconds)
+                _synchronise(group, array, result)
+                _check(place, result)
+                is_last = bool(result[-1])
+                time.sleep(COMPUTE_S / COMPRESSION)
+                ends_s.append(time.monotonic() - start_s)
+        group.barrier()
+        return Played(tuple(ends_s), idle.share)
+
+
+def _synchronise(group: Group, array: Items, result: Items) -> None:
+    """All-reduce the parts, a few of them under way at a time."""
+    pending: deque[Handle] = deque()
+    for part, out in zip(np.array_split(array, PARTS), np.array_split(result, PARTS), strict=True):
+        if len(pending) == PARTS_UNDER_WAY:
+            pending.popleft().wait()
+        pending.append(group.all_reduce_async(part, out=out))
+    for handle in pending:
+        handle.wait()
+
+
+def _check(place: Place, result: Items) -> None:
+    expected = np.float32(place.world * (place.world + 1) / 2)
+    if not (result[:-1] == expected).all():
+        raise InternalError(f"{place.site} has a wrong sum: {result[:3]} instead of {expected}.")
+
+
+def _say(place: Place, line: str) -> None:
+    if place.rank == 0:
+        print(line, flush=True)
+
+
+@dataclass
+class Idle:
+    """Which share of the machine's processor time nobody used inside the `with` block."""
+
+    share: float = 0.0
+    _before: tuple[float, float] = field(default=(0.0, 0.0))
+
+    def __enter__(self) -> Idle:
+        self._before = _processor_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        idle, whole = (after - before for after, before in zip(_processor_time(), self._before, strict=True))
+        self.share = idle / whole if whole else 0.0
+
+
+def _processor_time() -> tuple[float, float]:
+    """Idle, and in all, since the machine was started."""
+    spent = [float(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return spent[3] + spent[4], sum(spent)

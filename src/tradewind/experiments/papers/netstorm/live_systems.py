@@ -1,0 +1,173 @@
+"""NetStorm's Figures 13, 14 and 18 live: whole systems, their topologies, and its parts one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tradewind.experiments.papers import Experiment, Setting
+from tradewind.experiments.papers.netstorm.live import KINDS, LITE, PRO, STD, TRADEWIND, Kind, System
+from tradewind.experiments.papers.netstorm.live_trials import COLUMNS, Measured, measure
+from tradewind.experiments.papers.netstorm.simulated import (
+    BALANCED,
+    FAPT,
+    FIG14_CLAIMS,
+    OPTIMAL,
+    STAR,
+    WIDEST,
+    judge_fig14,
+    over,
+)
+from tradewind.experiments.papers.report import Claim, Outcome, verdict_of
+from tradewind.figures.chart import Panel, Series
+
+MXNET, MLNET, TSENGINE, NETSTORM, OURS = "MXNET", "MLNET", "TSEngine", "NetStorm", "Tradewind (ours)"
+SYSTEMS = {
+    MXNET: System("star"),
+    MLNET: System("balanced-tree"),
+    TSENGINE: System("spanning-tree", follows=True),
+    NETSTORM: PRO,
+    OURS: TRADEWIND,
+}
+MARGIN = 0.9
+"""A number of the paper counts as met from here on."""
+
+
+def bars(found: Measured, kinds: tuple[Kind, ...], base: str) -> Panel:
+    """Throughput over the first system's, side by side."""
+    names = list(dict.fromkeys(name for _, name in found.played))
+    at = tuple(float(k) for k in range(len(kinds)))
+    series = (Series(name, at, tuple(found.ratio(kind, name, base) for kind in kinds)) for name in names)
+    return Panel("", "", f"throughput, times {base}'s", tuple(series), categories=kinds)
+
+
+# --- Figure 13 --------------------------------------------------------------------------------------------
+
+_FIG13_CLAIMS = (
+    "In a static network NetStorm trains up to 9.2 times as fast as MXNET.",
+    "In a dynamic network it trains 6.5 times as fast.",
+    "In both it is faster than MXNET, MLNET and TSEngine.",
+)
+
+
+def judge_fig13(found: Measured) -> tuple[Claim, ...]:
+    """Verdicts from what was measured."""
+    most = max(over(found.rates("static"), NETSTORM, MXNET))
+    dynamic = found.ratio("dynamic", NETSTORM, MXNET)
+    others = {(kind, name): found.ratio(kind, NETSTORM, name) for kind in KINDS for name in (MXNET, MLNET, TSENGINE)}
+    ours = {(kind, name): found.ratio(kind, OURS, name) for kind in KINDS for name in (MXNET, NETSTORM)}
+    within = f"Holds from {MARGIN:.0%} of the number."
+    return (
+        Claim(
+            _FIG13_CLAIMS[0],
+            f"up to {most:.1f} times; ours {ours['static', MXNET]:.1f} times, {ours['static', NETSTORM]:.2f} times "
+            "NetStorm",
+            verdict_of([most > 1, most >= MARGIN * 9.2]),
+            f"{within} How slow the star is depends on the links of one site, and differs from draw to draw.",
+        ),
+        Claim(
+            _FIG13_CLAIMS[1],
+            f"{dynamic:.1f} times; ours {ours['dynamic', MXNET]:.1f} times, {ours['dynamic', NETSTORM]:.2f} times "
+            "NetStorm",
+            verdict_of([dynamic > 1, dynamic >= MARGIN * 6.5]),
+            within,
+        ),
+        Claim(
+            _FIG13_CLAIMS[2],
+            "; ".join(f"{kind} {ratio:.2f} times {name}" for (kind, name), ratio in others.items()),
+            verdict_of(ratio > 1 for ratio in others.values()),
+        ),
+    )
+
+
+def _run_fig13(setting: Setting) -> Outcome:
+    found = measure(setting, "netstorm/fig13 live", SYSTEMS, KINDS)
+    return Outcome(COLUMNS, found.rows(MXNET), (bars(found, KINDS, MXNET),), judge_fig13(found), found.notes)
+
+
+FIG13 = Experiment("netstorm/fig13/live", "NetStorm Fig. 13, live: systems compared", _FIG13_CLAIMS, _run_fig13)
+
+# --- Figure 14 --------------------------------------------------------------------------------------------
+
+TOPOLOGIES = {
+    STAR: System("star"),
+    BALANCED: System("balanced-tree"),
+    WIDEST: System("spanning-tree", follows=True),
+    FAPT: replace(STD, roots=1),
+    OPTIMAL: TRADEWIND,
+}
+
+
+def _run_fig14(setting: Setting) -> Outcome:
+    found = measure(setting, "netstorm/fig14 live", TOPOLOGIES, KINDS)
+    rates: dict[str, dict[str, list[float]]] = {kind: found.rates(kind) for kind in KINDS}
+    ratios = {(kind, name): over(rates[kind], name, STAR) for kind in rates for name in TOPOLOGIES}
+    panels = (bars(found, KINDS, STAR),)
+    return Outcome(COLUMNS, found.rows(STAR), panels, judge_fig14(rates, ratios), found.notes)
+
+
+FIG14 = Experiment("netstorm/fig14/live", "NetStorm Fig. 14, live: topologies", FIG14_CLAIMS, _run_fig14)
+
+# --- Figure 18 --------------------------------------------------------------------------------------------
+
+NETSTORM_LITE, NETSTORM_STD, NETSTORM_PRO = "NetStorm-lite", "NetStorm-std", "NetStorm-pro"
+STAGES = {
+    MXNET: System("star"),
+    NETSTORM_LITE: LITE,
+    NETSTORM_STD: STD,
+    NETSTORM_PRO: PRO,
+    OURS: TRADEWIND,
+}
+_FIG18_CLAIMS = (
+    "NetStorm-lite, multi-root FAPT alone, is 5.5 times as fast as MXNET.",
+    "NetStorm-std, with network awareness, is another 20% faster.",
+    "NetStorm-pro, with auxiliary paths too, is 7.5 times as fast as MXNET.",
+    "Every part makes it faster.",
+)
+
+
+def judge_fig18(found: Measured) -> tuple[Claim, ...]:
+    """Verdicts from what was measured."""
+    lite, pro = (found.ratio("dynamic", name, MXNET) for name in (NETSTORM_LITE, NETSTORM_PRO))
+    aware = found.ratio("dynamic", NETSTORM_STD, NETSTORM_LITE)
+    auxiliary = found.ratio("dynamic", NETSTORM_PRO, NETSTORM_STD)
+    ours, ours_over_pro = (found.ratio("dynamic", OURS, name) for name in (MXNET, NETSTORM_PRO))
+    within = f"Holds from {MARGIN:.0%} of the number."
+    return (
+        Claim(_FIG18_CLAIMS[0], f"{lite:.1f} times", verdict_of([lite > 1, lite >= MARGIN * 5.5]), within),
+        Claim(
+            _FIG18_CLAIMS[1],
+            f"{aware - 1:.0%} faster",
+            verdict_of([aware > 1, aware - 1 >= 0.75 * 0.2]),
+            "Holds from three quarters of the number.",
+        ),
+        Claim(
+            _FIG18_CLAIMS[2],
+            f"{pro:.1f} times; ours {ours:.1f} times, {ours_over_pro:.2f} times NetStorm-pro",
+            verdict_of([pro > 1, pro >= MARGIN * 7.5]),
+            within,
+        ),
+        Claim(
+            _FIG18_CLAIMS[3],
+            f"multi-root FAPT {lite:.2f} times MXNET, awareness {aware:.2f} times that, auxiliary paths "
+            f"{auxiliary:.2f} times that",
+            verdict_of(step > 1 for step in (lite, aware, auxiliary)),
+        ),
+    )
+
+
+def aims(found: Measured) -> str:
+    """Whether Tradewind is as good as it set out to be, in words."""
+    star, pro = (found.ratio("dynamic", OURS, name) for name in (MXNET, NETSTORM_PRO))
+    return (
+        f"Our aims: at least 9 times the star ({star:.1f} times: {'met' if star >= 9 else 'not met'}) and 1.2 times "
+        f"NetStorm-pro as built here ({pro:.2f} times: {'met' if pro >= 1.2 else 'not met'})."
+    )
+
+
+def _run_fig18(setting: Setting) -> Outcome:
+    found = measure(setting, "netstorm/fig18 live", STAGES)
+    panels = (bars(found, ("dynamic",), MXNET),)
+    return Outcome(COLUMNS, found.rows(MXNET), panels, judge_fig18(found), (*found.notes, aims(found)))
+
+
+FIG18 = Experiment("netstorm/fig18/live", "NetStorm Fig. 18, live: its parts, one by one", _FIG18_CLAIMS, _run_fig18)

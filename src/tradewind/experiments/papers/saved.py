@@ -1,0 +1,72 @@
+"""Outcomes on disk: what `tradewind reproduce --out DIR` leaves behind for the page of all claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tradewind.errors import InputError
+from tradewind.experiments.papers import Experiment, Setting
+from tradewind.experiments.papers.report import Outcome, Verdict
+
+SUFFIX = ".json"
+
+
+class SavedClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A claim with its verdict."""
+
+    text: str
+    ours: str
+    verdict: Verdict
+    reason: str = ""
+
+
+class SavedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An experiment's outcome, and how it was run."""
+
+    name: str
+    title: str
+    quick: bool
+    trials: int | None
+    """As asked for; None: what the experiment does by itself."""
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | int | float | None, ...], ...]
+    claims: tuple[SavedClaim, ...]
+    notes: tuple[str, ...] = ()
+
+
+def file_name(experiment: str) -> str:
+    """Where an experiment is saved.
+
+    >>> file_name("mtree/fig6")
+    'mtree-fig6.json'
+    """
+    return experiment.replace("/", "-") + SUFFIX
+
+
+def to_json(each: Experiment, outcome: Outcome, setting: Setting) -> bytes:
+    """The outcome as a file's content. JSON has no infinity and no NaN: they become null."""
+    saved = SavedOutcome(
+        each.name,
+        each.title,
+        setting.quick,
+        setting.trials,
+        outcome.columns,
+        outcome.rows,
+        tuple(SavedClaim(claim.text, claim.ours, claim.verdict, claim.reason) for claim in outcome.claims),
+        outcome.notes,
+    )
+    return msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
+
+
+def load(folder: Path) -> dict[str, SavedOutcome]:
+    """All outcomes in a folder, by the experiment's name; a file that is none is refused."""
+    found = {}
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            saved = msgspec.json.decode(path.read_bytes(), type=SavedOutcome)
+        except (msgspec.MsgspecError, OSError) as error:
+            raise InputError(f"{path} holds no result of `tradewind reproduce`: {error}. Move it away.") from error
+        found[saved.name] = saved
+    return found

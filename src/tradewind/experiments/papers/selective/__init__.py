@@ -1,0 +1,1 @@
+"""Selective Reduce's evaluation."""

@@ -1,0 +1,1 @@
+"""Time to accuracy with stragglers, on real connections."""

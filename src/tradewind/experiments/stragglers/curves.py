@@ -1,0 +1,198 @@
+"""What came of `straggler_live`'s turns: a system's accuracy over time, when it reached the target, and all seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from tradewind.experiments.papers import Setting
+from tradewind.experiments.papers.report import Cell
+from tradewind.experiments.stragglers.live import TARGET_ACCURACY, SiteCurve, System, Turn, Vector, play_turns
+
+QUICK_SHARE = 0.5
+"""Of a turn's seconds, in a quick run."""
+POINTS = 60
+"""On a curve of the figure."""
+SATURATED = 0.05
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One turn. The accuracy at a time is the mean over the sites of their own models', stale ones included."""
+
+    sites: tuple[SiteCurve, ...]
+
+    @cached_property
+    def began_s(self) -> float:
+        """When the last site began."""
+        return max(site.began_s for site in self.sites)
+
+    @property
+    def seconds(self) -> float:
+        """Until the last site had ended."""
+        return max(site.ended_s for site in self.sites) - self.began_s
+
+    @cached_property
+    def target_s(self) -> float:
+        """When the accuracy was first at the target; infinite if it never was."""
+        times = np.unique(np.concatenate([site.at_s for site in self.sites])) - self.began_s
+        there = np.flatnonzero(self.accuracy(times) >= TARGET_ACCURACY)
+        return float(max(times[there[0]], 0.0)) if len(there) else math.inf
+
+    def accuracy(self, times_s: Vector) -> Vector:
+        """At times since the beginning."""
+        return self._mean(times_s, [site.accuracies for site in self.sites])
+
+    def error(self, times_s: Vector) -> Vector:
+        """What is missing of an accuracy of 1."""
+        return 1.0 - self.accuracy(times_s)
+
+    def loss(self, times_s: Vector) -> Vector:
+        """The cross-entropy at times since the beginning."""
+        return self._mean(times_s, [site.losses for site in self.sites])
+
+    def _mean(self, times_s: Vector, values: Sequence[Sequence[float]]) -> Vector:
+        """Every site counts with its latest value."""
+        latest = []
+        for site, own in zip(self.sites, values, strict=True):
+            known = np.searchsorted(np.array(site.at_s) - self.began_s, times_s, side="right")
+            latest.append(np.array(own)[np.maximum(known - 1, 0)])
+        mean: Vector = np.mean(latest, axis=0)
+        return mean
+
+    @property
+    def final_accuracy(self) -> float:
+        """Of everybody's average."""
+        return fmean(site.final_accuracy for site in self.sites)
+
+    @property
+    def steps(self) -> float:
+        """Local steps of a site."""
+        return fmean(len(site.at_s) - 1 for site in self.sites)
+
+    @property
+    def rounds(self) -> int:
+        """As often as sites took part in one."""
+        return sum(site.rounds for site in self.sites)
+
+    @property
+    def round_s(self) -> float:
+        """A round takes so long, without waiting for others to be ready (where that is known)."""
+        return sum(site.averaged_s for site in self.sites) / max(1, self.rounds)
+
+    @property
+    def waited_s(self) -> float:
+        """A site waits so long for a round to begin."""
+        return sum(site.waited_s for site in self.sites) / max(1, self.rounds)
+
+    @property
+    def scale(self) -> float:
+        """How many a round has."""
+        return sum(site.contributors for site in self.sites) / max(1, self.rounds)
+
+    @property
+    def idle(self) -> float:
+        """Of the processors."""
+        return self.sites[0].idle
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All seeds of all systems."""
+
+    trained: Mapping[str, Sequence[Trained]]
+    notes: tuple[str, ...]
+
+    def target_s(self, name: str) -> list[float]:
+        """Seconds to the target by seed; a turn that never reached it counts with its whole length: at least that."""
+        return [min(one.target_s, one.seconds) for one in self.trained[name]]
+
+    def reached(self, name: str) -> bool:
+        """Whether it reached the target from every seed."""
+        return all(math.isfinite(one.target_s) for one in self.trained[name])
+
+    def sooner(self, name: str, base: str) -> float:
+        """How many times as long the base takes to the target, on average over the seeds; NaN if `name` never did."""
+        if not any(math.isfinite(one.target_s) for one in self.trained[name]):
+            return math.nan  # else the lengths of turns would be compared
+        return fmean(self.target_s(base)) / fmean(self.target_s(name))
+
+    def finals(self, name: str) -> list[float]:
+        """Final accuracies by seed."""
+        return [one.final_accuracy for one in self.trained[name]]
+
+    def mean(self, name: str, what: str) -> float:
+        """A property of `Trained`, on average over the seeds."""
+        return fmean(float(getattr(one, what)) for one in self.trained[name])
+
+    def curve(self, name: str, what: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """`accuracy`, `error` or `loss` over time, the mean over the seeds."""
+        times_s = np.linspace(0.0, min(one.seconds for one in self.trained[name]), POINTS)
+        values = np.mean([getattr(one, what)(times_s) for one in self.trained[name]], axis=0)
+        return tuple(times_s.tolist()), tuple(values.tolist())
+
+    def rows(self, base: str) -> Iterator[tuple[Cell, ...]]:
+        """A row a system, for `COLUMNS`."""
+        for name, seeds in self.trained.items():
+            times_s, finals = self.target_s(name), self.finals(name)
+            there = sum(math.isfinite(one.target_s) for one in seeds)
+            cells: tuple[Cell, ...] = (
+                name,
+                f"{there} of {len(seeds)}",
+                fmean(times_s),
+                spread(times_s),
+                self.sooner(name, base),
+                fmean(finals),
+                spread(finals),
+            )
+            measured = (self.mean(name, what) for what in ("steps", "scale", "round_s", "waited_s"))
+            yield (*cells, *measured, min(one.idle for one in seeds))
+
+
+COLUMNS = (
+    "system",
+    "reached",
+    "s to target",
+    "+-",
+    "times sooner",
+    "final accuracy",
+    "+-",
+    "steps a site",
+    "sites a round",
+    "round s",
+    "waited s",
+    "idle processors",
+)
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation; 0 of a single value."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def measure(setting: Setting, label: str, systems: Mapping[str, System], published: int, **of_turn: Any) -> Trials:
+    """Every system from every seed: a lab and eight processes for each seed, in which all systems take turns.
+
+    `of_turn`: what else a `Turn` takes, the same for all.
+    """
+    share = QUICK_SHARE if setting.quick else 1.0
+    calls = [
+        (tuple(Turn(one, trial, share * one.seconds, **of_turn) for one in systems.values()), setting.backend)
+        for trial in setting.trial_numbers(published)
+    ]
+    sessions = setting.workers.map(play_turns, calls, label)
+    trained = {name: [Trained(session.curves[k]) for session in sessions] for k, name in enumerate(systems)}
+    notes = [session.note for session in sessions]
+    busy = [name for name, seeds in trained.items() if any(one.idle < SATURATED for one in seeds)]
+    if busy:
+        notes.append(
+            f"Processors were idle for less than {SATURATED:.0%} of the time in turns of {', '.join(busy)}: other "
+            "work, or the system's own, may have slowed them."
+        )
+    return Trials(trained, tuple(notes))

@@ -1,0 +1,238 @@
+"""Inside one site of `straggler_live`: train in every turn, with whoever that turn's system puts it together with."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from tradewind.errors import InputError
+from tradewind.experiments.contests.contest import GlooSystem, make_store
+from tradewind.experiments.contests.wan import gloo_order
+from tradewind.experiments.papers.digits import Digits, Rows, deal, load_digits
+from tradewind.experiments.papers.netstorm.live import Idle
+from tradewind.experiments.stragglers.live import (
+    BATCH,
+    LEARNING_RATE,
+    SLOW_SITE,
+    WIDTHS,
+    SiteCurve,
+    System,
+    Turn,
+    compute_times,
+)
+from tradewind.lab.site import Place
+from tradewind.runtime.group import Group
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+MOST_STEPS = 5000
+
+
+class Averaging(Protocol):
+    """What a system does after each local step."""
+
+    def after_step(self, is_late: bool) -> bool:
+        """Average if it is time to; `is_late`: this site would stop here. Whether it does."""
+
+    def finish(self) -> None:
+        """Everybody's models become one."""
+
+
+@dataclass
+class Told:
+    """What rounds were like."""
+
+    waited_s: float = 0.0
+    averaged_s: float = 0.0
+    rounds: int = 0
+    contributors: int = 0
+
+
+@dataclass
+class WithGloo:
+    """Everybody after every step, through PyTorch's own Gloo. All stop with the first site: its word goes along."""
+
+    learner: Any
+    gloo: GlooSystem
+    place: Place
+    told: Told
+    message: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.message = np.zeros(len(self.learner.flat) + 1, np.float32)
+        self.gloo.all_reduce(self.message)  # connections
+
+    def after_step(self, is_late: bool) -> bool:
+        """All-reduce the model, and the first site's wish to stop."""
+        started_s = time.monotonic()
+        self.message[:-1] = self.learner.gather()
+        self.message[-1] = float(is_late and self.place.rank == 0)
+        self.gloo.all_reduce(self.message)
+        np.multiply(self.message[:-1], 1.0 / self.place.world, out=self.learner.flat)
+        self.learner.scatter()
+        self.told.averaged_s += time.monotonic() - started_s  # waiting for others included: Gloo does not say
+        self.told.rounds += 1
+        self.told.contributors += self.place.world
+        return bool(self.message[-1])
+
+    def finish(self) -> None:
+        """They are one."""
+
+
+@dataclass
+class WithUs:
+    """As a policy and a planner of ours say."""
+
+    synchronizer: Any
+    told: Told
+
+    def after_step(self, is_late: bool) -> bool:
+        """One step of the Synchronizer."""
+        outcome = self.synchronizer.step()
+        if outcome is not None and not outcome.alone:
+            self.told.waited_s += outcome.waited_s
+            self.told.averaged_s += outcome.seconds
+            self.told.rounds += 1
+            self.told.contributors += len(outcome.contributors)
+        return is_late
+
+    def finish(self) -> None:
+        """Average everybody's."""
+        self.synchronizer.finish()
+
+
+class WithNobody:
+    """Every site for itself: what synchronisation has to beat."""
+
+    def after_step(self, is_late: bool) -> bool:
+        """Go on."""
+        return is_late
+
+    def finish(self) -> None:
+        """It stays alone."""
+
+
+def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
+    """Play all turns at one site."""
+    chosen = [msgspec.convert(turn, Turn) for turn in turns]
+    needs_gloo = any(turn.system.by.startswith("gloo") for turn in chosen)
+    store = make_store(place) if needs_gloo else None
+    _train_once(place, chosen[0])
+    with contextlib.closing(place.connect(0, planner="star")) as waiting:
+        played = [_play(place, number + 1, turn, store, waiting) for number, turn in enumerate(chosen)]
+        waiting.barrier()
+    return list(map(msgspec.to_builtins, played))
+
+
+def _train_once(place: Place, turn: Turn) -> None:
+    """Load all that is loaded at first use, which is no system's fault."""
+    _train(place, turn, _learner(turn), WithNobody(), until_s=0.0)
+    importlib.import_module("tradewind.torch")
+
+
+def _learner(turn: Turn) -> Any:
+    return importlib.import_module("tradewind.torch.learner").Learner(WIDTHS, turn.trial, LEARNING_RATE)
+
+
+def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> SiteCurve:
+    learner, told = _learner(turn), Told()
+    with _averaging(place, number, turn.system, learner, store, told) as averaging:
+        waiting.barrier()
+        with Idle() as idle:
+            began_s = time.monotonic()
+            curve, ended_s = _train(place, turn, learner, averaging, began_s + turn.seconds)
+        averaging.finish()
+        images, labels = _test_digits()
+        _, final_accuracy = learner.judge(images, labels)
+        waiting.barrier()
+    at_s, losses, accuracies = zip(*curve, strict=True)
+    return SiteCurve(
+        began_s,
+        at_s,
+        losses,
+        accuracies,
+        ended_s,
+        final_accuracy,
+        told.waited_s,
+        told.averaged_s,
+        told.rounds,
+        told.contributors,
+        idle.share,
+    )
+
+
+def _train(
+    place: Place, turn: Turn, learner: Any, averaging: Averaging, until_s: float
+) -> tuple[list[tuple[float, float, float]], float]:
+    """Local steps and averages until time is up. Judging the model is a part of the time that a step takes."""
+    data, hand, rng = _data(turn, place.rank)
+    images, labels = _test_digits()
+    step_times = compute_times(turn.slow_site and place.site == SLOW_SITE)
+    curve: list[tuple[float, float, float]] = []
+    for _ in range(MOST_STEPS):
+        began_s = time.monotonic()
+        takes_s = float(step_times.sample(rng, 1)[0])
+        curve.append((began_s, *learner.judge(images, labels)))
+        rows = rng.choice(hand, BATCH, replace=False)
+        learner.step(data.train_images[rows].astype(np.float32), data.train_labels[rows])
+        time.sleep(max(0.0, began_s + takes_s - time.monotonic()))
+        if averaging.after_step(time.monotonic() >= until_s):
+            break
+    ended_s = time.monotonic()
+    curve.append((ended_s, *learner.judge(images, labels)))
+    return curve, ended_s
+
+
+@contextlib.contextmanager
+def _averaging(place: Place, number: int, system: System, learner: Any, store: Any, told: Told) -> Iterator[Averaging]:
+    if system.by == "nobody":
+        yield WithNobody()
+    elif system.by != "tradewind":
+        order = gloo_order(place.network) if system.by == "gloo, best order" else list(place.network.names)
+        yield WithGloo(learner, GlooSystem(place, order, store, f"turn-{number}"), place, told)
+    else:
+        group = place.connect(
+            number,
+            planner=system.planner,
+            planner_options=dict(system.planner_options),
+            policy=system.policy,
+            policy_options=dict(system.policy_options),
+            scatter=system.scatter,
+        )
+        make = importlib.import_module("tradewind.torch").Synchronizer
+        with contextlib.closing(group):
+            synchronizer = make(learner.model, system.policy, group=group, every=system.every, outer=system.outer)
+            group.all_reduce(learner.gather().copy())  # connections, and TCP's idea of the links
+            yield WithUs(synchronizer, told)
+
+
+@cache
+def _standardised() -> Digits:
+    """Every pixel with mean 0 and about the same spread, as seen in training."""
+    digits = load_digits()
+    middle, spread = digits.train_images.mean(axis=0), digits.train_images.std(axis=0) + 0.1
+    train, test = ((images - middle) / spread for images in (digits.train_images, digits.test_images))
+    return Digits(train, digits.train_labels, test, digits.test_labels)
+
+
+@cache
+def _test_digits() -> tuple[Array, Any]:
+    digits = _standardised()
+    return digits.test_images.astype(np.float32), digits.test_labels
+
+
+def _data(turn: Turn, rank: int) -> tuple[Digits, Rows, np.random.Generator]:
+    """All digits, which of them are this site's, and what its batches and step times are drawn with."""
+    digits = _standardised()
+    dealer = np.random.default_rng([turn.trial, turn.sites])
+    hand = deal(digits.train_labels, turn.sites, dealer, turn.concentration)[rank]
+    if len(hand) < BATCH:
+        raise InputError(f"a site has {len(hand)} digits, and a batch takes {BATCH}: have fewer sites.")
+    return digits, hand, np.random.default_rng([turn.trial, turn.sites, rank])

@@ -1,0 +1,1 @@
+"""Planners that others use, to compare with."""

@@ -1,0 +1,1 @@
+"""Planners that solve for flows: CREW's stars and relays."""

@@ -1,0 +1,1 @@
+"""Planners that pack trees, and what they share."""

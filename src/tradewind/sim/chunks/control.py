@@ -1,0 +1,178 @@
+"""Control connections on virtual time, and controllers that can be killed and started again.
+
+A line carries messages in order, each with its own delay. When a controller closes it, or is killed, what it said
+before still arrives; the worker notices some time later. A worker without a line calls controllers in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tradewind.control import Controller, ControlOptions
+from tradewind.control.controller import Action, Disconnect, Send
+from tradewind.control.plans.versions import PlanMade, PlanWanted
+from tradewind.errors import InternalError
+from tradewind.sim.clock import Clock, Priority
+from tradewind.wire import messages as m
+
+MESSAGE_S = 0.02
+"""The most that a message takes."""
+NOTICE_S = 0.1
+"""The most that it takes to notice that a connection is gone."""
+PLANNING_S = 0.3
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """A control connection of one worker."""
+
+    worker: str
+    controller: SimulatedController
+    told: Callable[[Line, m.Message], None]
+    lost: Callable[[Line], None]
+    is_open: bool = True
+    incarnation: int = 0
+    """Of the controller that answered."""
+    last_up_s: float = 0.0
+    last_down_s: float = 0.0
+
+
+@dataclass(eq=False)
+class SimulatedController:
+    """One controller process, dead or alive."""
+
+    index: int
+    options: ControlOptions
+    clock: Clock
+    random: np.random.Generator
+    acted: Callable[[], None]
+    """Called whenever it may have acted."""
+    carried: Callable[[SimulatedController, m.Carried, dict[str, bytes]], None]
+    """Called with every answer that carries a result, and what each worker has last brought along."""
+    incarnation: int = 0
+    state: Controller | None = None
+    lines: dict[str, Line] = field(default_factory=dict)
+    _arrays: dict[str, bytes] = field(default_factory=dict)
+    _ticks_at_s: float = float("inf")
+
+    def start(self) -> None:
+        """A new process that knows nothing."""
+        self.incarnation += 1
+        self.state = Controller(self.options, self.clock.now_s)
+        self._arrays = {}
+        self._ticks_at_s = float("inf")
+        self._arm()
+
+    def kill(self) -> None:
+        """All its lines break."""
+        self.state = None
+        lines, self.lines = self.lines, {}
+        for line in lines.values():
+            self._close(line)
+
+    def call(self, line: Line) -> bool:
+        """A worker connects; False if nobody is there."""
+        if self.state is None:
+            return False
+        before = self.lines.pop(line.worker, None)
+        if before is not None:
+            before.is_open = False
+        self.lines[line.worker], line.incarnation = line, self.incarnation
+        self._do(self.state.connected(line.worker, self.clock.now_s))
+        return True
+
+    def say(self, line: Line, message: m.Message) -> None:
+        """A worker sends a message."""
+        line.last_up_s = max(line.last_up_s, self.clock.now_s + MESSAGE_S * self.random.random())
+        self.clock.at(line.last_up_s, Priority.ARRIVAL, self._heard, (line, message))
+
+    def hang_up(self, line: Line) -> None:
+        """A worker closes a line, or is gone."""
+        if line.is_open:
+            line.is_open = False
+            due_s = self.clock.now_s + NOTICE_S * self.random.random()
+            self.clock.at(due_s, Priority.ARRIVAL, self._gone, line)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _heard(self, said: tuple[Line, m.Message]) -> None:
+        line, message = said
+        if self.state is not None and self.lines.get(line.worker) is line:
+            for ready in asked_in(message):
+                if ready.array is not None:
+                    self._arrays[line.worker] = ready.array
+            self._do(self.state.received(line.worker, message, self.clock.now_s))
+
+    def _gone(self, line: Line) -> None:
+        if self.state is not None and self.lines.get(line.worker) is line:
+            del self.lines[line.worker]
+            self._do(self.state.disconnected(line.worker, "its connection was closed", self.clock.now_s))
+
+    def _close(self, line: Line) -> None:
+        """What was said before still arrives."""
+        due_s = max(line.last_down_s, self.clock.now_s) + NOTICE_S * self.random.random()
+        self.clock.at(due_s, Priority.ARRIVAL, self._closed, line)
+
+    @staticmethod
+    def _closed(line: Line) -> None:
+        if line.is_open:
+            line.is_open = False
+            line.lost(line)
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(worker, message) if worker in self.lines:
+                    if isinstance(message, m.Carried):
+                        self.carried(self, message, self._arrays)
+                    line = self.lines[worker]
+                    line.last_down_s = max(line.last_down_s, self.clock.now_s + MESSAGE_S * self.random.random())
+                    self.clock.at(line.last_down_s, Priority.ARRIVAL, self._told, (line, message))
+                case Disconnect(worker) if worker in self.lines:
+                    self._close(self.lines.pop(worker))
+                case PlanWanted():
+                    made = (self.incarnation, action.make())
+                    self.clock.at(
+                        self.clock.now_s + PLANNING_S * self.random.random(), Priority.TIMER, self._made, made
+                    )
+        if self.state is not None and self.state.closed is not None:
+            raise InternalError(f"controller {self.index} closed the run: {self.state.closed.reason}")
+        self.acted()
+        self._arm()
+
+    def _told(self, what: tuple[Line, m.Message]) -> None:
+        line, message = what
+        if line.is_open:
+            line.told(line, message)
+
+    def _made(self, what: tuple[int, PlanMade]) -> None:
+        if self.state is not None and what[0] == self.incarnation:
+            self._do(self.state.planned(what[1], self.clock.now_s))
+
+    def _arm(self) -> None:
+        if self.state is not None and self.state.wake_at_s < self._ticks_at_s:
+            self._ticks_at_s = max(self.clock.now_s, self.state.wake_at_s)
+            self.clock.at(self._ticks_at_s, Priority.TIMER, self._tick, (self.incarnation, self._ticks_at_s))
+
+    def _tick(self, what: tuple[int, float]) -> None:
+        if self.state is None or what != (self.incarnation, self._ticks_at_s):
+            return
+        self._ticks_at_s = float("inf")
+        if self.state.wake_at_s <= self.clock.now_s:
+            self._do(self.state.tick(self.clock.now_s))
+        self._arm()
+
+
+def asked_in(message: m.Message) -> list[m.Ready]:
+    """What a worker asks for with a message, the latest last."""
+    match message:
+        case m.Ready():
+            return [message]
+        case m.Join(report=report) if report is not None:
+            held = [holding.ready for holding in report.holdings if holding.ready is not None]
+            return [*held, *report.ready]
+        case _:
+            return []

@@ -1,0 +1,196 @@
+"""Data connections between pairs of workers that break, are cut, and are made again, on virtual time.
+
+Both ends notice a break, each in its own time, and then connect again unless the link is cut; when they have, both say
+so, as `runtime.peers` does. Whoever cannot connect for too long says that the link is lost, and goes on trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from tradewind.control.deadlines import Deadlines
+from tradewind.network import Network
+from tradewind.sim.chunks.links import Connection, Frame
+from tradewind.sim.chunks.worker import SimulatedWorker
+from tradewind.sim.clock import Clock, Priority
+
+NOTICE_S = 0.1
+RETRY_S = 0.1
+BUFFER_BYTES = 64 * 1024
+
+
+@dataclass(eq=False, slots=True)
+class Pair:
+    """The connections between two workers, both ways."""
+
+    ends: tuple[str, str]
+    wires: list[Connection] = field(default_factory=list)
+    workers: tuple[SimulatedWorker, SimulatedWorker] | None = None
+    """Whom the wires connect."""
+    cut: bool = False
+    broken_s: float | None = None
+    """Since when workers that were connected are not."""
+    reported: bool = False
+    trying: bool = False
+
+
+class Pairs:
+    """All of a run's."""
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        random: np.random.Generator,
+        deadlines: Deadlines,
+        worker: Callable[[str], SimulatedWorker | None],
+        report: Callable[[str, str, bool], None],
+    ) -> None:
+        self._network, self._clock, self._random, self._deadlines = network, clock, random, deadlines
+        self._worker, self._report = worker, report
+        self._pairs = {frozenset(ends): Pair(ends) for ends in combinations(network.names, 2)}
+
+    def want(self, name: str) -> None:
+        """A worker has a roster: connect it to all others."""
+        for pair in self._pairs.values():
+            if name in pair.ends:
+                pair.reported = False
+                self._try(pair)
+
+    def hung_up(self, name: str) -> None:
+        """A worker has closed connections of its own."""
+        for pair in self._pairs.values():
+            if name in pair.ends and any(wire.cut for wire in pair.wires):
+                self._break(pair)
+
+    def killed(self, name: str) -> None:
+        """A worker is dead."""
+        for pair in self._pairs.values():
+            if name in pair.ends:
+                self._break(pair)
+
+    def break_one(self) -> bool:
+        """Break the connections of some pair; False if none is connected."""
+        up = [pair for pair in self._pairs.values() if pair.wires]
+        if up:
+            self._break(up[int(self._random.integers(len(up)))])
+        return bool(up)
+
+    def cut_one(self, seconds: float, leave_connected: bool = False) -> bool:
+        """Cut some pair off from each other for a while; `leave_connected`: one whose ends reach each other by others.
+
+        False if there is none.
+        """
+        pairs = [pair for pair in self._pairs.values() if not pair.cut]
+        if leave_connected:
+            pairs = [pair for pair in pairs if self._is_connected_without(pair)]
+        if not pairs:
+            return False
+        pair = pairs[int(self._random.integers(len(pairs)))]
+        pair.cut = True
+        self._break(pair)
+        self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._heal, pair)
+        return True
+
+    def _is_connected_without(self, cut: Pair) -> bool:
+        index = self._network.index
+        works = np.zeros((len(index), len(index)))
+        for pair in self._pairs.values():
+            if not pair.cut and pair is not cut:
+                works[index[pair.ends[0]], index[pair.ends[1]]] = 1.0
+        parts, _ = connected_components(works, directed=False)
+        return bool(parts == 1)
+
+    def heal_all(self) -> None:
+        """Nothing is cut any more."""
+        for pair in self._pairs.values():
+            self._heal(pair)
+
+    def _heal(self, pair: Pair) -> None:
+        pair.cut = False
+
+    def _break(self, pair: Pair) -> None:
+        wires, pair.wires, workers = pair.wires, [], pair.workers
+        for wire in wires:
+            wire.cut = True
+        if not wires or workers is None:
+            return
+        pair.workers = None
+        pair.broken_s = self._clock.now_s
+        latest_s = self._clock.now_s
+        for here, there in (workers, workers[::-1]):
+            number = here.client.numbers.get(there.name)
+            due_s = self._clock.now_s + NOTICE_S * self._random.random()
+            latest_s = max(latest_s, due_s)
+            if number is not None and not here.dead:
+                self._clock.at(due_s, Priority.FAULT, self._noticed, (here, number, wires))
+        self._clock.at(latest_s + 1e-6, Priority.TIMER, self._try, pair)
+
+    @staticmethod
+    def _noticed(what: tuple[SimulatedWorker, int, list[Connection]]) -> None:
+        here, number, wires = what
+        current = here.outgoing.get(number, [])
+        if not here.dead and any(wire in wires for wire in current):
+            here.broke(number)
+
+    def _try(self, pair: Pair) -> None:
+        """Connect, or say that it cannot be done, and try again."""
+        a, b = map(self._worker, pair.ends)
+        if pair.wires or a is None or b is None or pair.trying:
+            return
+        knows = b.name in a.client.numbers and a.name in b.client.numbers
+        if knows and not pair.cut and not self._still_noticing(a, b):
+            self._connect(pair, a, b)
+            return
+        late = pair.broken_s is not None and self._clock.now_s - pair.broken_s > self._deadlines.reconnect_s
+        if pair.cut and pair.broken_s is None:
+            pair.broken_s = self._clock.now_s
+        if late and knows and not pair.reported:
+            pair.reported = True
+            for here, there in (pair.ends, pair.ends[::-1]):
+                self._report(here, there, False)
+        pair.trying = True
+        self._clock.at(self._clock.now_s + RETRY_S, Priority.TIMER, self._again, pair)
+
+    def _again(self, pair: Pair) -> None:
+        pair.trying = False
+        self._try(pair)
+
+    @staticmethod
+    def _still_noticing(a: SimulatedWorker, b: SimulatedWorker) -> bool:
+        return bool(a.outgoing.get(a.client.numbers[b.name]) or b.outgoing.get(b.client.numbers[a.name]))
+
+    def _connect(self, pair: Pair, a: SimulatedWorker, b: SimulatedWorker) -> None:
+        was_broken, pair.broken_s, pair.reported = pair.broken_s is not None, None, False
+        pair.workers = (a, b)
+        for here, there in ((a, b), (b, a)):
+            wire = self._wire(here, there)
+            pair.wires.append(wire)
+            here.connect(here.client.numbers[there.name], [wire])
+        if was_broken:
+            for here, there in ((a, b), (b, a)):
+                self._report(here.name, there.name, True)
+
+    def _wire(self, here: SimulatedWorker, there: SimulatedWorker) -> Connection:
+        i, j = self._network.index[here.name], self._network.index[there.name]
+
+        def arrive(frame: Frame) -> None:
+            number = there.client.numbers.get(here.name)
+            if not there.dead and number is not None and number in there.outgoing:
+                there.frame_came(number, frame)
+
+        return Connection(
+            self._clock,
+            self._random,
+            float(self._network.bandwidth_bps[i, j]),
+            float(self._network.latency_s[i, j]),
+            0.0,
+            1e11,
+            BUFFER_BYTES,
+            arrive,
+        )

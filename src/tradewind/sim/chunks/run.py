@@ -1,0 +1,351 @@
+"""Whole runs, chunk by chunk, on virtual time: controller, clients and engines as they train, and what must hold.
+
+    run_seed(7)        # one run whose every detail follows from the seed
+
+Every receiver gets identical and correct bytes; no chunk is applied twice; no run comes to rest with work undone; what
+is kept is bounded; inputs are as they were. All runs are strict, and yet a link that is cut or whose connections are
+reset ends none of them, unless a round that used it put its results over its inputs, or the link was the only way. Then
+every worker gets an error that names its ends. A violation raises `InternalError`, whose last line runs the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from tradewind.arithmetic import Array
+from tradewind.control import Controller, ControlOptions
+from tradewind.control.controller import Action as ControlAction
+from tradewind.control.controller import Disconnect, Send
+from tradewind.control.deadlines import Deadlines
+from tradewind.errors import ImpossibleProblem, InternalError, PeerLost, TradewindError
+from tradewind.network import Network, Site
+from tradewind.planning import make_plan, planner_names
+from tradewind.sim.chunks.links import Connection, Frame
+from tradewind.sim.chunks.worker import SimulatedWorker
+from tradewind.sim.clock import Clock, Priority
+from tradewind.wire import messages as m
+
+LONGEST_RUN_S = 1e5
+RESET_S = 0.1
+"""Connections that are made again within it were only reset: their ends say nothing before."""
+
+
+@dataclass(frozen=True)
+class ChunkRun:
+    """What happens in one run."""
+
+    network: Network
+    planner: str
+    seed: int = 0
+    items: tuple[int, ...] = (1000,)
+    """Of each operation."""
+    dtype: str = "float32"
+    op: str = "sum"
+    in_place: bool = False
+    """Results are put over their inputs."""
+    source: str | None = None
+    """All operations are broadcasts from it; None: they are sums."""
+    connections: int = 1
+    """Each way between two sites."""
+    jitter_s: float = 0.0
+    buffer_bytes: int = 64 * 1024
+    slow_readers: Mapping[str, float] = field(default_factory=dict)
+    """Sites to their bit/s."""
+    cut: tuple[float, str, str] | None = None
+    """When, and between which two sites, everything breaks; they notice at once."""
+    healed_s: float | None = None
+    """When these two connect again; None: never."""
+    patience_s: float = 30.0
+    carried_bytes: int = 0
+    """Arrays of at most so many travel in messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What came of it."""
+
+    seconds: float
+    most_kept_bytes: int
+    errors: Mapping[str, TradewindError]
+    outputs: Mapping[str, tuple[Array, ...]]
+    calls: int
+
+
+class ChunkDriver:
+    """One run under way."""
+
+    def __init__(self, setup: ChunkRun) -> None:
+        self.setup, self.clock = setup, Clock()
+        self.random = np.random.default_rng(setup.seed)
+        names = setup.network.names
+        self.controller = Controller(
+            ControlOptions(
+                len(names), setup.network, planner=setup.planner, deadlines=Deadlines(setup.patience_s), seed=setup.seed
+            ),
+            0.0,
+        )
+        self.workers = {name: SimulatedWorker(name, self.clock, self.say, self.random) for name in names}
+        for worker in self.workers.values():
+            worker.carried_bytes = setup.carried_bytes
+        self.inputs = {name: [self._array(items) for items in setup.items] for name in names}
+        self.originals = {name: [a.copy() for a in arrays] for name, arrays in self.inputs.items()}
+        self._control_s = dict.fromkeys(names, 0.0)
+        self._report_s = dict.fromkeys(names, 0.0)
+        self._wires: list[tuple[str, str, Connection]] = []
+        self._wakes_s = float("inf")
+        self._was_used = False
+        """Whether some plan used the link that was cut when the controller heard of it."""
+
+    def _array(self, items: int) -> Array:
+        """Whole numbers, whose sum is exact in any order."""
+        return self.random.integers(-8, 8, items).astype(self.setup.dtype)
+
+    # --- control messages: delayed, in order -------------------------------------------------------------------
+
+    def say(self, worker: str, message: m.Message) -> None:
+        due = max(self._report_s[worker], self.clock.now_s + 0.05 * self.random.random())
+        self._report_s[worker] = due
+        self.clock.at(due, Priority.ARRIVAL, self._heard, (worker, message))
+
+    def _heard(self, said: tuple[str, m.Message]) -> None:
+        if isinstance(said[1], m.Trouble) and self.controller.closed is None:
+            ends = frozenset((said[0], said[1].peer))
+            self._was_used |= any(ends in plan.pairs for plan in self.controller.plans.by_version.values())
+        self.control(self.controller.received(*said, self.clock.now_s))
+        self._arm()
+
+    def _arm(self) -> None:
+        """Wake the controller when it wants to be, in runs where something can go wrong."""
+        wakes_s = self.controller.wake_at_s
+        if self.setup.cut is not None and wakes_s < self._wakes_s:
+            self._wakes_s = max(wakes_s, self.clock.now_s)
+            self.clock.at(self._wakes_s, Priority.TIMER, self._wake, None)
+
+    def _wake(self, _: None) -> None:
+        self._wakes_s = float("inf")
+        if any(len(worker.results) < len(self.setup.items) for worker in self.workers.values()):
+            for name in self.workers:  # all are alive
+                self.controller.received(name, m.Heartbeat(self.clock.now_s), self.clock.now_s)
+            self.control(self.controller.tick(self.clock.now_s))
+            self._arm()
+
+    def control(self, actions: list[ControlAction]) -> None:
+        for action in actions:
+            match action:
+                case Send(worker, message):
+                    due = max(self._control_s[worker], self.clock.now_s + 0.05 * self.random.random())
+                    self._control_s[worker] = due
+                    self.clock.at(due, Priority.ARRIVAL, self._told, (worker, message))
+                case Disconnect():
+                    pass
+
+    def _told(self, what: tuple[str, m.Message]) -> None:
+        worker, message = what
+        self.workers[worker].told(message)
+        if isinstance(message, m.Roster):
+            self._connect(worker)
+            ready_s = self.clock.now_s
+            for array in self.inputs[worker]:
+                ready_s += 0.3 * self.random.random()
+                self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
+
+    def _submit(self, what: tuple[str, Array]) -> None:
+        name, array = what
+        if self.setup.source is None:
+            self.workers[name].submit(array, self.setup.op, self.setup.in_place)
+        else:
+            self.workers[name].broadcast(array.copy().view(np.uint8), self.setup.source)
+
+    # --- data connections ----------------------------------------------------------------------------------------
+
+    def _connect(self, name: str) -> None:
+        for peer in self.setup.network.names:
+            self._connect_to(name, peer)
+
+    def _connect_to(self, name: str, peer: str) -> None:
+        """If there is a link either way: acknowledgements need the way back."""
+        network = self.setup.network
+        i, j = network.index[name], network.index[peer]
+        rate = float(network.bandwidth_bps[i, j] or network.bandwidth_bps[j, i])
+        if rate:
+            made = [self._connection(name, peer, rate) for _ in range(self.setup.connections)]
+            self._wires += [(name, peer, connection) for connection in made]
+            self.workers[name].connect(j, made)
+            if i < j:
+                self.say(name, m.Linked(peer))
+
+    def _connection(self, name: str, peer: str, rate_bps: float) -> Connection:
+        setup = self.setup
+        i, j = setup.network.index[name], setup.network.index[peer]
+        latency_s = float(setup.network.latency_s[i, j] or setup.network.latency_s[j, i])
+        read_bps = setup.slow_readers.get(peer, 1e11)
+        receiver, wire = self.workers[peer], object()
+
+        def arrive(frame: Frame) -> None:
+            if receiver.engine is None:  # the roster is on its way: the frame waits in the socket
+                self.clock.at(self.clock.now_s + 0.01, Priority.ARRIVAL, arrive, frame)
+            else:
+                receiver.frame_came(i, frame, wire)
+
+        return Connection(
+            self.clock,
+            self.random,
+            rate_bps / setup.connections,
+            latency_s,
+            setup.jitter_s,
+            read_bps,
+            setup.buffer_bytes,
+            arrive,
+        )
+
+    def _cut(self, ends: tuple[str, str]) -> None:
+        for src, dst, connection in self._wires:
+            if {src, dst} == set(ends):
+                connection.cut = True
+        is_reset = self.setup.healed_s is not None and self.setup.healed_s < self.clock.now_s + RESET_S
+        for here, there in (ends, ends[::-1]):
+            self.workers[here].broke(self.setup.network.index[there])
+            if not is_reset:
+                self.say(here, m.Trouble(there, "the connection was cut"))
+
+    def _heal(self, ends: tuple[str, str]) -> None:
+        for here, there in (ends, ends[::-1]):
+            self._connect_to(here, there)
+            self.say(here, m.Trouble(there, "its connection was made again", back=True))
+
+    # --- the whole ---------------------------------------------------------------------------------------------
+
+    def run(self) -> ChunkResult:
+        for rank, name in enumerate(self.workers):
+            self.control(self.controller.connected(name, 0.0))
+            self.say(name, m.Join("virtual", 1, rank))
+        if self.setup.cut is not None:
+            at_s, *ends = self.setup.cut
+            self.clock.at(at_s, Priority.FAULT, self._cut, (ends[0], ends[1]))
+            if self.setup.healed_s is not None:
+                self.clock.at(self.setup.healed_s, Priority.FAULT, self._heal, (ends[0], ends[1]))
+        self.clock.run(LONGEST_RUN_S)
+        self._check_all_ended()
+        errors = {
+            name: next(r for r in worker.results.values() if isinstance(r, TradewindError))
+            for name, worker in self.workers.items()
+            if any(isinstance(r, TradewindError) for r in worker.results.values())
+        }
+        self._check_results(errors)
+        return ChunkResult(
+            max(s for w in self.workers.values() for s in w.ended_s.values()),
+            max(w.most_kept_bytes for w in self.workers.values()),
+            errors,
+            {n: tuple(r for r in w.results.values() if isinstance(r, np.ndarray)) for n, w in self.workers.items()},
+            self.clock.calls,
+        )
+
+    def _check_all_ended(self) -> None:
+        stuck = [w.story() for w in self.workers.values() if len(w.results) < len(self.setup.items)]
+        if stuck:
+            raise InternalError(f"deadlock: {stuck}")
+        left = {n: w.engine.kept_bytes for n, w in self.workers.items() if w.engine and w.engine.kept_bytes}
+        if left and self.setup.cut is None:
+            raise InternalError(f"buffers are left at the end: {left}")
+
+    def _expected(self, number: int) -> Array:
+        if self.setup.source is not None:
+            return self.originals[self.setup.source][number].view(np.uint8).astype(np.float64)
+        return np.asarray(sum(self.originals[n][number].astype(np.float64) for n in self.workers))
+
+    def _check_results(self, errors: Mapping[str, TradewindError]) -> None:
+        for name, arrays in ({} if self.setup.in_place else self.inputs).items():
+            if not all(np.array_equal(a, b) for a, b in zip(arrays, self.originals[name], strict=True)):
+                raise InternalError(f"an input of {name} has changed.")
+        for number in range(len(self.setup.items)):
+            got = {n: w.results[number] for n, w in self.workers.items()}
+            good = {n: r for n, r in got.items() if isinstance(r, np.ndarray)}
+            expected = self._expected(number)
+            for name, result in good.items():
+                if not np.array_equal(result.astype(np.float64), expected):
+                    raise InternalError(f"operation {number}: {name} has a wrong result.")
+        if errors and self.setup.cut is None:
+            raise InternalError(f"nothing was cut, and yet: {errors}")
+        for name, error in errors.items():
+            if not (isinstance(error, PeerLost) and all(repr(end) in str(error) for end in (self.setup.cut or ())[1:])):
+                raise InternalError(f"{name} is told {error!r}, which does not name both ends of the cut.")
+            if not (self._is_only_way or (self._was_used and self._overwrites)):
+                raise InternalError(f"{name} is told {error!r}, but the run could have gone on without that link.")
+
+    @property
+    def _overwrites(self) -> bool:
+        """Whether what is lost in the middle of a round cannot be had again."""
+        return self.setup.in_place and self.setup.source is None
+
+    @property
+    def _is_only_way(self) -> bool:
+        """Whether some site cannot reach another without the link that was cut."""
+        assert self.setup.cut is not None
+        network = self.setup.network
+        i, j = (network.index[end] for end in self.setup.cut[1:])
+        links = network.bandwidth_bps.copy()
+        links[i, j] = links[j, i] = 0.0
+        parts, _ = connected_components(links, connection="strong")
+        return bool(parts > 1)
+
+
+def run_chunks(setup: ChunkRun) -> ChunkResult:
+    """One run, checked."""
+    return ChunkDriver(setup).run()
+
+
+def setup_of(seed: int) -> ChunkRun:
+    """A run of everything that can vary, from a seed."""
+    random = np.random.default_rng(seed)
+    n = int(random.integers(2, 7))
+    names = [f"s{i}" for i in range(n)]
+    rate = random.choice([1e6, 1e7, 1e8, 1e9], (n, n)) * (1 - np.eye(n))
+    missing = random.random((n, n)) < random.choice([0.0, 0.4])
+    ring = np.zeros((n, n), dtype=bool)
+    for i in range(n):
+        ring[i, (i + 1) % n] = ring[(i + 1) % n, i] = True
+    rate = np.where(missing & ~ring, 0.0, rate)
+    network = Network("seed", [Site(name) for name in names], rate, random.choice([0, 1e-3, 0.1], (n, n)))
+    choices = [name for name in planner_names() if name != "auto"]
+    items = tuple(int(random.choice([1, 3, 100, 5000, 100_000])) for _ in range(int(random.integers(1, 12))))
+    linked = [(a, b) for a in names for b in names if rate[names.index(a), names.index(b)]]
+    cut = None
+    if random.random() < 0.3:
+        src, dst = linked[int(random.integers(len(linked)))]
+        cut = (0.2 + float(random.random() * 3), src, dst)  # after everybody has joined
+    setup = ChunkRun(
+        network,
+        choices[int(random.integers(len(choices)))],
+        seed,
+        items,
+        dtype=str(random.choice(["float32", "float64", "float16", "int32", "int64"])),
+        connections=int(random.integers(1, 4)),
+        jitter_s=float(random.choice([0.0, 0.01, 0.5])),
+        buffer_bytes=int(random.choice([1024, 64 * 1024, 2**22])),
+        slow_readers={names[0]: 1e6} if random.random() < 0.3 else {},
+        cut=cut,
+        in_place=bool(random.random() < 0.4),
+        source=str(random.choice(names)) if random.random() < 0.2 else None,
+        carried_bytes=int(random.choice([0, 1000, 64 * 1024])),
+    )
+    if cut is None:
+        return setup
+    healed_s = random.choice([np.inf, cut[0] + RESET_S / 2, cut[0] + 2 * random.random()])
+    return replace(setup, healed_s=float(healed_s) if np.isfinite(healed_s) else None)
+
+
+def run_seed(seed: int) -> ChunkResult | None:
+    """A run of everything that can vary; None where no plan of the drawn planner exists."""
+    setup = setup_of(seed)
+    try:
+        make_plan(setup.planner, setup.network, 1)
+        return run_chunks(setup)
+    except ImpossibleProblem:
+        return None
+    except Exception as error:
+        replay = f"python -c 'from tradewind.sim.chunks.run import run_seed; run_seed({seed})'"
+        raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error

@@ -1,0 +1,410 @@
+"""Training through a storm: workers, connections and controllers are killed, cut and healed at random, and come back.
+
+    run_storm(storm_of(7))        # one storm whose every detail follows from the seed
+
+The controllers, clients and engines are the real ones. While faults fall, every worker trains and synchronises step
+after step. Then everything is healed, and all workers must soon synchronise again: nobody hangs, and nobody who could
+have come back stays out. `chunk_checks` says what must hold at every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tradewind.control import ControlOptions
+from tradewind.control.awareness import Awareness
+from tradewind.control.deadlines import Deadlines
+from tradewind.control.options import Scatter
+from tradewind.errors import InternalError, TradewindError
+from tradewind.network import Network, Site
+from tradewind.sim.chunks.checks import StormChecks
+from tradewind.sim.chunks.control import Line, SimulatedController
+from tradewind.sim.chunks.pairs import Pairs
+from tradewind.sim.chunks.worker import SimulatedWorker
+from tradewind.sim.clock import Clock, Priority
+from tradewind.wire import messages as m
+
+CALM_STEPS = 3
+"""So many rounds with others every worker must have after the storm."""
+CALM_S = 600.0
+"""And it has so long for them: retries wait up to ten seconds each."""
+RETRY_S = 0.2
+
+
+@dataclass(frozen=True)
+class Storm:
+    """What happens in one."""
+
+    network: Network
+    planner: str
+    policy: str
+    policy_options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    events: int = 20
+    """How many faults."""
+    gap_s: float = 0.4
+    """Between two of them, on average."""
+    items: int = 2000
+    train_s: float = 0.2
+    controllers: int = 1
+    is_known: bool = True
+    """Whether controllers are given the network; else they know those who have come, and learn of others."""
+    scatter: Scatter = "blocking"
+    patience_s: float = 3.0
+    carried_bytes: int = 0
+    """Arrays of at most so many travel in messages."""
+    kinds: tuple[str, ...] = ("kill", "cut", "break", "line", "controller")
+    tolerant: bool = True
+    """A strict run ends when a worker is lost; links may be, as long as all workers can reach each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class StormResult:
+    """What came of it."""
+
+    faults: dict[str, int]
+    """How many of each kind fell."""
+    steps: int
+    alone: int
+    rounds: int
+    repaired: int
+    """Steps whose round was repaired on the way."""
+    carried: int
+    """Steps whose round travelled in messages."""
+    terms: int
+    seconds: float
+    early_bytes: int
+
+
+@dataclass(eq=False)
+class Trainer:
+    """One worker process, and what keeps it training."""
+
+    worker: SimulatedWorker
+    line: Line | None = None
+    which: int = 0
+    called_s: float = 0.0
+    orphaned_s: float | None = 0.0
+    joined: bool = False
+    step: tuple[int, np.ndarray[Any, Any], float] | None = None
+    calm_steps: int = 0
+
+
+class StormRun:
+    """One storm."""
+
+    def __init__(self, storm: Storm) -> None:
+        self.storm, self.clock = storm, Clock()
+        self.random = np.random.default_rng(storm.seed)
+        self.names = storm.network.names
+        self.checks = StormChecks(self.names)
+        self.deadlines = Deadlines(storm.patience_s)
+        self.controllers = [self._controller(index) for index in range(storm.controllers)]
+        self.trainers: dict[str, Trainer] = {}
+        self.pairs = Pairs(storm.network, self.clock, self.random, self.deadlines, self.worker, self.report_link)
+        self.faults: dict[str, int] = {}
+        self.calm = False
+        self._value = 0
+
+    def _controller(self, index: int) -> SimulatedController:
+        storm = self.storm
+        options = ControlOptions(
+            len(self.names),
+            storm.network if storm.is_known else None,
+            planner=storm.planner,
+            policy=storm.policy,
+            policy_options=storm.policy_options,
+            deadlines=self.deadlines,
+            scatter=storm.scatter,
+            seed=storm.seed,
+            tolerant=storm.tolerant,
+            awareness=Awareness(measure=False),
+            controllers=storm.controllers,
+            index=index,
+        )
+        return SimulatedController(index, options, self.clock, self.random, self._acted, self._carried)
+
+    def _acted(self) -> None:
+        if len(self.controllers) > 1:
+            terms = {n: t.worker.client.term for n, t in self.trainers.items()}
+            self.checks.controller_acts(self.controllers, terms)
+
+    def _carried(self, controller: SimulatedController, answer: m.Carried, arrays: dict[str, bytes]) -> None:
+        values = {name: float(np.frombuffer(arrays[name])[0]) for name in answer.members}
+        self.checks.combined(answer, (controller.index, controller.incarnation), values)
+
+    # --- for pairs ---------------------------------------------------------------------------------------------
+
+    def worker(self, name: str) -> SimulatedWorker | None:
+        """A worker that is alive and has a roster."""
+        trainer = self.trainers.get(name)
+        return trainer.worker if trainer is not None and trainer.worker.engine is not None else None
+
+    def report_link(self, name: str, peer: str, back: bool) -> None:
+        """What a worker says of a connection."""
+        self._say(self.trainers[name], m.Trouble(peer, "simulated", back))
+
+    # --- the life of a worker ----------------------------------------------------------------------------------
+
+    def start_worker(self, name: str) -> None:
+        """A process that knows nothing."""
+        worker = SimulatedWorker(name, self.clock, lambda site, message: self._says(site, worker, message), self.random)
+        worker.hung_up = self.pairs.hung_up
+        worker.carried_bytes = self.storm.carried_bytes
+        trainer = self.trainers[name] = Trainer(worker)
+        self._call(trainer)
+        self._watch(trainer)
+
+    def _says(self, name: str, worker: SimulatedWorker, message: m.Message) -> None:
+        trainer = self.trainers.get(name)
+        if trainer is not None and trainer.worker is worker:
+            self._say(trainer, message)
+
+    def _say(self, trainer: Trainer, message: m.Message) -> None:
+        if trainer.line is not None and trainer.line.is_open:
+            trainer.line.controller.say(trainer.line, message)
+
+    def _call(self, trainer: Trainer) -> None:
+        """Call controllers in turn until one answers."""
+        if trainer.worker.dead:
+            return
+        for _ in self.controllers:
+            controller = self.controllers[trainer.which % len(self.controllers)]
+            line = Line(trainer.worker.name, controller, self._told, self._line_lost)
+            if controller.call(line):
+                trainer.line, trainer.called_s = line, self.clock.now_s
+                rank = self.names.index(trainer.worker.name)
+                self._say(trainer, m.Join("virtual", 1, rank, trainer.worker.client.report()))
+                return
+            trainer.which += 1
+        self.clock.at(self.clock.now_s + RETRY_S, Priority.TIMER, self._call, trainer)
+
+    def _told(self, line: Line, message: m.Message) -> None:
+        trainer = self.trainers.get(line.worker)
+        if trainer is None or trainer.line is not line:
+            return
+        before = trainer.worker.distrusts
+        trainer.worker.told(message)
+        if trainer.worker.client.lost is not None:
+            raise InternalError(f"{line.worker} was given up: {trainer.worker.client.lost}")
+        if isinstance(message, m.Roster) and trainer.worker.distrusts == before:
+            trainer.orphaned_s = None
+            self.checks.acknowledged(trainer.worker, message.term, line)
+            self.pairs.want(line.worker)
+            if not trainer.joined:
+                trainer.joined = True
+                self._train(trainer)
+        if trainer.worker.distrusts > before:
+            self._look_on(trainer)
+        self._check_step(trainer)
+
+    def _line_lost(self, line: Line) -> None:
+        trainer = self.trainers.get(line.worker)
+        if trainer is not None and trainer.line is line:
+            trainer.line = None
+            if trainer.orphaned_s is None:
+                trainer.orphaned_s = self.clock.now_s
+            self.clock.at(self.clock.now_s + RETRY_S * self.random.random(), Priority.TIMER, self._call, trainer)
+
+    def _look_on(self, trainer: Trainer) -> None:
+        trainer.which += 1
+        if trainer.line is not None:
+            line = trainer.line
+            line.controller.hang_up(line)
+            self._line_lost(line)
+
+    def _watch(self, trainer: Trainer) -> None:
+        """Signs of life, and what to do without a controller."""
+        if trainer.worker.dead:
+            return
+        now_s = self.clock.now_s
+        self._say(trainer, m.Heartbeat(now_s))
+        if trainer.orphaned_s is not None:
+            if trainer.line is not None and now_s - trainer.called_s > self.deadlines.silence_s:
+                self._look_on(trainer)
+            if trainer.joined and now_s - trainer.orphaned_s > self.deadlines.patience_s:
+                trainer.worker.give_up()
+                self._check_step(trainer)
+        self.clock.at(now_s + self.deadlines.heartbeat_s, Priority.TIMER, self._watch, trainer)
+
+    def _train(self, trainer: Trainer) -> None:
+        pause_s = self.storm.train_s * (0.2 + self.random.exponential())
+        self.clock.at(self.clock.now_s + pause_s, Priority.READY, self._submit, trainer)
+
+    def _submit(self, trainer: Trainer) -> None:
+        if trainer.worker.dead or trainer.worker.client.lost is not None:
+            return
+        self._value += 1
+        value = float(self._value)
+        array = np.full(self.storm.items, value)
+        number = trainer.worker.submit(array, "mean", part=0)
+        trainer.step = (number, array, value)
+        self.checks.submitted(trainer.worker, number, value)
+        self._check_step(trainer)
+
+    def _check_step(self, trainer: Trainer) -> None:
+        """Has the worker's step ended?"""
+        if trainer.step is None or trainer.step[0] not in trainer.worker.results:
+            return
+        number, array, value = trainer.step
+        trainer.step = None
+        outcome = self.checks.ended(trainer.worker, number, array, value)
+        if self.calm and not outcome.alone:
+            trainer.calm_steps += 1
+            if all(
+                len(self.trainers) == len(self.names) and t.calm_steps >= CALM_STEPS for t in self.trainers.values()
+            ):
+                self.clock.stop()
+        self._train(trainer)
+
+    # --- faults ------------------------------------------------------------------------------------------------
+
+    def _fault(self, left: int) -> None:
+        if not left:
+            self._heal()
+            return
+        kind = str(self.random.choice(self.storm.kinds))
+        if getattr(self, f"_fault_{kind}")():
+            self.faults[kind] = self.faults.get(kind, 0) + 1
+            left -= 1
+        self.clock.at(
+            self.clock.now_s + self.storm.gap_s * self.random.exponential(), Priority.FAULT, self._fault, left
+        )
+
+    def _one(self, names: list[str]) -> str:
+        return names[int(self.random.integers(len(names)))]
+
+    def _fault_kill(self) -> bool:
+        if len(self.trainers) < 2:
+            return False
+        name = self._one(sorted(self.trainers))
+        trainer = self.trainers.pop(name)
+        trainer.worker.dead = True
+        self.pairs.killed(name)
+        if trainer.line is not None:
+            trainer.line.controller.hang_up(trainer.line)
+        back_s = self.clock.now_s + float(self.random.choice([0.3, 2.0, 8.0])) * self.random.random()
+        self.clock.at(back_s, Priority.FAULT, self._restart, name)
+        return True
+
+    def _restart(self, name: str) -> None:
+        if name not in self.trainers:
+            self.start_worker(name)
+
+    def _fault_break(self) -> bool:
+        return self.pairs.break_one()
+
+    def _fault_cut(self) -> bool:
+        seconds = float(self.random.choice([0.5, 3.0, 15.0])) * self.random.random()
+        return self.pairs.cut_one(seconds, leave_connected=not self.storm.tolerant)
+
+    def _fault_line(self) -> bool:
+        names = sorted(n for n, t in self.trainers.items() if t.line is not None)
+        if not names:
+            return False
+        line = self.trainers[self._one(names)].line
+        assert line is not None
+        line.controller.hang_up(line)
+        self._line_lost(line)
+        return True
+
+    def _fault_controller(self) -> bool:
+        alive = [c for c in self.controllers if c.state is not None]
+        if not alive:
+            return False
+        controller = alive[int(self.random.integers(len(alive)))]
+        controller.kill()
+        back_s = self.clock.now_s + float(self.random.choice([0.3, 3.0, 10.0])) * self.random.random()
+        self.clock.at(back_s, Priority.FAULT, self._restart_controller, controller)
+        return True
+
+    @staticmethod
+    def _restart_controller(controller: SimulatedController) -> None:
+        if controller.state is None:
+            controller.start()
+
+    def _heal(self) -> None:
+        """The storm is over: everything comes back."""
+        self.calm = True
+        self.pairs.heal_all()
+        for controller in self.controllers:
+            self._restart_controller(controller)
+        for name in self.names:
+            self._restart(name)
+
+    # --- the whole ---------------------------------------------------------------------------------------------
+
+    def run(self) -> StormResult:
+        """Until everybody has synchronised after the storm."""
+        for controller in self.controllers:
+            controller.start()
+        for name in self.names:
+            self.start_worker(name)
+        self.clock.at(2.0, Priority.FAULT, self._fault, self.storm.events)
+        storm_s = 2.0 + 4 * self.storm.events * self.storm.gap_s
+        self.clock.run(storm_s + CALM_S)
+        late = {n: t.worker.story() for n, t in self.trainers.items() if t.calm_steps < CALM_STEPS}
+        if late or len(self.trainers) < len(self.names) or not self.calm:
+            raise InternalError(f"after the storm these do not synchronise: {late}; faults: {self.faults}")
+        checks = self.checks
+        return StormResult(
+            self.faults,
+            checks.steps,
+            checks.alone,
+            len(checks.rounds),
+            checks.repaired,
+            checks.carried,
+            len(checks.terms),
+            self.clock.now_s,
+            checks.early_bytes,
+        )
+
+
+def run_storm(storm: Storm) -> StormResult:
+    """One storm, checked; a violation ends with the line that runs it again."""
+    try:
+        return StormRun(storm).run()
+    except (TradewindError, AssertionError, KeyError) as error:
+        which = f'storm_of({storm.seed}, {storm.events}, "{storm.scatter}")'
+        which = which if storm.tolerant else f"strict_storm_of({storm.seed}, {storm.events})"
+        replay = f"python -c 'from tradewind.sim.chunks.storm import *; run_storm({which})'"
+        raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
+
+
+def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Storm:
+    """A storm of everything that can vary, from a seed; with a non-blocking scatter, of what can have one."""
+    random = np.random.default_rng([seed, 8])
+    n = int(random.integers(3, 7))
+    rate = random.choice([1e6, 1e7, 1e8], (n, n)) * (1 - np.eye(n))
+    latency_s = float(random.choice([0.0, 0.005, 0.05])) * np.ones((n, n))
+    policy = str(random.choice(["partial", "bsp", "shuffle", "selective", "gossip"]))
+    options: dict[str, Any] = {"p": 2} if policy == "partial" else {}
+    if policy == "selective":
+        options = {"p": 2, "full_every": int(random.choice([0, 5]))}
+    storm = Storm(
+        Network("storm", [Site(f"s{i}") for i in range(n)], rate, latency_s),
+        str(random.choice(["ring", "multi-star", "scatter", "fapt", "balanced-tree"])),
+        policy,
+        options,
+        seed,
+        events,
+        gap_s=float(random.choice([0.1, 0.5, 2.0])),
+        items=int(random.choice([10, 1000, 20_000])),
+        train_s=float(random.choice([0.02, 0.3])),
+        controllers=int(random.choice([1, 2, 3])),
+        is_known=bool(random.random() < 0.7),
+        carried_bytes=int(random.choice([0, 64 * 1024])),
+    )
+    if scatter == "blocking":
+        return storm
+    options |= {"weights": "uniform"} if policy == "selective" else {}
+    return replace(storm, scatter=scatter, planner=str(random.choice(["scatter", "multi-star"])), items=20_000)
+
+
+def strict_storm_of(seed: int, events: int = 20) -> Storm:
+    """A storm that a strict run must survive: only links are lost, and never all that lead to a worker."""
+    storm = replace(storm_of(seed, events), policy="bsp", policy_options={}, controllers=1)
+    return replace(storm, kinds=("cut", "break"), tolerant=False)

@@ -1,0 +1,288 @@
+"""A simulated worker: the engine and the client of the real one, on virtual connections.
+
+What must hold at every step is checked here, and raised as `InternalError`: no chunk is applied twice, no buffer is
+used after it was released, and what is kept stays within its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tradewind.arithmetic import Array
+from tradewind.errors import InternalError, TradewindError
+from tradewind.node import events as ev
+from tradewind.node.actions import Combine, How, PeerFaulty, Receive, Release, Source, Transmit
+from tradewind.node.chunk_plane import ChunkPlane, Digest
+from tradewind.node.effects import Departed, Distrust, Failed, Outcome, SendControl, Started, Succeeded
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.layout import KEPT_BYTES
+from tradewind.node.node import Node, NodeAction
+from tradewind.node.payload import RoundPayload
+from tradewind.node.pending import small_array
+from tradewind.sim.chunks.links import Connection, Frame
+from tradewind.sim.clock import Clock, Priority
+from tradewind.wire import messages as m
+from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
+
+RUN = 1
+SPOILT = 77
+"""What half a chunk that never came whole leaves behind."""
+ADD_BPS = 16e9
+"""How fast sums are computed: not at once, so that everything can happen in between."""
+
+
+class SimulatedWorker:
+    """One site."""
+
+    def __init__(self, name: str, clock: Clock, say: Callable[[str, m.Message], None], random: np.random.Generator):
+        self.name, self.clock, self._say, self._random = name, clock, say, random
+        self.plane = ChunkPlane(name, RUN)
+        self.node = Node(name, self.plane)
+        self.client = self.node.protocol
+        self.carried_bytes = 0
+        """Arrays of at most so many travel in messages."""
+        self.outgoing: dict[int, list[Connection]] = {}
+        self.results: dict[int, Array | TradewindError] = {}
+        """Of each operation that has ended."""
+        self.ended_s: dict[int, float] = {}
+        self.most_kept_bytes = 0
+        self._idle: dict[int, list[Connection]] = {}
+        self._outputs: dict[int, Array] = {}
+        self._buffers: dict[int, bytearray] = {}
+        self._applied: set[tuple[object, ...]] = set()
+        self.dead = False
+        """It was killed: nothing happens here any more."""
+        self.distrusts = 0
+        """How often its controller turned out not to act."""
+        self.outcomes: dict[int, Outcome] = {}
+        self.opened: Callable[[SimulatedWorker, int, Outcome], None] | None = None
+        """Called when a round opens, with what it will have come to if all goes well."""
+        self.hung_up: Callable[[str], None] | None = None
+        """Called when it closes connections, which the other side will notice."""
+        self._reading: dict[int, dict[int, Receive]] = {}
+        """From each peer, payloads that are being read."""
+        self._reads = 0
+        self._leaving: dict[Connection, Transmit] = {}
+        self._most_rounds = 0
+
+    @property
+    def engine(self) -> Engine | None:
+        """Its engine, from the first roster on."""
+        return self.plane.engine
+
+    # --- operations and control --------------------------------------------------------------------------------
+
+    def submit(self, array: Array, op: str, in_place: bool = False, part: int | None = None) -> int:
+        """Ask for an all-reduce, or for a step with whoever the policy chooses; its number."""
+        operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
+        return self._ask(operation, array, array if in_place else np.zeros_like(array), part)
+
+    def broadcast(self, array: Array, source: str) -> None:
+        """Ask for the source's bytes, to be put over these."""
+        self._ask(m.Operation(len(array), 1, "bytes", "broadcast", root=source), array, array)
+
+    def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
+        try:
+            inline = small_array(operation, own, self.name, self.carried_bytes, len(self.client.numbers))
+            number, actions = self.node.submit(operation, (own, result), part, inline, own is result)
+        except TradewindError as error:
+            number = max(self.results, default=-1) + 1
+            self.results[number], self.ended_s[number] = error, self.clock.now_s
+            return number
+        self._outputs[number] = result
+        self._do(actions)
+        return number
+
+    def told(self, message: m.Message) -> None:
+        """The controller said something."""
+        self._do(self.node.told(message))
+
+    def give_up(self) -> None:
+        """There has been no controller for too long."""
+        self._do(self.node.give_up())
+
+    def _do(self, actions: list[NodeAction]) -> None:
+        """Do what the node asks for."""
+        self._act()
+        for action in actions:
+            match action:
+                case SendControl(message):
+                    self._say(self.name, message)
+                case Departed(peer):
+                    self.broke(peer)
+                    if self.hung_up is not None:
+                        self.hung_up(self.name)
+                case Distrust():
+                    self.distrusts += 1
+                case Started(operation) if self.opened is not None:
+                    self.opened(self, operation, self.client.outcome(operation))
+                case Succeeded(operation, outcome):
+                    self.outcomes[operation] = outcome
+                    self.plane.end(action)
+                    self._end(operation, self._outputs.pop(operation))
+                case Failed(operation, error):
+                    self.plane.end(action)
+                    del self._outputs[operation]
+                    self._end(operation, error)
+
+    def _end(self, operation: int, how: Array | TradewindError) -> None:
+        self.results[operation], self.ended_s[operation] = how, self.clock.now_s
+
+    # --- data --------------------------------------------------------------------------------------------------
+
+    def connect(self, peer: int, connections: list[Connection]) -> None:
+        """The connections to a peer are made."""
+        self.outgoing[peer] = connections
+        self._idle[peer] = list(connections)
+        self._reading.setdefault(peer, {})
+        for _ in connections:
+            self.tell(ev.LinkIdle(peer))
+
+    def broke(self, peer: int) -> None:
+        """All connections with a peer are gone: payloads in the middle, frames on their way, idle ones."""
+        connections = self.outgoing.pop(peer, [])
+        if not connections:
+            return
+        self._idle[peer] = []
+        self.tell(ev.LinksBroke(peer))
+        for connection in connections:
+            connection.cut = True
+            action = self._leaving.pop(connection, None)
+            if action is not None:
+                self.tell(ev.Transmitted(action))
+        reading, self._reading[peer] = self._reading.get(peer, {}), {}
+        for receive in reading.values():
+            self._spoil(receive)
+            self.tell(ev.ReceiveFailed(receive))
+
+    def _spoil(self, action: Receive) -> None:
+        """A part of the payload was added or stored when the connection broke: nobody may ever see that."""
+        payload = self.plane.payloads.get(action.header.round)
+        if payload is not None and action.how in (How.ADD, How.STORE):
+            chunk = payload.result_of(action)
+            chunk[: (len(chunk) + 1) // 2] = SPOILT
+
+    def frame_came(self, peer: int, frame: Frame, wire: object = None) -> None:  # noqa: ARG002 - for who measures
+        """A whole frame was read; header and payload are handled as a socket's reader would."""
+        header: FrameHeader = frame.what
+        receive = self.tell(ev.HeaderReceived(peer, header))
+        if header.kind is FrameKind.ACK:
+            return
+        assert receive is not None
+        self._reads += 1
+        self._reading.setdefault(peer, {})[self._reads] = receive
+        due_s = self.clock.now_s + self._work_s(len(frame.body))
+        self.clock.at(due_s, Priority.ARRIVAL, self._read, (peer, self._reads, frame.body))
+
+    def _read(self, what: tuple[int, int, bytes]) -> None:
+        peer, number, body = what
+        action = self._reading[peer].pop(number, None)
+        if action is None or self.dead:  # the connection broke in the middle of it
+            return
+        if action.how is How.KEEP:
+            assert action.buffer is not None
+            self._buffers[action.buffer][:] = body
+        elif action.how is not How.DISCARD and action.header.round in self.plane.payloads:
+            self._apply(action, self.plane.payloads[action.header.round], body)
+        self.tell(ev.Received(action))
+
+    def _apply(self, action: Receive, payload: RoundPayload, body: bytes) -> None:
+        h = action.header
+        origin = h.path[0] if h.path else action.peer
+        mark = (h.round, h.plan_version, h.shard, h.phase, h.index, origin)
+        if mark in self._applied:
+            raise InternalError(f"{self.name}: chunk {mark} is applied twice.")
+        self._applied.add(mark)
+        if action.how is How.ADD:
+            coming = np.frombuffer(body, np.uint8)
+            payload.add(action, np.empty(len(body), np.uint8), lambda block: np.copyto(np.asarray(block), coming))
+        else:
+            payload.result_of(action)[:] = payload.items(bytearray(body))
+
+    def tell(self, event: ev.Event) -> Receive | None:
+        """Let the engine handle an event, and do what it asks for but for receiving, which is returned."""
+        self.plane.handle(event)
+        receive = self._act()
+        self._do(self.node.apply([]))
+        return receive
+
+    def _act(self) -> Receive | None:
+        """Do what the data plane asks for."""
+        received = None
+        while actions := self.plane.take_actions():
+            for action in actions:
+                match action:
+                    case Receive(how, buffer=buffer):
+                        received = action
+                        if how is How.KEEP and buffer is not None:
+                            self._buffers[buffer] = bytearray(action.header.payload_bytes)
+                    case Combine():
+                        self._begin_to_combine(action)
+                    case Transmit():
+                        self._transmit(action)
+                    case Release(buffer):
+                        del self._buffers[buffer]
+                    case Digest(complete, payload):
+                        self.plane.digested(action, payload.digest(complete.round))
+                    case PeerFaulty(peer, reason):
+                        raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
+        self._check_kept()
+        return received
+
+    def _check_kept(self) -> None:
+        if self.engine is None:
+            return
+        kept, self._most_rounds = self.engine.kept_bytes, max(self._most_rounds, len(self.plane.payloads))
+        self.most_kept_bytes = max(self.most_kept_bytes, kept)
+        if kept > KEPT_BYTES * (1 + max(1, self._most_rounds + len(self.client.pending))):  # 1: scattered
+            raise InternalError(f"{self.name} keeps {kept} bytes.")
+        if kept != sum(map(len, self._buffers.values())):
+            raise InternalError(f"{self.name} counts {kept} kept bytes wrongly.")
+
+    def _begin_to_combine(self, action: Combine) -> None:
+        if action.into is not None and action.into not in self._buffers:
+            self._buffers[action.into] = bytearray(len(self._buffers[action.parts[0]]))
+        nbytes = sum(len(self._buffers[part]) for part in action.parts)
+        self.clock.at(self.clock.now_s + self._work_s(nbytes), Priority.ARRIVAL, self._combine, action)
+
+    def _combine(self, action: Combine) -> None:
+        if self.dead:
+            return
+        if action.round in self.plane.payloads:
+            self.plane.payloads[action.round].combine(action, self._buffers)
+        self.tell(ev.Combined(action))
+
+    def _transmit(self, action: Transmit) -> None:
+        body: bytes | bytearray | memoryview = b""
+        if action.source is Source.KEPT:
+            assert action.buffer is not None
+            body = self._buffers[action.buffer]
+        elif action.source is Source.PADDING:
+            body = bytes(action.header.payload_bytes)
+        elif action.source is not Source.NOTHING:
+            sent = self.plane.outgoing(action)
+            lost = b"" if action.header.kind is not FrameKind.SCATTER else bytes(action.header.payload_bytes)
+            body = lost if sent is None else sent
+        idle = self._idle[action.peer]
+        connection = idle.pop(int(self._random.integers(len(idle))))
+        frame = Frame(action.header, bytes(body), HEADER_BYTES + len(body))
+        self._leaving[connection] = action
+        connection.send(frame, lambda: self._left(action, connection))
+
+    def _left(self, action: Transmit, connection: Connection) -> None:
+        if self.dead or self._leaving.pop(connection, None) is None:
+            return
+        self._idle[action.peer].append(connection)
+        self.tell(ev.Transmitted(action))
+        self.tell(ev.LinkIdle(action.peer))
+
+    def _work_s(self, nbytes: int) -> float:
+        return float(8.0 * nbytes / ADD_BPS * (0.5 + self._random.random()))
+
+    def story(self) -> dict[str, Any]:
+        """What it is up to, for error messages."""
+        rounds = () if self.engine is None else self.engine.open_rounds
+        return {"worker": self.name, "pending": self.client.pending, "open rounds": rounds}

@@ -1,0 +1,1 @@
+"""Rounds as flows on shared capacities: a data plane of the simulator."""

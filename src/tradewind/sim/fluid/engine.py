@@ -1,0 +1,427 @@
+"""The fluid data plane: rounds as flows that share links, NICs and trunks, for all ranks of a simulated run at once.
+
+It stands where the chunk engine does. The protocol half of each rank's node opens, halts and closes rounds here, and is
+told when its part is complete (`RoundComplete`) or how far it has come (`RoundQuiet`). Progress is reported in whole
+chunks, so halting, repair and early scatter are decided by the controller, as with any data plane.
+
+A round is complete at all its sites at once, when the last member has everything: until then nothing may be used
+anywhere, so it makes no difference when each of them had its own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import ceil, floor
+from typing import Protocol
+
+from tradewind.errors import BadOption
+from tradewind.fluid import Resource
+from tradewind.network import Matrix
+from tradewind.node.actions import RoundComplete, RoundQuiet
+from tradewind.node.effects import NewPlan, Open
+from tradewind.node.engine.layout import shard_spans
+from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore
+from tradewind.node.node import Arrays
+from tradewind.planning.plan import Plan
+from tradewind.schemes import Scheme
+from tradewind.sim.clock import Clock, Priority
+from tradewind.sim.fluid.capacity import TrueNetwork
+from tradewind.sim.fluid.discipline import rank
+from tradewind.sim.fluid.flows import DISCARDED, LOST, QUEUED, REDUCE, UNKNOWN_ROUND, Flow, Links, Witness
+from tradewind.sim.fluid.pipelined import PipelinedRounds
+from tradewind.sim.fluid.shared_links import SharedLinks
+from tradewind.sim.fluid.store_and_forward import EarlyFlow, EarlyFlows, StoreAndForward
+from tradewind.sim.fluid.timetable import TimetableLinks
+from tradewind.wire import messages as m
+
+PIECES = 16
+"""Pieces of a shard where shards are cut: the least that the runtime uses (`MIN_CHUNKS_PER_SHARD`)."""
+
+ROUNDING = 1e-9
+
+Completed = Callable[[tuple[str, ...], RoundComplete], object]
+Cut = tuple[int, ...]
+
+
+class Transfer(Protocol):
+    """How a round's bytes travel: as one fluid, or flow by flow."""
+
+    discarded_bits: float
+    """What was sent early and for nothing."""
+
+    def chunk_items(self, shard_items: Sequence[int], item_bytes: int) -> Cut:
+        """How many items a chunk of each shard has, in which progress is reported."""
+
+    def cancel(self, outcome: str) -> None:
+        """Stop everything that is still under way."""
+
+    def close(self) -> None:
+        """The round is over, and nobody will ask about it again."""
+
+    def held(self, shard: int, member: str) -> Iterable[tuple[float, float]]:
+        """What a member holds of what was to be sent of a shard: from which share of it to which."""
+
+
+@dataclass(eq=False, slots=True)
+class _Round:
+    """A round in one version of its plan."""
+
+    opened: Open
+    plan: Plan
+    """As it is carried out: for the bytes of this round, without what is final everywhere."""
+    shard_items: tuple[int, ...]
+    waiting: set[str]
+    """Sites that have not opened it yet."""
+    transfer: Transfer | None = None
+    cut: Cut = ()
+    is_over: bool = False
+    """It is complete, or was stopped."""
+
+
+@dataclass(eq=False, slots=True)
+class _Scatter:
+    """What a rank sends before it knows its round."""
+
+    event: BeginScatter
+    flows: dict[int, tuple[Flow, int]] = field(default_factory=dict)
+    """To each aggregator, and how many chunks."""
+
+
+class FluidEngine:
+    """All ranks' data plane."""
+
+    def __init__(
+        self,
+        truth: TrueNetwork,
+        clock: Clock,
+        scheme: Scheme,
+        completed: Completed,
+        witness: Witness | None = None,
+        pieces: int = PIECES,
+    ) -> None:
+        """`completed` is called with the sites of a round that is complete."""
+        self._truth, self._clock, self._scheme, self._completed = truth, clock, scheme, completed
+        self._pieces = pieces if scheme.execution == "chunked" else 1
+        self._rounds: dict[int, _Round] = {}
+        self._early: dict[int, _Scatter] = {}
+        self.discarded_bits = 0.0
+        """What was sent early to aggregators that turned out not to need it."""
+        self._carrier: PipelinedRounds | Links
+        discipline = scheme.discipline
+        self._links: Links | None = None
+        if scheme.execution == "pipelined":
+            if discipline not in ("fs", "fcfs"):
+                raise BadOption(
+                    f"scheme {scheme.name!r}: discipline {discipline!r} orders single flows, but a pipelined round is "
+                    "one flow. Use execution store-and-forward or chunked with it."
+                )
+            if scheme.scatter == "non-blocking":
+                raise BadOption(
+                    f"scheme {scheme.name!r}: a non-blocking scatter needs single flows, but a pipelined round is one "
+                    "flow. Use execution store-and-forward with it."
+                )
+            self._carrier = PipelinedRounds(truth, clock, witness)
+            return
+        rank(discipline, 0, REDUCE)  # an unknown one is refused now
+        if discipline == "fs" or self._pieces > 1 or truth.network.has_shared_capacity:
+            self._links = SharedLinks(truth, clock, ordered=discipline != "fs", witness=witness)
+        else:
+            self._links = TimetableLinks(truth.network, clock, truth.link_bps, witness=witness)
+        self._carrier = self._links
+
+    # --- rounds ------------------------------------------------------------------------------------------------
+
+    def open(self, site: str, opened: Open) -> None:
+        """A site may work on a round; it begins when all of its sites that are up may."""
+        start, known = opened.start, self._rounds.get(opened.start.round)
+        if known is None or known.opened.start.version < start.version:
+            if known is not None:
+                self._let_go(known)
+            known = self._rounds[start.round] = self._prepare(opened)
+        known.waiting.discard(site)
+        if not known.waiting:
+            self._begin(known)
+
+    def halt(self, site: str, number: int) -> RoundQuiet:
+        """A site stops working on a round: how far it has come there."""
+        round_ = self._rounds[number]
+        self._stop(round_)
+        if site not in round_.plan.members:
+            return RoundQuiet(number)
+        items, transfer = round_.shard_items, round_.transfer
+        cut = round_.cut or self._cut(round_)
+        done = round_.opened.start.done
+        final = []
+        for k, shard in enumerate(round_.opened.plan.shards):
+            if not shard.broadcast and shard.root != site:
+                final.append(b"")
+                continue
+            chunks = _chunks(items[k], cut[k])
+            bits = int.from_bytes(done[k], "little") if done else 0
+            if transfer is not None:
+                missing = [chunk for chunk in range(chunks) if not bits >> chunk & 1]
+                for begin, end in transfer.held(k, site):
+                    first, last = ceil(begin * len(missing) - ROUNDING), floor(end * len(missing) + ROUNDING)
+                    bits |= sum(1 << chunk for chunk in missing[first:last])
+            final.append(bits.to_bytes(_chunks(chunks, 8), "little"))
+        return RoundQuiet(number, cut, tuple(final))
+
+    def close(self, number: int) -> None:
+        """A round is over, or given up."""
+        round_ = self._rounds.pop(number, None)
+        if round_ is not None:
+            self._let_go(round_)
+
+    def _prepare(self, opened: Open) -> _Round:
+        start, shards = opened.start, opened.plan.shards
+        items = tuple(count for _, count in shard_spans(opened.plan, start.operation.items))
+        plan = replace(opened.plan, nbytes=max(1, start.operation.nbytes))
+        if any(start.done):
+            left = (_left(bits, n, cut) for bits, n, cut in zip(start.done, items, start.chunk_items, strict=True))
+            plan = replace(
+                plan, shards=tuple(replace(s, fraction=s.fraction * part) for s, part in zip(shards, left, strict=True))
+            )
+        index = self._truth.network.index
+        waiting = {site for site in plan.sites if self._truth.is_site_up(index[site])}
+        return _Round(opened, plan, items, waiting)
+
+    def _begin(self, round_: _Round) -> None:
+        start = round_.opened.start
+
+        def complete() -> None:
+            if round_.is_over:
+                return
+            round_.is_over = True
+            self._completed(round_.plan.sites, RoundComplete(start.round, start.version))
+
+        if not any(shard.fraction for shard in round_.plan.shards):  # all of it was final before it was repaired
+            self._clock.at(self._clock.now_s, Priority.ARRIVAL, _call, complete)
+        elif isinstance(self._carrier, PipelinedRounds):
+            round_.transfer = _OneFluid(self._carrier, start.round, round_.plan, complete)
+        else:
+            early = self._adopt(round_) if round_.opened.scattered is not None else {}
+            flows = _Flows(
+                round_.plan,
+                start.round,
+                self._truth.network,
+                self._carrier,
+                self._clock,
+                self._scheme.discipline,
+                complete,
+                self._pieces,
+                early,
+            )
+            round_.transfer = flows
+            flows.start()
+        round_.cut = self._cut(round_)
+
+    def _cut(self, round_: _Round) -> Cut:
+        start = round_.opened.start
+        if start.chunk_items:
+            return start.chunk_items
+        if round_.transfer is None:
+            return tuple(max(1, n) for n in round_.shard_items)
+        return round_.transfer.chunk_items(round_.shard_items, start.operation.item_bytes)
+
+    @staticmethod
+    def _stop(round_: _Round) -> None:
+        if not round_.is_over:
+            round_.is_over = True
+            if round_.transfer is not None:
+                round_.transfer.cancel(LOST)
+
+    def _let_go(self, round_: _Round) -> None:
+        self._stop(round_)
+        if round_.transfer is not None:
+            self.discarded_bits += round_.transfer.discarded_bits
+            round_.transfer.close()
+
+    # --- sending before a round is known -----------------------------------------------------------------------
+
+    def scatter(self, site: int, event: BeginScatter) -> None:
+        """A rank sends each block of its array to its aggregator, as much of it as that one may keep."""
+        assert self._links is not None
+        begun = self._early[site] = _Scatter(event)
+        flow_rank = rank(self._scheme.discipline, UNKNOWN_ROUND, REDUCE)
+        for sink, first, end in event.blocks:
+            chunks = min(event.window, end - first)
+            items = min((first + chunks) * event.chunk_items, event.items) - first * event.chunk_items
+            if items > 0:
+                bits = 8.0 * items * event.item_bytes
+                flow = Flow(self._links.line(site, sink), bits, None, UNKNOWN_ROUND, sink, REDUCE, flow_rank)
+                begun.flows[sink] = flow, chunks
+                self._links.send(flow)
+
+    def end_scatter(self, site: int) -> None:
+        """What a rank has sent early counts for no round."""
+        begun = self._early.pop(site, None)
+        if begun is not None:
+            for flow, _ in begun.flows.values():
+                self._discard(flow)
+
+    def _discard(self, flow: Flow) -> None:
+        assert self._links is not None
+        self.discarded_bits += self._links.sent_bits(flow)
+        if flow.outcome == QUEUED and flow.end_s > self._clock.now_s:
+            self._links.cancel(flow, DISCARDED)
+
+    def _adopt(self, round_: _Round) -> EarlyFlows:
+        """What the members of a round have sent of it: a block's first run of chunks goes on as it is."""
+        scattered, index = round_.opened.scattered, self._truth.network.index
+        assert scattered is not None
+        ends = list(accumulate(_chunks(n, scattered.chunk_items) for n in round_.shard_items))
+        runs = {
+            (index[shard.root], end - _chunks(n, scattered.chunk_items)): k
+            for k, (shard, end, n) in enumerate(zip(round_.plan.shards, ends, round_.shard_items, strict=True))
+        }
+        adopted: dict[tuple[int, int, int], EarlyFlow] = {}
+        for site, step in scattered.steps:
+            begun = self._early.get(site)
+            if begun is None or (begun.event.step, begun.event.epoch) != (step, scattered.epoch):
+                continue
+            del self._early[site]
+            first = {sink: chunk for sink, chunk, _ in begun.event.blocks}
+            for sink, (flow, chunks) in begun.flows.items():
+                shard = runs.get((sink, first[sink]))
+                if shard is None:
+                    self._discard(flow)
+                    continue
+                kept = min(chunks, _chunks(round_.shard_items[shard], scattered.chunk_items))
+                bits = 8.0 * kept * scattered.chunk_items * begun.event.item_bytes
+                adopted[site, sink, shard] = EarlyFlow(flow, bits)
+        return adopted
+
+    # --- the network -------------------------------------------------------------------------------------------
+
+    def changed(self, resources: Iterable[Resource] | None) -> None:
+        """Some capacities are others from now on; None: any of them may be."""
+        self._carrier.changed(resources)
+
+    @property
+    def flows(self) -> int:
+        """How many flows there have been; a pipelined round counts as one on each link that it uses."""
+        return self._carrier.flows
+
+    @property
+    def lost_bytes(self) -> float:
+        """What was sent for nothing because something failed."""
+        return self._carrier.lost_bits / 8.0
+
+    def finish(self) -> Matrix:
+        """The simulation ends: what every link has carried, in bytes."""
+        self._carrier.finish()
+        n = len(self._truth.network)
+        return self._carrier.carried_bits(n * n).reshape(n, n) / 8.0
+
+
+class FluidPort:
+    """The fluid engine as one rank's data plane."""
+
+    def __init__(self, engine: FluidEngine, site: str, row: int) -> None:
+        self._engine, self._site, self._row = engine, site, row
+        self.reports: list[tuple[RoundComplete, int | None] | RoundQuiet] = []
+
+    def give(self, operation: int, arrays: Arrays | None) -> None:
+        """Nothing is computed with arrays."""
+
+    def joined(self, roster: m.Roster, here: int) -> None:
+        """Sites are known by their names."""
+
+    def prepare(self, new: NewPlan) -> None:
+        """There is nothing to prepare."""
+
+    def open(self, opened: Open) -> None:
+        """Begin a round."""
+        self._engine.open(self._site, opened)
+
+    def halt(self, number: int) -> None:
+        """Stop a round."""
+        self.reports.append(self._engine.halt(self._site, number))
+
+    def close(self, number: int) -> None:
+        """A round is over, or given up."""
+        self._engine.close(number)
+        self.reports.append(RoundQuiet(number))
+
+    def forget_below(self, number: int) -> None:
+        """Rounds that are over are closed by themselves."""
+
+    def scatter(self, event: BeginScatter, operation: int) -> None:  # noqa: ARG002 - whichever it is
+        """Send before the round is known."""
+        self._engine.scatter(self._row, event)
+
+    def end_scatter(self, part: int) -> None:  # noqa: ARG002 - a simulated step has one part
+        """What was sent early counts for no round."""
+        self._engine.end_scatter(self._row)
+
+    def peer_gone(self, peer: int) -> None:
+        """Flows to a site that is down stand still."""
+
+    def steer(self, change: Explore | AuxiliaryChanged) -> None:
+        """Fluid needs no probes, and takes no detours."""
+
+    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundQuiet]:
+        """What has come of rounds."""
+        if not self.reports:
+            return []
+        taken, self.reports = self.reports, []
+        return taken
+
+
+class _Flows(StoreAndForward):
+    """Flow by flow: a site sends a shard (or a piece of one) when it has all of it."""
+
+    def chunk_items(self, shard_items: Sequence[int], item_bytes: int) -> Cut:  # noqa: ARG002 - pieces have no bytes
+        """A piece is a chunk."""
+        return tuple(max(1, -(-n // self.pieces)) for n in shard_items)
+
+    def held(self, shard: int, member: str) -> Iterable[tuple[float, float]]:
+        """The pieces whose result has arrived there."""
+        return [(piece / self.pieces, (piece + 1) / self.pieces) for piece in self.held_pieces(shard, member)]
+
+
+class _OneFluid:
+    """One fluid: what has passed is with everybody."""
+
+    discarded_bits = 0.0
+
+    def __init__(self, rounds: PipelinedRounds, number: int, plan: Plan, complete: Callable[[], object]) -> None:
+        self._rounds, self._shards = rounds, plan.shards
+        self._round = rounds.start(number, plan, complete)
+
+    def chunk_items(self, shard_items: Sequence[int], item_bytes: int) -> Cut:  # noqa: ARG002 - as the plan cuts
+        """As the plan says."""
+        return tuple(max(1, shard.chunk_bytes // item_bytes) for shard in self._shards)
+
+    def cancel(self, outcome: str) -> None:
+        """Stop the fluid where it is."""
+        self._rounds.cancel(self._round, outcome)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    def held(self, shard: int, member: str) -> Iterable[tuple[float, float]]:  # noqa: ARG002 - the same for all
+        """What has passed."""
+        return [(0.0, self._round.progress)]
+
+
+def _call(what: Callable[[], object]) -> None:
+    what()
+
+
+def _chunks(items: int, chunk_items: int) -> int:
+    return -(-items // chunk_items)
+
+
+def _left(done: bytes, items: int, chunk_items: int) -> float:
+    """The share of a shard that is not final everywhere."""
+    if not items:
+        return 0.0
+    chunks = _chunks(items, chunk_items)
+    bits = int.from_bytes(done, "little")
+    final = bits.bit_count() * chunk_items
+    if bits >> (chunks - 1) & 1:
+        final -= chunks * chunk_items - items  # the last chunk is shorter
+    return 1.0 - final / items

@@ -1,0 +1,238 @@
+"""Rounds whose chunks flow through all their hops at once: one fluid for each round.
+
+Inside a round the runtime sends by progress, so all shards of a plan advance together, and a round is one fluid. It
+needs of every link, NIC and trunk the bytes that the plan puts there, and is as fast as the tightest of them allows,
+which is `cost`'s transfer time. After its last bit has left, it takes as long again as the pipeline took to fill.
+
+Rounds that run at the same time share by dominant-resource fairness: each is judged by the part that it takes of the
+capacity it needs most, and these parts grow together until something is full. Two rounds that want the same link get
+half of it each; who is held up elsewhere leaves the rest to others. Which of two rounds a connection serves first is
+below this model: cut shards into pieces (`execution`) to see that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.fluid import Resource
+from tradewind.network import Matrix
+from tradewind.planning.cost import cost
+from tradewind.planning.plan import Plan
+from tradewind.sim.clock import Clock, Priority
+from tradewind.sim.fluid.capacity import TrueNetwork
+from tradewind.sim.fluid.flows import DELIVERED, LOST, QUEUED, REDUCE, Flow, Line, Witness
+
+Vector = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+FULL = 1e-9
+"""Capacities that fill up within this share of each other fill up together."""
+
+
+@dataclass(slots=True, eq=False)
+class PipelinedRound:
+    """A round on its way; `progress` runs from 0 to 1."""
+
+    number: int
+    plan: Plan
+    fill_s: float
+    needs: Indices
+    """The capacities that it needs, by their number."""
+    bits: Vector
+    """How much of each, for the whole round."""
+    done: Callable[[], object]
+    started_s: float
+    alone: float = 0.0
+    """Progress per second if it were alone."""
+    rate: float = 0.0
+    progress: float = 0.0
+    updated_s: float = 0.0
+    alarm: int = 0
+    link_bytes: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @property
+    def links(self) -> list[tuple[int, int]]:
+        """The links that it uses, by rows."""
+        return [(int(src), int(dst)) for src, dst in np.argwhere(self.link_bytes)]
+
+
+class PipelinedRounds:
+    """All rounds that run, on a network whose capacities they share."""
+
+    def __init__(self, truth: TrueNetwork, clock: Clock, witness: Witness | None = None) -> None:
+        self._truth = truth
+        self._network = truth.network
+        self._clock = clock
+        self._witness = witness
+        self.index = truth.network.index
+        n = len(truth.network)
+        numbers = n * n + 2 * n + len(truth.network.trunks)
+        self.flows = 0
+        self.lost_bits = 0.0
+        self._users = np.zeros(numbers, dtype=np.int32)
+        self._position = np.zeros(numbers, dtype=np.int64)
+        self._running: dict[PipelinedRound, None] = {}
+        self._carried_bits = np.zeros(n * n)
+
+    def start(self, number: int, plan: Plan, done: Callable[[], object], share: float = 1.0) -> PipelinedRound:
+        """Begin a round; `done` is called when every member has everything. `share`: how much of it is to do."""
+        spent = cost(plan, self._truth.network)
+        needs, bits = self._demand(spent.link_bytes * share)
+        started = PipelinedRound(number, plan, spent.fill_seconds, needs, bits, done, self._clock.now_s)
+        started.updated_s = self._clock.now_s
+        started.link_bytes = spent.link_bytes * share
+        self._running[started] = None
+        self._users[needs] += 1
+        self._weigh(started)
+        self._share(started)
+        return started
+
+    def cancel(self, round_: PipelinedRound, outcome: str) -> float:
+        """Stop a round; returns its progress."""
+        if round_.alarm:
+            self._clock.cancel(round_.alarm)
+            round_.alarm = 0
+        if round_ in self._running:
+            self._settle(round_)
+            self._leave(round_, outcome)
+        return round_.progress
+
+    def has_passed(self, round_: PipelinedRound) -> bool:
+        """Whether everything has been sent, and only the last bits still travel."""
+        return round_ not in self._running
+
+    def changed(self, resources: Iterable[Resource] | None) -> None:  # noqa: ARG002 - rounds are few, all are looked at
+        """Some capacities are others from now on."""
+        for round_ in self._running:
+            self._weigh(round_)
+        self._share_all()
+
+    def carried_bits(self, pairs: int) -> Vector:
+        """What every pair of sites has carried, by source x sites + destination."""
+        return self._carried_bits[:pairs].copy()
+
+    def finish(self) -> None:
+        """The simulation ends: account for what has been sent by now."""
+        for round_ in self._running:
+            self._settle(round_)
+            self.flows += int(np.count_nonzero(round_.link_bytes))
+            self._tell(round_, QUEUED)
+
+    # --- sharing -----------------------------------------------------------------------------------------
+
+    def _demand(self, link_bytes: Matrix) -> tuple[Indices, Vector]:
+        """The capacities that limit such a load, by number: links, then NICs out, NICs in, trunks; and bits on each."""
+        network, n = self._network, len(self._network)
+        bits = 8.0 * link_bytes
+        shared = np.concatenate(
+            [
+                np.where(np.isfinite(network.egress_bps), bits.sum(axis=1), 0.0),
+                np.where(np.isfinite(network.ingress_bps), bits.sum(axis=0), 0.0),
+                np.array([bits[mask].sum() for mask in network.trunk_members]),
+            ]
+        )
+        links, others = np.flatnonzero(bits), np.flatnonzero(shared)
+        return np.concatenate([links, n * n + others]), np.concatenate([bits.ravel()[links], shared[others]])
+
+    def _capacity_bps(self, numbers: Indices) -> Vector:
+        n = len(self._network)
+        is_link = numbers < n * n
+        links, others = numbers[is_link], numbers[~is_link] - n * n
+        return np.concatenate(
+            [
+                self._truth.link_rates_bps(links // n, links % n),
+                self._truth.shared_rates_bps()[others] if len(others) else np.zeros(0),
+            ]
+        )
+
+    def _weigh(self, round_: PipelinedRound) -> None:
+        round_.alone = float((self._capacity_bps(round_.needs) / round_.bits).min())
+
+    def _share(self, newcomer: PipelinedRound) -> None:
+        if self._users[newcomer.needs].max() == 1:
+            self._set_rate(newcomer, newcomer.alone)
+        else:
+            self._share_all()
+
+    def _share_all(self) -> None:
+        """Progressive filling: all dominant shares grow together; who touches something full stays where it is."""
+        for stalled in [round_ for round_ in self._running if not round_.alone]:
+            self._set_rate(stalled, 0.0)
+        growing = [round_ for round_ in self._running if round_.alone]
+        if not growing:
+            return
+        numbers = np.unique(np.concatenate([round_.needs for round_ in growing]))
+        self._position[numbers] = np.arange(len(numbers))
+        needs = {round_: self._position[round_.needs] for round_ in growing}
+        left_bps = self._capacity_bps(numbers)
+        level = 0.0
+        while growing:
+            wanted_bps = np.zeros(len(numbers))
+            for round_ in growing:
+                wanted_bps[needs[round_]] += round_.alone * round_.bits
+            room = np.divide(left_bps, wanted_bps, out=np.full(len(numbers), np.inf), where=wanted_bps > 0)
+            step = float(room.min())
+            level += step
+            left_bps = np.maximum(0.0, left_bps - step * wanted_bps)
+            full = room <= step * (1 + FULL)
+            for round_ in [round_ for round_ in growing if full[needs[round_]].any()]:
+                self._set_rate(round_, level * round_.alone)
+                growing.remove(round_)
+
+    def _set_rate(self, round_: PipelinedRound, rate: float) -> None:
+        if rate == round_.rate and round_.alarm:
+            return
+        self._settle(round_)
+        if round_.alarm:
+            self._clock.cancel(round_.alarm)
+        round_.rate, round_.alarm = rate, 0
+        if rate:
+            end_s = self._clock.now_s + (1.0 - round_.progress) / rate
+            round_.alarm = self._clock.at(end_s, Priority.ARRIVAL, self._all_sent, round_)
+
+    # --- progress ----------------------------------------------------------------------------------------
+
+    def _settle(self, round_: PipelinedRound) -> None:
+        now_s = self._clock.now_s
+        step = min(1.0 - round_.progress, (now_s - round_.updated_s) * round_.rate)
+        round_.progress += step
+        round_.updated_s = now_s
+        if step:
+            links = round_.needs < len(self._carried_bits)
+            self._carried_bits[round_.needs[links]] += step * round_.bits[links]
+
+    def _all_sent(self, round_: PipelinedRound) -> None:
+        self._settle(round_)
+        self._leave(round_, DELIVERED)
+        arrival_s = self._clock.now_s + round_.fill_s
+        round_.alarm = self._clock.at(arrival_s, Priority.ARRIVAL, self._all_arrived, round_)
+
+    def _all_arrived(self, round_: PipelinedRound) -> None:
+        round_.alarm = 0
+        round_.done()
+
+    def _leave(self, round_: PipelinedRound, outcome: str) -> None:
+        self.flows += int(np.count_nonzero(round_.link_bytes))
+        if outcome == LOST:
+            self.lost_bits += 8.0 * float(round_.link_bytes.sum()) * round_.progress
+        self._tell(round_, outcome)
+        del self._running[round_]
+        self._users[round_.needs] -= 1
+        if self._users[round_.needs].max():
+            self._share_all()
+
+    def _tell(self, round_: PipelinedRound, outcome: str) -> None:
+        """One flow for each link: what the round had on it from its start to its end."""
+        if self._witness is None:
+            return
+        for src, dst in round_.links:
+            line = Line(src, dst, 0.0, float(self._network.latency_s[src, dst]))
+            flow = Flow(line, 8.0 * float(round_.link_bytes[src, dst]), None, round_.number, -1, REDUCE)
+            flow.queued_s = flow.start_s = round_.started_s
+            flow.end_s, flow.outcome = self._clock.now_s, outcome
+            flow.sent_bits = flow.bits * round_.progress
+            self._witness(flow)

@@ -1,0 +1,174 @@
+"""Links that serve one flow at a time: each keeps a timetable of what it will send when.
+
+Where links are independent (no NIC caps, no trunks), the end of a flow is known when it is queued: the link is free at
+`free_s` and needs bits / rate from there. Queuing a flow last costs a constant, whatever the rest of the network does,
+and needs no event of its own. Only what changes a timetable in the middle (another rate, a flow that goes first, one
+that is cancelled or resized) makes the link count again from now on.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort_right
+from collections.abc import Callable, Iterable
+
+from tradewind.fluid import Resource
+from tradewind.network import Network
+from tradewind.sim.clock import Clock
+from tradewind.sim.fluid.flows import DELIVERED, LOST, Flow, Gathering, Line, Rank, Vector, Witness, by_rank, carried_by
+
+LinkRate = Callable[[int, int], float]
+
+
+class TimetableLinks:
+    """All links of a network without shared capacities, under a discipline that orders flows."""
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        rate_of: LinkRate,
+        witness: Witness | None = None,
+    ) -> None:
+        """`rate_of` gives a link's present rate."""
+        self.lines: dict[int, Line] = {}
+        self.flows = 0
+        self.lost_bits = 0.0
+        self._n = len(network)
+        self._latency_s = network.latency_s
+        self._clock = clock
+        self._rate_of = rate_of
+        self._witness = witness
+
+    def line(self, src: int, dst: int) -> Line:
+        """The line from one site to another."""
+        found = self.lines.get(src * self._n + dst)
+        if found is None:
+            found = Line(src, dst, self._rate_of(src, dst), float(self._latency_s[src, dst]))
+            self.lines[src * self._n + dst] = found
+        return found
+
+    def send(self, flow: Flow) -> None:
+        """Queue a flow on its line."""
+        line, now_s = flow.line, self._clock.now_s
+        pending = line.pending
+        while pending and pending[0].end_s <= now_s:
+            self._retire(pending.pop(0))
+        self.flows += 1
+        flow.queued_s = now_s
+        if pending and flow.rank < pending[-1].rank:
+            self._settle(line)
+            insort_right(pending, flow, key=by_rank)
+            self._plan(line, newcomer=flow)
+        else:
+            begin_s = line.free_s if line.free_s > now_s else now_s
+            flow.begin_s = flow.start_s = begin_s
+            line.free_s = flow.end_s = begin_s + flow.bits / line.rate_bps if line.rate_bps else math.inf
+            pending.append(flow)
+        if flow.gathering is not None:
+            flow.gathering.announce(flow)
+
+    def adopt(self, flow: Flow, gathering: Gathering) -> None:
+        """A flow that was sent for nobody in particular, under way or delivered, is waited for from now on."""
+        flow.gathering = gathering
+        gathering.announce(flow)
+
+    def sent_bits(self, flow: Flow) -> float:
+        """What has been sent of a flow by now."""
+        if flow.outcome == DELIVERED or flow.end_s <= self._clock.now_s:
+            return flow.bits
+        since_s = self._clock.now_s - flow.begin_s
+        return flow.sent_bits + max(0.0, since_s) * flow.line.rate_bps
+
+    def cancel(self, flow: Flow, outcome: str) -> None:
+        """Take an unfinished flow off its line; what it has sent stays sent."""
+        line = flow.line
+        self._settle(line)
+        line.pending.remove(flow)
+        line.carried_bits += flow.sent_bits
+        flow.end_s = self._clock.now_s
+        flow.outcome = outcome
+        if outcome == LOST:
+            self.lost_bits += flow.sent_bits
+        if self._witness is not None:
+            self._witness(flow)
+        self._plan(line)
+
+    def resize(self, flow: Flow, bits: float, rank: Rank) -> None:
+        """An unfinished flow turns out larger or smaller, or of another rank; among equals it keeps its place."""
+        self._settle(flow.line)
+        flow.bits = max(bits, flow.sent_bits)
+        flow.rank = rank
+        flow.line.pending.sort(key=by_rank)
+        self._plan(flow.line)
+
+    def changed(self, resources: Iterable[Resource] | None) -> None:
+        """Some capacities are others from now on; None: any of them may be."""
+        if resources is None:
+            lines = list(self.lines.values())
+        else:
+            lines = [self.lines[key] for key in map(self._key, resources) if key in self.lines]
+        for line in lines:
+            rate_bps = self._rate_of(line.src, line.dst)
+            if rate_bps != line.rate_bps:
+                self._settle(line)
+                line.rate_bps = rate_bps
+                self._plan(line)
+
+    def _key(self, resource: Resource) -> int:
+        match resource:
+            case ("link", int(src), int(dst)):
+                return src * self._n + dst
+        return -1
+
+    def finish(self) -> None:
+        """The simulation ends: account for what has been sent by now."""
+        for line in self.lines.values():
+            if line.pending:
+                self._settle(line)
+            for flow in line.pending:
+                line.carried_bits += flow.sent_bits
+                flow.end_s = self._clock.now_s
+                flow.start_s = min(flow.start_s, flow.end_s)
+                if self._witness is not None:
+                    self._witness(flow)
+            line.pending.clear()
+
+    def carried_bits(self, pairs: int) -> Vector:
+        """What every pair of sites has carried, by source x sites + destination."""
+        return carried_by(self.lines, pairs)
+
+    # --- the timetable -----------------------------------------------------------------------------------
+
+    def _retire(self, flow: Flow) -> None:
+        flow.line.carried_bits += flow.bits
+        flow.sent_bits = flow.bits
+        flow.outcome = DELIVERED
+        if self._witness is not None:
+            self._witness(flow)
+
+    def _settle(self, line: Line) -> None:
+        """Write down what each pending flow has sent by now."""
+        now_s, pending = self._clock.now_s, line.pending
+        while pending and pending[0].end_s <= now_s:
+            self._retire(pending.pop(0))
+        if pending and pending[0].begin_s < now_s:  # only one is being served, and it is the first
+            flow = pending[0]
+            flow.sent_bits = min(flow.bits, flow.sent_bits + (now_s - flow.begin_s) * line.rate_bps)
+            flow.begin_s = now_s
+
+    def _plan(self, line: Line, newcomer: Flow | None = None) -> None:
+        """Lay out the pending flows from now on, and tell who waits for those that moved."""
+        time_s, rate_bps = self._clock.now_s, line.rate_bps
+        for flow in line.pending:
+            flow.begin_s = time_s
+            if not flow.sent_bits:
+                flow.start_s = time_s
+            left_bits = flow.bits - flow.sent_bits
+            end_s = time_s + left_bits / rate_bps if rate_bps else (math.inf if left_bits else time_s)
+            time_s = end_s
+            if end_s != flow.end_s:
+                flow.end_s = end_s
+                if flow.gathering is not None and flow is not newcomer:
+                    flow.gathering.revise()
+        line.free_s = time_s

@@ -1,0 +1,116 @@
+"""The command as a real process: streams, pipes, exit codes, and what it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = (sys.executable, "-m", "tradewind")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "160", **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_data_goes_to_stdout_and_diagnostics_to_stderr(tmp_path: Path) -> None:
+    done = run("compare", "netstorm9", "--planners", "ring,star", "--json", "--out", str(tmp_path / "x.png"))
+    assert done.returncode == 0 and done.stderr == ""
+    assert len(json.loads(done.stdout)["planners"]) == 2
+
+
+def test_errors_are_one_message_on_stderr() -> None:
+    done = run("plan", "gscale", "--planner", "ring", "--members", "AS1,MARS")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("UnknownName: no site is called 'MARS'.") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("networks",), ("network", "gscale", "--json"), ("planners", "--json"), ("--help",)]
+)
+def test_a_reader_that_leaves_early_is_no_error_to_shout_about(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+BUG = """
+import sys
+import tradewind.planning.baselines.ring as ring
+def broken(*_): raise RuntimeError("the ring is cursed")
+ring._ring_order = broken
+sys.argv = ["tradewind", *{arguments!r}]
+from tradewind.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "traceback"),
+    [((), {}, False), (("--debug",), {}, True), ((), {"TRADEWIND_DEBUG": "1"}, True)],
+)
+def test_a_bug_says_that_it_is_one(flags: tuple[str, ...], environment: dict[str, str], traceback: bool) -> None:
+    program = BUG.format(arguments=[*flags, "plan", "gscale", "--planner", "ring"])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1 and "the ring is cursed" in done.stderr
+    assert ("Traceback" in done.stderr) == traceback
+    assert ("bug in Tradewind" in done.stderr) != traceback
+
+
+def test_a_bug_in_one_planner_does_not_hide_the_others() -> None:
+    program = BUG.format(arguments=["compare", "netstorm9", "--planners", "ring,star", "--json"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    data = json.loads(done.stdout)
+    assert done.returncode == 1 and "the ring is cursed" in done.stderr
+    assert [entry["planner"] for entry in data["planners"]] == ["star"]
+    assert [(entry["planner"], entry["error"]) for entry in data["failed"]] == [("ring", "InternalError")]
+
+
+def loaded_by(program: str) -> set[str]:
+    code = f"{program}\nimport sys\nprint(' '.join(name.split('.')[0] for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_tradewind_loads_nothing_heavy() -> None:
+    assert not loaded_by("import tradewind") & {"numpy", "scipy", "matplotlib", "typer", "rich", "msgspec"}
+
+
+def test_importing_the_command_line_loads_nothing_heavy() -> None:
+    assert not loaded_by("import tradewind.cli") & {"numpy", "scipy", "matplotlib", "msgspec"}
+
+
+def test_a_lab_does_not_load_what_only_its_sites_need() -> None:
+    assert not loaded_by("import tradewind.lab.session") & {"scipy", "torch", "matplotlib"}
+
+
+def test_the_interpreter_runs_the_package() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("tradewind 0.")
+    assert "Usage: python -m tradewind" in run("--help").stdout
+
+
+def test_planning_does_not_load_matplotlib() -> None:
+    assert "matplotlib" not in loaded_by("import tradewind.comparison, tradewind.cli.show_plan, tradewind.catalog")

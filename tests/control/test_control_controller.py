@@ -1,0 +1,317 @@
+"""The controller's decisions, message by message: joining, rounds, mismatches, losses and deadlines."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_driver import said
+from tradewind.control import Controller, ControlOptions
+from tradewind.control.controller import Action, Disconnect
+from tradewind.control.deadlines import Deadlines
+from tradewind.control.plans.versions import PlanMade
+from tradewind.control.quorum import resolve
+from tradewind.errors import BadOption
+from tradewind.network import Network, Site
+from tradewind.planning import make_plan
+from tradewind.wire import messages as m
+
+MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
+SUM = m.Operation(100, 4, "float32", "sum")
+
+
+def gathered(**options: object) -> Controller:
+    controller = Controller(ControlOptions(3, **options), 0.0)  # type: ignore[arg-type]
+    for rank, worker in enumerate("abc"):
+        controller.connected(worker, 0.0)
+        actions = controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    rosters = said(actions)
+    assert [a.site for a in rosters["b"][0].workers] == ["a", "b", "c"]  # type: ignore[union-attr]
+    return controller
+
+
+def all_ready(controller: Controller, operation: m.Operation = SUM, lane: int = 0, iteration: int = 1) -> list[Action]:
+    return [a for w in "abc" for a in controller.received(w, m.Ready(lane, iteration, operation), 1.0)]
+
+
+def test_a_round_starts_when_all_are_ready_and_commits_when_all_have_finished() -> None:
+    controller = gathered(network=MESH)
+    told = said(all_ready(controller))
+    for worker in "abc":
+        change, start = told[worker]
+        assert isinstance(change, m.PlanChanged) and isinstance(start, m.Start)
+        assert change.plan.plan.members == ("a", "b", "c") and start.version == change.version
+    assert controller.received("a", m.Finished(0, 1), 1.0) == []
+    assert controller.received("b", m.Finished(0, 1), 1.0) == []
+    assert said(controller.received("c", m.Finished(0, 1), 1.0)) == {w: [m.Commit(0)] for w in "abc"}
+    again = said(all_ready(controller, iteration=2))
+    assert [type(x) for x in again["a"]] == [m.Start], "the plan is known already"
+
+
+def test_a_new_plan_is_told_when_it_is_made_and_not_when_a_round_starts_with_it() -> None:
+    controller = gathered(network=MESH)
+    large = m.Operation(10**6, 4, "float32", "sum")
+    all_ready(controller, large)
+    (key,) = controller.plans.keys
+    told = said(controller.planned(PlanMade(key, make_plan("star", MESH, key[1]), float("inf"), ""), 1.0))
+    changes = {w: change for w in "abc" for change in told[w] if isinstance(change, m.PlanChanged)}
+    assert changes.keys() == set("abc"), "while the first round is under way"
+    assert changes["a"] is changes["b"] and changes["a"].forget == (1,)
+    for worker in "abc":
+        controller.received(worker, m.Finished(0, 1), 1.0)
+    for worker, heard in said(all_ready(controller, large, iteration=2)).items():
+        (start,) = heard
+        assert isinstance(start, m.Start) and start.version == changes[worker].version
+
+
+def test_lanes_have_rounds_under_way_at_the_same_time() -> None:
+    controller = gathered()
+    all_ready(controller, lane=0)
+    told = said(all_ready(controller, lane=1))
+    start = told["a"][-1]
+    assert isinstance(start, m.Start) and (start.round, start.floor, start.lane) == (1, 0, 1)
+
+
+def test_ranks_that_disagree_are_told_what_each_of_them_has() -> None:
+    controller = gathered()
+    controller.received("a", m.Ready(0, 1, SUM), 0.0)
+    controller.received("b", m.Ready(0, 1, SUM), 0.0)
+    told = said(controller.received("c", m.Ready(0, 1, m.Operation(99, 8, "float64", "sum")), 0.0))
+    for worker in "abc":
+        (message,) = told[worker]
+        assert isinstance(message, m.Mismatch) and "'c' has 99 items of float64" in message.reason
+    assert said(all_ready(controller, iteration=2))["a"], "the next operation works"
+
+
+def test_a_lost_worker_ends_the_run_and_is_named() -> None:
+    controller = gathered()
+    all_ready(controller)
+    told = said(controller.disconnected("b", "connection reset", 1.0))
+    assert told == {w: [m.Closing("'b' was lost (connection reset)", "b")] for w in "ac"}
+    assert controller.received("a", m.Ready(0, 2, SUM), 1.0) == []
+    assert [type(x) for x in said(controller.connected("d", 2.0))["d"]] == [m.Refused]
+
+
+def test_silence_counts_as_loss_and_heartbeats_prevent_it() -> None:
+    controller = gathered(deadlines=Deadlines(10.0))
+    for worker in "ac":
+        assert said(controller.received(worker, m.Heartbeat(5.0), 5.0)) == {worker: [m.HeartbeatSeen(5.0, 5.0)]}
+    assert controller.tick(controller.wake_at_s - 0.01) == []
+    told = said(controller.tick(controller.wake_at_s))
+    assert told["a"] == [m.Closing("'b' was silent for 8 s", "b")]
+
+
+def test_workers_that_never_come_and_members_that_are_never_ready_end_the_run_in_bounded_time() -> None:
+    controller = Controller(ControlOptions(3, deadlines=Deadlines(10.0)), 0.0)
+    controller.connected("a", 39.0)
+    controller.received("a", m.Join("host", 1000, 0), 39.0)
+    assert "only 1 of 3 workers joined within 40 s (a)" in said(controller.tick(40.0))["a"][0].reason  # type: ignore[union-attr]
+    controller = gathered(deadlines=Deadlines(10.0))
+    controller.received("a", m.Ready(0, 1, SUM), 0.0)
+    for worker in "abc":
+        controller.received(worker, m.Heartbeat(0.0), 199.0)
+    (closing,) = said(controller.tick(200.0))["a"]
+    assert isinstance(closing, m.Closing) and "'b', 'c' did not become ready within 200 s of 'a'" in closing.reason
+
+
+@pytest.mark.parametrize(
+    ("worker", "rank", "says"),
+    [("a", 1, "is there already"), ("x", 0, "rank 0 is taken"), ("x", 3, "not below 3"), ("x", 1, "not a site")],
+)
+def test_who_does_not_fit_is_refused_and_the_run_goes_on(worker: str, rank: int, says: str) -> None:
+    controller = Controller(ControlOptions(3, network=MESH if "site" in says else None), 0.0)
+    controller.connected("a", 0.0)
+    controller.received("a", m.Join("host", 1000, 0), 0.0)
+    actions = controller.connected(worker, 0.0) or controller.received(worker, m.Join("host", 1, rank), 0.0)
+    (refused,) = said(actions)[worker]
+    assert isinstance(refused, m.Refused) and says in refused.reason and Disconnect(worker) in actions
+    assert controller.closed is None
+
+
+def test_a_plan_that_is_given_is_used_and_refused_if_it_does_not_fit() -> None:
+    plan = make_plan("star", MESH, 1000, root="c")
+    told = said(all_ready(gathered(network=MESH, plan=plan)))
+    assert told["a"][0].plan.plan.shards == plan.shards  # type: ignore[union-attr]
+    two = make_plan("ring", MESH, 1000, ("a", "b"))
+    closing = said(all_ready(gathered(network=MESH, plan=two)))["a"][0]
+    assert isinstance(closing, m.Closing) and "is for a, b, but this round is of a, b, c" in closing.reason
+
+
+def test_another_policy_starts_rounds_of_those_who_are_ready() -> None:
+    controller = gathered(network=MESH, policy="partial", policy_options={"p": 2})
+    controller.received("b", m.Ready(m.POLICY_LANE, 1, SUM), 0.0)
+    told = said(controller.received("c", m.Ready(m.POLICY_LANE, 1, SUM), 0.0))
+    start = told["b"][-1]
+    assert isinstance(start, m.Start) and start.members == ("b", "c")
+
+
+def links_of(start: m.Message) -> set[frozenset[str]]:
+    assert isinstance(start, m.PlanChanged)
+    routes = [r for s in start.plan.plan.shards for r in (*s.reduce, *s.broadcast)]
+    return {frozenset(hop) for route in routes for hop in pairwise(route)}
+
+
+def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
+    controller = gathered(network=MESH, planner="ring")
+    assert frozenset("ac") in links_of(said(all_ready(controller))["a"][0])
+    for worker in "abc":
+        controller.received(worker, m.Finished(0, 1), 1.0)
+    for worker, peer in ("ac", "ca"):
+        assert controller.received(worker, m.Trouble(peer, "connection refused"), 1.0) == []
+    again = said(all_ready(controller, iteration=2))
+    assert links_of(again["a"][0]) == {frozenset("ab"), frozenset("bc")}
+    for worker in "abc":
+        controller.received(worker, m.Finished(1, 2), 1.0)
+    controller.received("c", m.Trouble("a", "made again", back=True), 1.0)
+    assert frozenset("ac") in links_of(said(all_ready(controller, iteration=3))["a"][0])
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_link_that_a_strict_round_does_not_use_may_break_in_the_middle_of_it(overwrites: bool) -> None:
+    controller = gathered(network=MESH, planner="star", planner_options={"root": "b"})
+    for worker, peer in ("ab", "bc"):
+        controller.received(worker, m.Linked(peer), 1.0)
+    for worker in "abc":
+        controller.received(worker, m.Ready(0, 1, SUM, overwrites=overwrites), 1.0)
+    for back in (False, True):
+        assert controller.received("a", m.Trouble("c", "connection reset", back), 1.0) == []
+    assert said(controller.received("a", m.Trouble("b", "connection reset", True), 1.0)).keys() == set("abc")
+    assert (controller.closed is None) is not overwrites, "one that it uses is another matter"
+    if controller.closed is not None:
+        assert "link between 'a' and 'b' broke (connection reset) during round 0" in controller.closed.reason
+
+
+def test_a_round_that_cannot_be_repeated_starts_only_on_links_that_work() -> None:
+    """Its results replace its inputs: the plan is told first, so that its links are connected."""
+    controller = gathered(network=MESH, planner="ring")
+    told = [said(controller.received(w, m.Ready(0, 1, SUM, overwrites=True), 1.0)) for w in "abc"]
+    assert frozenset("ac") in links_of(told[0]["a"][0]) and not any(told[1:])
+    controller.received("a", m.Linked("b"), 1.0)
+    assert controller.received("b", m.Linked("c"), 1.0) == []
+    (change, start) = said(controller.received("a", m.Trouble("c", "no route to host"), 1.0))["a"]
+    assert links_of(change) == {frozenset("ab"), frozenset("bc")} and isinstance(start, m.Start)
+
+
+def test_a_strict_round_is_repaired_around_a_lost_link() -> None:
+    controller = gathered(network=MESH, planner="ring")
+    all_ready(controller)
+    told = said(controller.received("a", m.Trouble("c", "it is silent"), 1.0))
+    assert told == {w: [m.Halt(0, 1)] for w in "abc"}
+    final = (b"\0",) * 3
+    for worker in "abc":
+        told = said(controller.received(worker, m.Progress(0, 1, (10,) * 3, final), 1.0))
+    change, start = told["a"]
+    assert isinstance(start, m.Start) and start.repaired and frozenset("ac") not in links_of(change)
+    for worker in "abc":
+        told = said(controller.received(worker, m.Finished(0, start.version, 7), 1.0))
+    assert told == {w: [m.Commit(0)] for w in "abc"}
+
+
+def test_a_given_plan_goes_around_a_lost_link() -> None:
+    controller = gathered(network=MESH, plan=make_plan("star", MESH, 1000, root="c"))
+    controller.received("a", m.Trouble("c", "connection refused"), 1.0)
+    assert links_of(said(all_ready(controller))["a"][0]) == {frozenset("ab"), frozenset("bc")}
+
+
+def test_a_strict_run_ends_when_the_only_way_to_a_worker_is_lost_and_says_why() -> None:
+    controller = gathered(network=MESH)
+    for peer in "ac":
+        controller.received("b", m.Trouble(peer, f"nobody answers at {peer}."), 1.0)
+    assert controller.closed is None, "nothing is asked for yet"
+    closing = said(all_ready(controller))["a"][0]
+    assert isinstance(closing, m.Closing)
+    assert "The link between 'b' and 'c' is lost: nobody answers at c." in closing.reason
+
+
+def test_a_message_at_the_wrong_time_ends_the_run_and_not_the_process() -> None:
+    controller = gathered()
+    told = said(controller.received("a", m.Finished(7, 1), 0.0))
+    assert told["b"] == [m.Closing("'a' finished round 7, which has not started", "a")]
+
+
+def report(*roster: str, sequence: int = 1, **more: object) -> m.Report:
+    addresses = tuple(m.Address("abc".index(name), name, "host", 1) for name in roster)
+    return m.Report(0, sequence, addresses, 3, **more)  # type: ignore[arg-type]
+
+
+def test_what_workers_say_after_their_reports_is_kept_until_a_controller_acts() -> None:
+    controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2, index=1), 0.0)
+    for worker in "ab":
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1, "abc".index(worker), report("a", "b", "c")), 0.0)
+        assert controller.received(worker, m.Ready(0, 1, SUM), 0.0) == []
+    rosters = said(controller.tick(10.0))
+    assert all(isinstance(rosters[worker][0], m.Roster) for worker in "ab")
+    acts = [a for w in "ab" for a in controller.received(w, m.RosterSeen(1, 1), 10.0)]
+    assert any(isinstance(message, m.Start) for message in said(acts)["a"])
+
+
+def test_a_roster_that_only_one_worker_saw_does_not_make_it_the_majority() -> None:
+    """`a` was told that it is alone, and perhaps nobody else was: it may be the small part of a split network."""
+    controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2, index=1), 0.0)
+    controller.connected("a", 0.0)
+    split = report("a", sequence=5, electorates=(("a", "b", "c"), ("a",)))
+    controller.received("a", m.Join("host", 1, 0, split), 0.0)
+    assert controller.tick(2.0) == [] and controller.acting_term is None
+    controller.connected("b", 2.0)
+    actions = controller.received("b", m.Join("host", 1, 1, report("a", "b", "c")), 2.0)
+    actions += controller.tick(20.0)
+    assert any(isinstance(message, m.Roster) for message in said(actions).get("b", [])), "most have come"
+
+
+def test_whoever_holds_less_than_what_was_committed_does_it_again() -> None:
+    asked = m.Ready(0, 1, SUM)
+    whole = m.Holding(7, 2, ("a", "b"), True, 5, asked)
+    behind = m.Holding(7, 1, ("a", "b", "c"), True, 4, asked)
+    found = resolve(
+        {
+            "a": report("a", "b", "c", committed=((7, 2),)),
+            "b": report("a", "b", "c", holdings=(whole,)),
+            "c": report("a", "b", "c", holdings=(behind,)),
+        }
+    )
+    assert found.committed == {7: ("b",)} and found.abandoned == {7: ("c",)} and found.ready == (("c", asked),)
+
+
+def test_deadlines_follow_from_one_setting() -> None:
+    deadlines = Deadlines(30.0)
+    assert deadlines.heartbeat_s < deadlines.handshake_s < deadlines.silence_s < deadlines.gather_s
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(BadOption):
+            Deadlines(bad)
+
+
+SMALL = st.integers(0, 3)
+MESSAGES = st.one_of(
+    st.builds(m.Join, st.just("host"), st.integers(1, 9), SMALL),
+    st.builds(m.Ready, SMALL, SMALL, st.builds(m.Operation, SMALL, st.just(4), st.just("float32"), st.just("sum"))),
+    st.builds(m.Finished, SMALL, SMALL),
+    st.builds(m.Trouble, st.sampled_from("abcx"), st.just("why"), st.booleans()),
+    st.builds(m.Linked, st.sampled_from("abcx")),
+    st.builds(m.Measured, st.sampled_from("abcx"), st.floats(1, 1e12)),
+    st.builds(m.Heartbeat, st.floats(allow_nan=False)),
+    st.builds(m.Leave),
+    st.builds(m.Commit, SMALL),
+    st.builds(m.Refused, st.just("no")),
+)
+STEPS = st.lists(st.tuples(st.sampled_from("abcx"), st.one_of(MESSAGES, st.sampled_from(("comes", "goes", "time")))))
+
+
+@settings(max_examples=150)
+@given(st.booleans(), STEPS)
+def test_whatever_workers_say_in_whatever_order_the_controller_stands(begun: bool, steps: list) -> None:
+    controller = gathered(network=MESH) if begun else Controller(ControlOptions(3), 0.0)
+    for now_s, (worker, what) in enumerate(steps, start=1):
+        if what == "comes":
+            controller.connected(worker, float(now_s))
+        elif what == "goes":
+            controller.disconnected(worker, "gone", float(now_s))
+        elif what == "time":
+            controller.tick(float(now_s))
+        else:
+            controller.received(worker, what, float(now_s))
+        assert controller.wake_at_s >= 0

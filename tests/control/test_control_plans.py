@@ -1,0 +1,127 @@
+"""Plans are made once: arrays of similar kind share one, and layouts cut its chunks to their size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.catalog import load_network
+from tradewind.control.network.view import NetworkView, unknown_network
+from tradewind.control.plans.versions import (
+    FILL_SHARE,
+    MIN_CHUNK_BYTES,
+    SHARED_BYTES,
+    SLOW_CHUNK_BYTES,
+    SMALL_BYTES,
+    WORTHWHILE_CHUNK_BYTES,
+    Plans,
+    finished_plan,
+)
+from tradewind.network import Network, Site
+from tradewind.node.engine.layout import FITTED_CHUNK_BYTES, PIPELINED_CHUNKS, lay_out
+from tradewind.planning import make_plan
+from tradewind.planning.fill import filling_chunk_bytes
+from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, MIN_CHUNKS_PER_SHARD
+
+NAMES = ("a", "b", "c", "d")
+MIB = 2**20
+
+
+def mesh(latency_s: float) -> Network:
+    links = 1 - np.eye(4)
+    rates = np.array([[0, 20, 90, 40], [60, 0, 30, 155], [80, 25, 0, 70], [45, 100, 35, 0]]) * 1e6
+    return Network("mesh", [Site(name) for name in NAMES], rates, latency_s * links)
+
+
+@pytest.mark.parametrize("view", [NetworkView(mesh(0.0)), NetworkView(unknown_network(NAMES), is_guess=True)])
+def test_buckets_of_a_model_share_one_plan(view: NetworkView) -> None:
+    plans = Plans(view, None, {})
+    versions = {plans.plan_for(NAMES, size) for size in (MIB, 25 * MIB, 7_654_321, SHARED_BYTES)}
+    assert len(versions) == 1
+    assert plans.plan_for(NAMES, SMALL_BYTES) not in versions, "few hops are what small ones need"
+    assert plans.plan_for(NAMES, 2 * SHARED_BYTES) not in versions
+
+
+def test_sizes_for_which_latency_counts_have_plans_of_their_own() -> None:
+    plans = Plans(NetworkView(mesh(0.05)), None, {})
+    assert plans.plan_for(NAMES, MIB) != plans.plan_for(NAMES, 4 * MIB), "a transfer of less than a second"
+    assert plans.plan_for(NAMES, 20 * MIB) == plans.plan_for(NAMES, 30 * MIB)
+
+
+def test_asked_for_chunks_are_not_cut() -> None:
+    plans = Plans(NetworkView(mesh(0.0)), None, {}, chunk_bytes=MIB)
+    version = plans.plan_for(NAMES, 25 * MIB)
+    assert version != plans.plan_for(NAMES, 8 * MIB)
+    layout = lay_out(plans.by_version[version], {name: k for k, name in enumerate(NAMES)}, "a", 25 * MIB // 4, 4)
+    assert [work.chunks for work in layout.shards] == [-(-4 * work.items // MIB) for work in layout.shards]
+    assert all(work.chunk_items * 4 <= MIB for work in layout.shards)
+
+
+@pytest.mark.parametrize("nbytes", [MIB, 5 * MIB, 25 * MIB])
+def test_a_shared_plan_is_still_pipelined(nbytes: int) -> None:
+    plans = Plans(NetworkView(mesh(0.0)), None, {})
+    plan = plans.by_version[plans.plan_for(NAMES, nbytes)]
+    layout = lay_out(plan, {name: k for k, name in enumerate(NAMES)}, "a", nbytes // 4, 4)
+    for work in layout.shards:
+        planned = plan.shards[work.shard].chunk_bytes
+        in_proportion = 2 * planned * nbytes / plan.nbytes
+        few = work.chunks < PIPELINED_CHUNKS
+        assert not few or work.chunk_items * 4 <= max(FITTED_CHUNK_BYTES, in_proportion), "trees are filled as quickly"
+        assert work.chunk_items * 4 <= planned
+
+
+def test_large_shards_are_cut_into_larger_chunks_than_planners_think_of() -> None:
+    roster = {name: k for k, name in enumerate(NAMES)}
+    plans = Plans(NetworkView(mesh(0.0)), None, {})
+    plan = plans.by_version[plans.plan_for(NAMES, 400 * MIB)]
+    assert {shard.chunk_bytes for shard in plan.shards} == {SLOW_CHUNK_BYTES}
+    assert all(work.chunks >= MIN_CHUNKS_PER_SHARD for work in lay_out(plan, roster, "a", 100 * MIB, 4).shards)
+
+
+def test_plans_of_many_trees_have_few_chunks_that_fill_the_trees_in_time() -> None:
+    network = load_network("mesh", n=8)
+    for planner in ("optimal", "relay"):
+        plan = finished_plan(planner, network, 40_000_000, network.names, {}, fast=False)
+        roster = {name: k for k, name in enumerate(network.names)}
+        works = lay_out(plan, roster, network.names[0], 10_000_000, 4).shards
+        assert sum(work.chunks for work in works) < 2 * 40_000_000 / DEFAULT_CHUNK_BYTES, "frames cost processor time"
+        alone = filling_chunk_bytes(plan, network, FILL_SHARE)
+        pairs = list(zip(plan.shards, alone, strict=True))
+        assert all(WORTHWHILE_CHUNK_BYTES <= shard.chunk_bytes <= SLOW_CHUNK_BYTES for shard, _ in pairs)
+        assert all(shard.chunk_bytes <= max(WORTHWHILE_CHUNK_BYTES, size) for shard, size in pairs)
+
+
+def test_short_rounds_have_smaller_chunks_but_none_that_are_not_worth_a_frame() -> None:
+    network = load_network("mesh", n=8)
+    sizes = [
+        {shard.chunk_bytes for shard in finished_plan("optimal", network, nbytes, network.names, {}, fast=False).shards}
+        for nbytes in (500_000, 20_000_000)
+    ]
+    assert sizes[0] == {WORTHWHILE_CHUNK_BYTES}
+    assert min(sizes[1]) >= WORTHWHILE_CHUNK_BYTES and max(sizes[1]) > 2 * WORTHWHILE_CHUNK_BYTES
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3_000))
+def test_no_shard_ends_in_a_short_chunk(items: int, limit: int) -> None:
+    plan = make_plan("star", mesh(0.0), max(4, 4 * items), NAMES)
+    plan = replace(plan, shards=tuple(replace(shard, chunk_bytes=4 * limit) for shard in plan.shards))
+    roster = {name: k for k, name in enumerate(NAMES)}
+    (work,) = lay_out(plan, roster, "a", items, 4).shards
+    lengths = [end - start for start, end in map(work.span, range(work.chunks))]
+    assert sum(lengths) == items and len(lengths) == -(-items // min(limit, max(1, items)))
+    assert all(0 < length <= limit for length in lengths)
+    assert not lengths or lengths[0] - lengths[-1] < len(lengths)
+    (again,) = lay_out(plan, roster, "a", items, 4, [work.chunk_items]).shards
+    assert (again.chunk_items, again.chunks) == (work.chunk_items, work.chunks), "a repaired round is cut as before"
+
+
+def test_a_planner_that_chooses_its_chunks_gets_them() -> None:
+    network = mesh(0.01)
+    planned = make_plan("mtree", network, 64 * MIB, NAMES)
+    used = finished_plan("mtree", network, 64 * MIB, NAMES, {}, fast=False)
+    assert DEFAULT_CHUNK_BYTES not in {shard.chunk_bytes for shard in planned.shards}, "else this shows nothing"
+    assert [s.chunk_bytes for s in used.shards] == [max(MIN_CHUNK_BYTES, s.chunk_bytes) for s in planned.shards]

@@ -1,0 +1,285 @@
+"""House rules that a test keeps better than a wiki: who may import whom, what pure code may not touch, how files look.
+
+A rule looks at one module's path and source, so that it holds for folders that do not exist yet; below each rule,
+made-up modules show that it bites.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tradewind.planning import planner_names
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "tradewind"
+MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+BASE = {"errors", "units", "network", "fluid", "geography", "registry", "arithmetic"}
+BELOW_DRIVERS = {"base", "planning", "policy", "schemes", "wire", "trace", "control", "node"}
+TOOLS = {"formats", "catalog", "comparison", "figures"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "base": set(),
+    "formats": {"base"},
+    "catalog": {"base", "formats"},
+    "planning": {"base"},
+    "policy": {"base", "planning"},
+    "schemes": {"base", "planning", "policy"},
+    "trace": {"base"},
+    "wire": {"base", "planning", "policy"},
+    "control": {"base", "planning", "policy", "schemes", "wire", "trace"},
+    "node": {"base", "planning", "policy", "schemes", "wire", "trace"},
+    "comparison": {"base", "planning"},
+    "figures": {"base", "planning", "comparison", "trace"},
+    "sim": BELOW_DRIVERS | {"catalog"},
+    "runtime": BELOW_DRIVERS | {"catalog", "formats"},
+    "torch": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
+    "lab": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
+    "experiments": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab"},
+    "dashboard": {"base", "trace", "figures"},
+    "__main__": {"cli"},
+    "cli": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab", "experiments", "dashboard"},
+}
+"""The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, with
+what it leaves open: `trace` and `wire` are records and messages, which everybody above may use; `schemes` pairs
+policies with planners; `formats`, `catalog`, `comparison` and `figures` are tools for what runs on top."""
+
+PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim"}
+IMPURE_MODULES = {
+    "asyncio",
+    "concurrent",
+    "multiprocessing",
+    "os",
+    "random",
+    "secrets",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+}
+SEEDED_RANDOMNESS = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "PCG64"}
+MEANINGLESS_NAMES = {"utils.py", "common.py", "helpers.py", "manager.py"}
+MOST_LINES = 900
+MACHINE_PATH = re.compile(r"""(?<![\w.~:/-])/(?:work|home|root|tmp|Users|mnt|opt)/""")
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+
+
+def layer_of(module: str) -> str:
+    """The layer of a module, given by its path inside the package: `planning/ring.py`, `units.py`."""
+    top = PurePosixPath(module).parts[0].removesuffix(".py")
+    return "base" if top in BASE else top
+
+
+def imports(module: str, source: str) -> Iterator[str]:
+    """Full names of all that a module imports, wherever in the file, relative imports resolved."""
+    package = ("tradewind", *PurePosixPath(module).parent.parts)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join([*start, *([node.module] if node.module else [])])
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+
+
+def import_direction_problems(module: str, source: str) -> Iterator[str]:
+    if module == "__init__.py":
+        return  # the front door: loads everything lazily, and test_cli_process proves it
+    layer = layer_of(module)
+    if layer not in MAY_IMPORT:
+        yield f"{module}: the layer {layer!r} has no place in MAY_IMPORT; decide what it may import"
+        return
+    for name in imports(module, source):
+        parts = name.split(".")
+        if parts[0] != "tradewind":
+            continue
+        target = layer_of(parts[1]) if len(parts) > 1 else ""
+        if target == layer or target in MAY_IMPORT[layer]:
+            continue
+        if target not in MAY_IMPORT and layer == "cli":
+            continue  # a name of the front door, such as __version__
+        yield f"{module}: {layer} must not import {name}"
+
+
+def purity_problems(module: str, source: str) -> Iterator[str]:
+    if layer_of(module) not in PURE:
+        return
+    for name in imports(module, source):
+        if name.split(".")[0] in IMPURE_MODULES:
+            yield f"{module}: pure code must not import {name}"
+        if name.startswith("numpy.random.") and name.split(".")[2] not in SEEDED_RANDOMNESS:
+            yield f"{module}: {name} is global randomness; take a seeded Generator as an argument"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np.random", "numpy.random"):
+            if node.attr not in SEEDED_RANDOMNESS:
+                yield f"{module}: np.random.{node.attr} is global randomness; take a seeded Generator as an argument"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("default_rng") and not node.args:
+            yield f"{module}: default_rng() without a seed differs from run to run"
+
+
+def shape_problems(module: str, source: str) -> Iterator[str]:
+    name = PurePosixPath(module).name
+    if name in MEANINGLESS_NAMES:
+        yield f"{module}: {name} says nothing about what is in it"
+    lines = source.count("\n")
+    if lines > MOST_LINES:
+        yield f"{module}: {lines} lines; split it (at most {MOST_LINES})"
+    if not ast.get_docstring(ast.parse(source)):
+        yield f"{module}: has no docstring"
+    for number, line in enumerate(source.splitlines(), start=1):
+        if MACHINE_PATH.search(line):
+            yield f"{module}:{number}: names a path of one machine"
+        if UNFINISHED.search(line):
+            yield f"{module}:{number}: is unfinished"
+
+
+def thread_problems(module: str, source: str) -> Iterator[str]:
+    if layer_of(module) not in ("runtime", "torch") or module == "runtime/threads.py":
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread", "threading.Timer"):
+            yield f"{module}:{node.lineno}: use start_thread of runtime/threads.py, so that it ends before Python does"
+
+
+RULES = (import_direction_problems, purity_problems, shape_problems, thread_problems)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_all_modules_keep_the_rule(rule: object) -> None:
+    assert callable(rule)
+    problems = [problem for module, path in MODULES.items() for problem in rule(module, path.read_text())]
+    assert not problems, "\n".join(problems)
+
+
+def test_there_are_modules_to_look_at() -> None:
+    assert {"network.py", "planning/plan.py", "cli/__init__.py"} <= set(MODULES)
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("units.py", "from tradewind.network import Network\nfrom tradewind.planning import plan"),
+        ("planning/new.py", "from tradewind.policy import events"),
+        ("planning/new.py", "from tradewind.catalog import load_network"),
+        ("planning/new.py", "import tradewind.sim.clock"),
+        ("planning/new.py", "from ..runtime import driver"),
+        ("planning/new.py", "def f():\n    from tradewind.cli import app"),
+        ("policy/new.py", "from tradewind import control"),
+        ("policy/new.py", "from tradewind import load_network"),
+        ("control/new.py", "from tradewind.node import chunks"),
+        ("node/new.py", "from tradewind.sim import clock"),
+        ("sim/new.py", "from tradewind.runtime import driver"),
+        ("runtime/new.py", "from tradewind.sim import clock"),
+        ("runtime/new.py", "from tradewind.torch import backend"),
+        ("lab/new.py", "from tradewind.torch import backend"),
+        ("dashboard/new.py", "from tradewind.sim import clock"),
+        ("experiments/new.py", "from tradewind.cli import app"),
+        ("newfolder/new.py", "import math"),
+    ],
+)
+def test_imports_against_the_direction_are_found(module: str, statement: str) -> None:
+    assert list(import_direction_problems(module, statement))
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        (
+            "planning/new.py",
+            "from tradewind.network import Network\nfrom . import plan\nfrom ..units import format_rate",
+        ),
+        ("policy/new.py", "from tradewind.planning.plan import Plan"),
+        ("sim/new.py", "from tradewind.node import chunks\nfrom tradewind.control import controller"),
+        ("runtime/new.py", "from tradewind.wire import messages"),
+        ("torch/new.py", "import torch\nfrom tradewind.runtime import driver"),
+        ("cli/new.py", "from tradewind import __version__\nfrom tradewind.dashboard import serve"),
+    ],
+)
+def test_imports_along_the_direction_are_fine(module: str, statement: str) -> None:
+    assert not list(import_direction_problems(module, statement))
+
+
+@pytest.mark.parametrize(
+    "module", ["planning/x.py", "policy/x.py", "control/x.py", "node/x.py", "wire/x.py", "sim/x.py"]
+)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import time",
+        "from time import monotonic",
+        "import os.path",
+        "import socket, threading",
+        "import asyncio",
+        "import random",
+        "from numpy.random import uniform",
+        "import numpy as np\nx = np.random.uniform()",
+        "import numpy as np\nrng = np.random.default_rng()",
+    ],
+)
+def test_impure_code_is_found_in_pure_layers(module: str, statement: str) -> None:
+    assert list(purity_problems(module, statement))
+    assert not list(purity_problems("runtime/x.py", statement))
+
+
+def test_a_seeded_generator_is_pure() -> None:
+    source = "import numpy as np\ndef f(rng: np.random.Generator): return np.random.default_rng(7)"
+    assert not list(purity_problems("sim/x.py", source))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("planning/utils.py", '"""Things."""'),
+        ("planning/x.py", "x = 1"),
+        ("planning/x.py", '"""Long."""\n' + "x = 1\n" * MOST_LINES),
+        ("planning/x.py", '"""Paths."""\nP = "/home/someone/data"'),
+        ("planning/x.py", '"""Later."""\nx = 1  # TODO'),
+    ],
+)
+def test_untidy_modules_are_found(module: str, source: str) -> None:
+    assert list(shape_problems(module, source))
+
+
+def test_threads_that_nothing_ends_are_found() -> None:
+    assert list(thread_problems("runtime/x.py", "import threading\nthreading.Thread(target=print).start()"))
+    assert not list(thread_problems("runtime/x.py", "from tradewind.runtime.threads import start_thread"))
+
+
+def test_every_planner_is_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "planners.md").read_text()
+    missing = [name for name in planner_names() if f"`{name}`" not in text]
+    assert not missing, f"docs/planners.md does not mention {missing}"
+
+
+def test_the_folder_map_is_true() -> None:
+    placed = set(re.findall(r"^\| `([\w.]+)/?` \|", (ROOT / "docs/ARCHITECTURE.md").read_text(), re.M))
+    there = {PurePosixPath(module).parts[0] for module in MODULES} - {"__init__.py"}
+    assert there == placed, "docs/ARCHITECTURE.md and the folders differ"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{document.relative_to(ROOT)} -> {target}"
+        for document in DOCUMENTS
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text())
+        if "://" not in target and not (document.parent / target).exists()
+    ]
+    assert not broken, broken
+
+
+def test_documents_name_no_path_of_one_machine() -> None:
+    found = [
+        f"{document.relative_to(ROOT)}: {line.strip()}"
+        for document in DOCUMENTS
+        for line in document.read_text().splitlines()
+        if MACHINE_PATH.search(line)
+    ]
+    assert not found, found

@@ -1,0 +1,222 @@
+"""NetStorm's live figures: a tiny run in a lab, and the verdicts on measurements that were made up to be judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli import succeed, tradewind
+from tradewind.errors import BadOption, CannotEmulate
+from tradewind.experiments.papers import LIVE, Setting, every_name, experiment, experiment_names, resolve_experiments
+from tradewind.experiments.papers.netstorm.live import (
+    LITE,
+    PRO,
+    RATE_SCALE,
+    SHRINK,
+    STD,
+    TRADEWIND,
+    Played,
+    System,
+    Turn,
+    play_turns,
+)
+from tradewind.experiments.papers.netstorm.live_ablation import judge_fig17, named
+from tradewind.experiments.papers.netstorm.live_scale import (
+    CHUNK,
+    PARAMETERS,
+    PROBE_NUM,
+    PROBE_SIZE,
+    UPDATE,
+    judge_fig20,
+)
+from tradewind.experiments.papers.netstorm.live_systems import (
+    MLNET,
+    MXNET,
+    NETSTORM,
+    NETSTORM_LITE,
+    NETSTORM_PRO,
+    NETSTORM_STD,
+    OURS,
+    TSENGINE,
+    aims,
+    judge_fig13,
+    judge_fig18,
+)
+from tradewind.experiments.papers.netstorm.live_trials import COLUMNS, Measured, measure
+from tradewind.experiments.papers.netstorm.simulated import changing_rates
+from tradewind.experiments.papers.page import reproduction_page
+from tradewind.experiments.papers.report import Verdict
+from tradewind.experiments.papers.saved import load
+from tradewind.experiments.papers.work import Workers
+
+FIGURES = [name for name in experiment_names(live=True) if name.startswith("netstorm/")]
+
+
+def play(*turns: Turn) -> tuple[Played, ...]:
+    try:
+        return play_turns(turns, "htb").played
+    except CannotEmulate as error:
+        pytest.skip(str(error))
+
+
+def rounds_of(seconds: float, count: int = 2) -> Played:
+    return Played(tuple(seconds * (k + 1) for k in range(count)), 0.5)
+
+
+def measured(dynamic: dict[str, float], static: dict[str, float] | None = None) -> Measured:
+    """Seconds an iteration, by system."""
+    played = {("dynamic", name): [rounds_of(seconds)] for name, seconds in dynamic.items()}
+    played |= {("static", name): [rounds_of(seconds)] for name, seconds in (static or {}).items()}
+    return Measured(played, ())  # type: ignore[arg-type]
+
+
+# --- in a lab -----------------------------------------------------------------------------------------------------
+
+
+def test_systems_take_turns_in_a_lab() -> None:
+    # every site checks every sum itself
+    turns = [Turn(system, "static", 0, 0.1, 40_000, sites=4) for system in (System("star"), TRADEWIND)]
+    played = play(*turns)
+    assert len(played) == len(turns)
+    for one in played:
+        assert len(one.ends_s) >= 1 and list(one.ends_s) == sorted(one.ends_s)
+        assert 0.0 <= one.idle <= 1.0 and one.rate > 0
+
+
+@pytest.mark.slow
+def test_rates_change_under_a_system_that_follows_them() -> None:
+    first, second = play(
+        *(Turn(system, "dynamic", 0, 12.0, 200_000) for system in (replace(TRADEWIND, follows=False), TRADEWIND))
+    )
+    assert min(first.ends_s[-1], second.ends_s[-1]) >= 9.0  # beyond the first change of rates
+
+
+def test_without_namespaces_it_says_what_is_needed() -> None:
+    with pytest.raises(CannotEmulate, match="needs namespaces"):
+        play_turns([Turn(LITE, "static", 0, 0.1, 4096, sites=4)], "inproc")
+
+
+# --- what is compared ---------------------------------------------------------------------------------------------
+
+
+def test_the_three_netstorms_differ_as_in_the_paper() -> None:
+    kinds = {system: (system.awareness.measure, system.awareness.auxiliary) for system in (LITE, STD, PRO)}
+    assert list(kinds.values()) == [(False, False), (True, False), (True, True)]
+    assert {system.planner for system in kinds} == {"fapt"}
+    assert all(system.awareness.explore_share == 0 for system in kinds)  # links that carry nothing stay unknown
+    assert TRADEWIND.awareness.explore_share > 0
+
+
+def test_a_changing_network_begins_with_the_draw_after_the_known_one() -> None:
+    turn = Turn(LITE, "dynamic", 3, 1.0)
+    third, fourth = (changing_rates(draw).network_at(0.0).bandwidth_bps for draw in (3, 4))
+    assert np.allclose(turn.known.bandwidth_bps, RATE_SCALE * third)
+    assert turn.rates is not None and np.array_equal(turn.rates.network_at(0.0).bandwidth_bps, fourth)
+    assert replace(turn, kind="static").rates is None
+
+
+def test_chunk_sizes_are_the_papers_in_miniature() -> None:
+    for value, system in PARAMETERS[CHUNK].systems.items():
+        assert system.awareness.chunk_bytes == system.chunk_bytes == round(4e6 * value / SHRINK)
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------------
+
+GOOD = {MXNET: 10.0, MLNET: 6.0, TSENGINE: 3.0, NETSTORM: 1.0, OURS: 0.5}
+
+
+def verdicts(claims: tuple[object, ...]) -> list[Verdict]:
+    return [claim.verdict for claim in claims]  # type: ignore[attr-defined]
+
+
+def test_fig13_judges_both_networks() -> None:
+    assert verdicts(judge_fig13(measured(GOOD, GOOD))) == [Verdict.HOLDS] * 3
+    slow = {**GOOD, NETSTORM: 4.0}
+    assert verdicts(judge_fig13(measured(slow, GOOD))) == [Verdict.HOLDS, Verdict.IN_PART, Verdict.IN_PART]
+    worse = {**GOOD, NETSTORM: 11.0}
+    assert verdicts(judge_fig13(measured(worse, worse))) == [Verdict.FAILS] * 3
+
+
+def test_fig18_judges_every_step_and_our_aims() -> None:
+    steps = {MXNET: 10.0, NETSTORM_LITE: 1.8, NETSTORM_STD: 1.4, NETSTORM_PRO: 1.2, OURS: 0.9}
+    found = measured(steps)
+    assert verdicts(judge_fig18(found)) == [Verdict.HOLDS] * 4
+    assert "11.1 times: met" in aims(found) and "1.33 times: met" in aims(found)
+    flat = measured({**steps, NETSTORM_STD: 1.8, NETSTORM_PRO: 1.9, OURS: 1.9})
+    assert verdicts(judge_fig18(flat)) == [Verdict.HOLDS, Verdict.FAILS, Verdict.IN_PART, Verdict.IN_PART]
+    assert aims(flat).count("not met") == 2
+
+
+def test_fig17_wants_a_gain_everywhere_and_the_papers_best() -> None:
+    gains = {named(2, 1): 0.3, named(2, 5): 0.6}
+    assert verdicts(judge_fig17(gains)) == [Verdict.HOLDS, Verdict.HOLDS]
+    assert verdicts(judge_fig17({**gains, named(2, 1): 0.7})) == [Verdict.HOLDS, Verdict.IN_PART]
+    assert verdicts(judge_fig17({named(2, 1): -0.1, named(2, 5): 0.0})) == [Verdict.FAILS, Verdict.IN_PART]
+
+
+def test_fig20_judges_each_parameter_by_its_curve() -> None:
+    curves = {
+        CHUNK: {0.5: 1.0, 1.0: 0.95, 16.0: 0.4},
+        UPDATE: {2.0: 0.97, 5.0: 1.0, 60.0: 0.8},
+        PROBE_SIZE: {0.01: 1.0, 4.0: 0.7},
+        PROBE_NUM: {2.0: 0.9, 4.0: 1.0, 32.0: 0.98},
+    }
+    assert verdicts(judge_fig20(curves)) == [Verdict.HOLDS] * 4
+    flat = {**curves, CHUNK: {0.5: 0.99, 16.0: 1.0}}
+    assert verdicts(judge_fig20(flat))[0] is Verdict.FAILS
+
+
+def test_a_trial_is_compared_with_the_same_trial_of_the_base() -> None:
+    found = Measured(
+        {("dynamic", "a"): [rounds_of(4), rounds_of(2)], ("dynamic", "b"): [rounds_of(1), rounds_of(1)]}, ()
+    )
+    assert found.ratio("dynamic", "b", "a") == pytest.approx(3.0)
+    (row_a, row_b) = found.rows("a")
+    assert len(row_a) == len(COLUMNS) and row_b[2] == 4 and row_b[5:7] == (2.0, 4.0)
+
+
+# --- from the command line -------------------------------------------------------------------------------------------
+
+
+def test_every_live_figure_is_found_by_the_papers_name() -> None:
+    assert [f"netstorm/fig{k}{LIVE}" for k in range(13, 21)] == FIGURES
+    for name in FIGURES:
+        assert experiment(name).name == name and experiment(name).claims
+        assert resolve_experiments([name.removesuffix(LIVE)], live=True) == (name,)
+    listed = json.loads(succeed("reproduce", "netstorm", "--live", "--list", "--json"))
+    assert [entry["name"] for entry in listed] == FIGURES
+    names = list(every_name())
+    assert names.index("netstorm/fig14/live") == names.index("netstorm/fig14") + 1
+
+
+def test_an_experiment_without_the_form_that_was_asked_for_is_refused() -> None:
+    with pytest.raises(BadOption, match="only a live form"):
+        resolve_experiments(["netstorm/fig13"])
+    with pytest.raises(BadOption, match="no live form"):
+        resolve_experiments(["mtree/fig6"], live=True)
+    assert "--jobs" in tradewind("reproduce", "netstorm/fig13", "--live", "--jobs", "2").output
+
+
+def test_live_results_stand_beside_simulated_ones_on_the_page(tmp_path: Path) -> None:
+    saved = {"trials": None, "quick": True, "columns": ["a"], "rows": [[1]]}
+    for name in ("netstorm/fig16", "netstorm/fig16/live"):
+        claims = [{"text": text, "ours": "x", "verdict": "holds"} for text in experiment(name).claims]
+        document = {**saved, "name": name, "title": name, "claims": claims}
+        (tmp_path / f"{name.replace('/', '-')}.json").write_text(json.dumps(document))
+    lines = reproduction_page(load(tmp_path)).splitlines()
+    (computed,) = (k for k, line in enumerate(lines) if line.startswith("| `netstorm/fig16` |"))
+    assert lines[computed + 1].startswith("| `netstorm/fig16/live` |")
+
+
+@pytest.mark.slow
+def test_a_figure_from_the_lab_says_how_it_was_made() -> None:
+    try:
+        found = measure(Setting(Workers(), quick=True, backend="htb"), "tiny", {MXNET: System("star"), OURS: TRADEWIND})
+    except CannotEmulate as error:
+        pytest.skip(str(error))
+    assert {name for _, name in found.played} == {MXNET, OURS}
+    assert any("compressed" in note for note in found.notes) and any("Load of the machine" in n for n in found.notes)

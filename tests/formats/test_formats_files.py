@@ -1,0 +1,133 @@
+"""Files: picked by suffix, refused with what to do; and no content at all ends in anything but our own errors."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_formats_csv import GOOD
+from test_formats_graphs import ENTITY_BOMB, GML, GRAPHML
+from test_formats_json import DESIGN_EXAMPLE
+
+from tradewind import formats
+from tradewind.errors import BadNetwork, BadOption, TradewindError
+from tradewind.formats import network_from_csv, network_from_gml, network_from_graphml, network_from_json, read_network
+
+CONTENTS = {"net.json": DESIGN_EXAMPLE, "net.csv": GOOD, "net.graphml": GRAPHML, "net.gml": GML, "NET.GML": GML}
+SEEDS = [text.encode() for text in (DESIGN_EXAMPLE, GOOD, GRAPHML, GML, ENTITY_BOMB)]
+
+
+@pytest.mark.parametrize("filename", CONTENTS)
+def test_the_suffix_decides_the_format(tmp_path: Path, filename: str) -> None:
+    (tmp_path / filename).write_text(CONTENTS[filename], encoding="utf-8")
+    network = read_network(tmp_path / filename)
+    assert network.name == ("gscale" if filename == "net.json" else filename.partition(".")[0])
+    assert network.link_count > 0
+
+
+def test_a_latency_matrix_goes_with_a_csv_file(tmp_path: Path) -> None:
+    (tmp_path / "bw.csv").write_text(GOOD)
+    (tmp_path / "ms.csv").write_text(",a,b,c\na,0,1,2\nb,3,0,\nc,,4,0\n")
+    assert read_network(tmp_path / "bw.csv", tmp_path / "ms.csv").link("c", "b").latency_s == 0.004
+    with pytest.raises(BadNetwork, match=r"missing\.csv: no such file"):
+        read_network(tmp_path / "bw.csv", tmp_path / "missing.csv")
+
+
+def test_options_that_a_format_does_not_take_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.json").write_text(DESIGN_EXAMPLE)
+    with pytest.raises(BadOption, match="latency file"):
+        read_network(tmp_path / "net.json", latency_path=tmp_path / "ms.csv")
+    with pytest.raises(BadOption, match="default bandwidth"):
+        read_network(tmp_path / "net.json", default_bandwidth_bps=1e6)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "large.json").write_bytes(b" " * 11)
+    monkeypatch.setattr(formats, "MAX_FILE_BYTES", 10)
+    for filename, says in {
+        "net.txt": "cannot tell the format",
+        "net": "cannot tell the format",
+        "none.json": "no such file",
+        "folder.json": "is not a file",
+        "large.json": "larger than",
+        "a\0b.json": r"no such file|cannot be read",
+        "x" * 5000 + ".json": "cannot be read",
+    }.items():
+        with pytest.raises(BadNetwork, match=says):
+            read_network(tmp_path / filename)
+
+
+def read_all_ways(data: bytes | str, default_bandwidth_bps: float | None) -> None:
+    for read in (network_from_json, network_from_csv):
+        with contextlib.suppress(TradewindError):
+            read(data)
+    for read_graph in (network_from_gml, network_from_graphml):
+        with contextlib.suppress(TradewindError):
+            read_graph(data, "fuzz", default_bandwidth_bps)
+    with contextlib.suppress(TradewindError):
+        network_from_csv(GOOD, data)
+
+
+defaults = st.sampled_from([None, 1e6])
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300), defaults)
+@example(b"\xff\xfe" + "graph [ ]".encode("utf-16-le"), None)
+@example("\ud800", None)
+@example(b"<?xml version='1.0' encoding='utf-16'?><graphml/>", None)
+@example(b"<?xml version='1.0' encoding='cp037'?><graphml/>", None)
+@example(b"<?xml version='1.0' encoding='shift_jis'?><graphml/>", None)
+@example(b"<?xml version='1.0' encoding='base64'?><graphml/>", None)
+def test_any_bytes_end_in_a_network_or_in_our_error(data: bytes | str, default_bps: float | None) -> None:
+    read_all_ways(data, default_bps)
+
+
+NASTY = [b"NaN", b"Infinity", b"-1", b"0", b"1e999", b"1e-999", b"1e308", b"9" * 5000, b"null", b"true", b"Mbps"]
+NASTY += [b"[", b"]", b"[" * 2000, b'"', b"\\ud800", b"\x00", b"\xff", b"<", b"&", b"&#0;", b"\n", b",", b";", b""]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    data = bytearray(draw(st.sampled_from(SEEDS)))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(data)))
+        end = min(len(data), start + draw(st.integers(0, 12)))
+        data[start:end] = draw(st.sampled_from(NASTY) | st.binary(max_size=4))
+    return bytes(data)
+
+
+@settings(max_examples=300)
+@given(mutated(), defaults)
+def test_damaged_files_end_in_a_network_or_in_our_error(data: bytes, default_bps: float | None) -> None:
+    read_all_ways(data, default_bps)
+
+
+numbers = st.floats() | st.integers() | st.sampled_from([1e308, -0.0, 5e-324, 10**400])
+values: Any = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+def test_any_value_in_any_field_ends_in_a_network_or_in_our_error(data: st.DataObject) -> None:
+    document = json.loads(DESIGN_EXAMPLE)
+    part = data.draw(st.sampled_from([document, document["sites"][0], document["links"][0], document["trunks"][0]]))
+    part[data.draw(st.sampled_from(sorted(part)))] = data.draw(values)
+    with contextlib.suppress(TradewindError):
+        network_from_json(json.dumps(document))
+
+
+def test_the_examples_in_the_documentation_are_true() -> None:
+    page = Path(__file__).parents[2] / "docs" / "networks.md"
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 10
+    assert result.failed == 0

@@ -1,0 +1,145 @@
+"""Chunks that take other paths arrive once, in any order of events, and relays keep little."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_driver import Driver
+from tradewind.arithmetic import Arithmetic
+from tradewind.control.plans.detours import detours
+from tradewind.network import Network, Site
+from tradewind.node import events as ev
+from tradewind.node.engine.auxiliary import AuxiliaryPaths
+from tradewind.node.engine.sending import Flow
+from tradewind.planning import make_plan
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+
+
+def uneven(n: int, random: np.random.Generator) -> Network:
+    rates = 10 ** random.uniform(7, 8, (n, n)) * (1 - np.eye(n))
+    return Network("uneven", [Site(f"s{i}") for i in range(n)], rates)
+
+
+def connect_all(driver: Driver) -> None:
+    for here, there in permutations(range(len(driver.workers)), 2):
+        for connection in range(driver.connections):
+            if (here, there, connection) not in driver.wires:
+                driver.wires[here, there, connection] = deque()
+                driver.tell(here, ev.LinkIdle(there))
+
+
+def taken(driver: Driver) -> int:
+    """How many chunks on auxiliary paths were applied."""
+    return sum(1 for worker in driver.workers for mark in worker.applied if len(mark[5]) > 2)  # type: ignore[arg-type]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(("star", "fapt", "ring", "optimal", "spanning-tree")),
+    st.integers(1, 2),
+    st.integers(1, 4),
+)
+def test_sums_are_right_whatever_way_chunks_take(seed: int, planner: str, connections: int, queue_length: int) -> None:
+    random = np.random.default_rng(seed)
+    network = uneven(5, random)
+    items = 40_000
+    plan = make_plan(planner, network, 4 * items)
+    driver = Driver(network.names, random, connections)
+    connect_all(driver)
+    for name, paths in detours(plan, network, busy_bound=1).items():
+        numbered = tuple((tuple(driver.roster[s] for s in path.sites), path.busy_bound) for path in paths)
+        driver.tell(driver.roster[name], ev.AuxiliaryChanged(numbered, queue_length))
+    arrays = {name: random.integers(-9, 9, items).astype(np.float32) for name in plan.members}
+    rounds = dict.fromkeys(range(2), plan)
+    results = [driver.add_round(number, plan, arrays, {"": Arithmetic("float32", "sum")}) for number in rounds]
+    driver.run()
+    driver.check_at_rest(rounds)
+    for result in results:
+        for name in plan.members:
+            np.testing.assert_array_equal(result[name], sum(arrays.values()), err_msg=name)
+
+
+def test_a_star_over_idle_links_does_use_them() -> None:
+    random = np.random.default_rng(1)
+    network = Network("mesh", [Site(f"s{i}") for i in range(4)], 1e8 * (1 - np.eye(4)))
+    plan = make_plan("star", network, 400_000)
+    driver = Driver(network.names, random)
+    connect_all(driver)
+    for name, paths in detours(plan, network, busy_bound=2).items():
+        numbered = tuple((tuple(driver.roster[s] for s in path.sites), path.busy_bound) for path in paths)
+        driver.tell(driver.roster[name], ev.AuxiliaryChanged(numbered, 1))
+    arrays = {name: np.ones(100_000, np.float32) for name in plan.members}
+    driver.add_round(0, plan, arrays, {"": Arithmetic("float32", "sum")})
+    driver.run()
+    driver.check_at_rest({0: plan})
+    assert taken(driver) > 0
+
+
+def flow(chunks: int = 10, window: int | None = None) -> Flow:
+    from tradewind.node.actions import Source
+
+    ready = bytearray(b"\1" * chunks)
+    made = Flow(1, 0, 1, 0, Phase.REDUCE, (0, 2), chunks, window, Source.INPUT, ready)
+    made.queued = True
+    return made
+
+
+def chunk(index: int, path: tuple[int, ...], kind: FrameKind = FrameKind.CHUNK) -> FrameHeader:
+    return FrameHeader(kind, 1, plan_version=1, index=index, chunks=10, hop=1, path=path, auxiliary=True)
+
+
+def test_a_path_takes_as_many_chunks_as_its_queue_holds_until_they_arrive() -> None:
+    paths = AuxiliaryPaths()
+    paths.change([((0, 1, 2), 2)], queue_length=1)
+    paths.note(flow())
+    found = paths.find(1, lambda _: 1)
+    assert found is not None
+    paths.sent(found[1], chunk(0, (0, 1, 2)))
+    assert paths.find(1, lambda _: 1) is None, "one is under way"
+    assert paths.acknowledged(chunk(0, (2, 1, 0), FrameKind.ACK)) == 1
+    assert paths.find(1, lambda _: 1) is not None
+    paths.sent(found[1], chunk(1, (0, 1, 2)))
+    paths.forget(0)
+    assert paths.find(1, lambda _: 1) is None and not paths._waiting[2], "the round and its flows are over"
+
+
+@pytest.mark.parametrize(("bound", "ready", "backlog", "goes"), [(2, 10, 1, True), (3, 2, 1, False), (3, 2, 2, True)])
+def test_a_detour_is_taken_only_when_enough_wait(bound: int, ready: int, backlog: int, goes: bool) -> None:
+    paths = AuxiliaryPaths()
+    paths.change([((0, 1, 2), bound)], queue_length=1)
+    paths.note(flow(ready))
+    assert (paths.find(1, lambda _: backlog) is not None) is goes
+    assert paths.find(1, lambda _: 0) is None, "the primary link is idle"
+
+
+def test_new_paths_remember_what_is_under_way_on_them() -> None:
+    paths = AuxiliaryPaths()
+    paths.change([((0, 1, 2), 1)], queue_length=1)
+    paths.note(flow())
+    found = paths.find(1, lambda _: 1)
+    assert found is not None
+    paths.sent(found[1], chunk(0, (0, 1, 2)))
+    paths.change([((0, 3, 2), 1), ((0, 1, 2), 1)], queue_length=1)
+    assert paths.find(1, lambda _: 1) is None and paths.find(3, lambda _: 1) is not None
+    paths.change([], queue_length=1)
+    assert paths.acknowledged(chunk(0, (2, 1, 0), FrameKind.ACK)) is None, "a stale acknowledgement does no harm"
+
+
+def test_slow_detours_need_more_waiting_and_hopeless_ones_are_left_out() -> None:
+    rates = np.array([[0, 100, 100, 100], [100, 0, 25, 0], [100, 100, 0, 1], [100, 1, 1, 0]]) * 1e6
+    network = Network("four", [Site(n) for n in "abcd"], rates)
+    plan = make_plan("star", network, 10**6)
+    found = {path.sites: path.busy_bound for paths in detours(plan, network, 2).values() for path in paths}
+    assert all(len(sites) > 2 for sites in found)
+    for sites, bound in found.items():
+        rows = [network.index[s] for s in sites]
+        times = sum(1 / network.bandwidth_bps[i, j] for i, j in pairwise(rows))
+        assert bound >= max(2, times * network.bandwidth_bps[rows[0], rows[-1]]) - 1
+        assert times * network.bandwidth_bps[rows[0], rows[-1]] <= 16

@@ -1,0 +1,76 @@
+"""Storms on virtual time: workers, connections and controllers fail at random, swept over seeds; every check holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tradewind.errors import InternalError
+from tradewind.node.actions import RoundQuiet
+from tradewind.node.effects import Effect
+from tradewind.node.protocol import Client
+from tradewind.sim.chunks.storm import run_storm, storm_of, strict_storm_of
+
+
+def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
+    faults: Counter[str] = Counter()
+    repaired = carried = terms = 0
+    for seed in (0, 1, 2, 3, 5):
+        result = run_storm(storm_of(seed))
+        faults.update(result.faults)
+        repaired += result.repaired
+        carried += result.carried
+        terms += result.terms
+    assert set(faults) == {"kill", "cut", "break", "line", "controller"}, "every fault must have fired"
+    assert repaired and terms > 4, "rounds must have been repaired, and controllers replaced"
+    assert carried, "rounds must have gone in messages"
+
+
+@pytest.mark.parametrize("seed", [1063, 1179, 1181])
+def test_storms_that_were_too_much_once(seed: int) -> None:
+    """Nobody left to agree; a member told that others had committed what it had not; one who took itself for most."""
+    run_storm(storm_of(seed))
+
+
+def test_strict_runs_survive_storms_of_lost_links() -> None:
+    faults: Counter[str] = Counter()
+    repaired = 0
+    for seed in range(6):
+        result = run_storm(strict_storm_of(seed))
+        faults.update(result.faults)
+        repaired += result.repaired
+        assert not result.alone, "nobody goes on alone in a strict run"
+    assert set(faults) == {"cut", "break"} and repaired, "links that rounds used must have been lost"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_many_strict_runs_survive_storms_of_lost_links(block: int) -> None:
+    for seed in range(1000 + 20 * block, 1000 + 20 * block + 20):
+        run_storm(strict_storm_of(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(50))
+def test_ten_thousand_faults(block: int) -> None:
+    for seed in range(1000 + 10 * block, 1000 + 10 * block + 10):
+        assert sum(run_storm(storm_of(seed)).faults.values()) == 20
+
+
+def test_the_same_seed_gives_the_same_storm() -> None:
+    assert run_storm(storm_of(4, 5)) == run_storm(storm_of(4, 5))
+
+
+def test_a_violation_is_found_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What half a chunk of a broken connection leaves behind must never be taken for final."""
+    quiet = Client.quiet
+
+    def all_final(self: Client, message: RoundQuiet) -> list[Effect]:
+        lies = RoundQuiet(message.round, message.chunk_items, tuple(b"\xff" * 99 for _ in message.final))
+        return quiet(self, lies)
+
+    monkeypatch.setattr(Client, "quiet", all_final)
+    with pytest.raises(InternalError, match=r"replay: python -c .*run_storm\(storm_of"):
+        for seed in range(7):
+            run_storm(storm_of(seed))

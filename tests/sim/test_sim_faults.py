@@ -1,0 +1,185 @@
+"""Outages, recovery, failover and background traffic. Every test also proves that its fault did happen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tradewind.catalog import load_compute_times, load_network
+from tradewind.errors import BadOption, UnknownName
+from tradewind.network import Network, Site
+from tradewind.planning.flows.splitting import replacement
+from tradewind.sim import (
+    Background,
+    LinkOutage,
+    SimulationResult,
+    WorkerOutage,
+    random_link_outages,
+    random_outages,
+    simulate,
+)
+from tradewind.sim.checkers import check_run
+from tradewind.trace import Record
+
+LSTM = load_compute_times("lstm").rescaled(0.05, 0.2)
+CREW = load_network("crew-n2", n=12, seed=1)
+BYTES = 40_000_000
+
+
+def run(
+    *faults: LinkOutage | WorkerOutage | Background, scheme: str = "crew", nbytes: int = BYTES, **more: Any
+) -> SimulationResult:
+    """Twenty seconds of CREW with p = 4, checked."""
+    options: dict[str, Any] = {"policy_options": {"p": 4}} if scheme.startswith(("crew", "partial")) else {}
+    options |= more
+    result = simulate(CREW, scheme, 20, 1, compute=LSTM, nbytes=nbytes, faults=faults, record="flows", **options)
+    assert check_run(result, CREW, faults) == ()
+    return result
+
+
+def records(result: SimulationResult, kind: str) -> list[Record]:
+    assert result.trace is not None
+    return [record for record in result.trace.records if record.kind == kind]
+
+
+def test_an_aggregator_that_dies_mid_scatter_is_replaced_and_only_its_shard_moves() -> None:
+    quiet = run()
+    first = next(r for r in quiet.rounds if r.number == 0)
+    victim = next(name for name in CREW.names if name not in first.members)
+    result = run(WorkerOutage(victim, first.start_s + 0.1))
+    again = next(r for r in result.rounds if r.number == 0)
+    assert (again.members, again.outcome, again.moved_shards) == (first.members, "finished", 1)
+    assert again.seconds > first.seconds
+    alive = CREW.subnetwork([name for name in CREW.names if name != victim])
+    share = 1 / 12  # about; the replacement does not hang on it
+    expected = replacement(alive, first.members, [], share, dict.fromkeys(alive.names, share))
+    again_s = first.start_s + 0.1
+    scattered = [f for f in records(result, "flow") if f.round == 0 and f.start_s >= again_s and f.phase == "reduce"]
+    roots = [f.peer for f in scattered if f.site == first.members[0]]
+    assert sorted({root for root in roots if roots.count(root) > 1} - {first.members[0]}) == [expected]
+    assert victim not in roots
+    assert result.lost_bytes > 0
+
+
+def test_a_link_that_breaks_is_planned_around_until_it_is_back() -> None:
+    cut = LinkOutage("w01", "w02", 5.0, 10.0)
+    result = run(cut)
+    over = [f for f in records(result, "flow") if (f.site, f.peer) == ("w01", "w02")]
+    assert any(f.start_s < 5.0 for f in over)
+    assert not any(5.0 < f.start_s < 10.0 for f in over)
+    assert any(f.start_s > 10.0 for f in over)
+    assert [(f.site, f.peer, f.start_s, f.end_s) for f in records(result, "failure")] == [("w01", "w02", 5.0, 10.0)]
+
+
+def test_before_a_failure_is_detected_flows_wait_for_the_link() -> None:
+    slow, quick = (run(WorkerOutage("w03", 5.0, 9.0), detect_s=s) for s in (2.0, 0.0))
+    assert slow.rounds_per_worker < quick.rounds_per_worker
+    stuck = [f for f in records(slow, "flow") if f.peer == "w03" and f.start_s < 5.0 and f.outcome == "lost"]
+    assert all(f.end_s == 7.0 for f in stuck)
+    assert stuck
+
+
+def test_a_lost_member_leaves_its_round_and_joins_again() -> None:
+    quiet = run()
+    first = quiet.rounds[0]
+    victim = first.members[0]
+    result = run(WorkerOutage(victim, first.start_s + 0.05, 8.0))
+    left = next(r for r in result.rounds if r.number == 0)
+    assert (left.members, left.outcome) == (tuple(m for m in first.members if m != victim), "finished")
+    assert left.repairs == 1
+    assert any(victim in r.members for r in result.finished if r.start_s > 8.0)
+    assert not any(victim in r.members for r in result.rounds if first.start_s < r.start_s < 8.0)
+    assert any(r.phase == "repair" and r.site == victim for r in records(result, "decision"))
+
+
+def test_what_is_final_at_all_members_is_not_sent_again_after_a_loss() -> None:
+    """The last receiver's link from an aggregator breaks: shards that every member holds stay as they are."""
+    quiet = run()
+    results = [f for f in records(quiet, "flow") if f.round == 0 and f.phase == "broadcast"]
+    last = max(results, key=lambda flow: flow.end_s)
+    cut_s = last.end_s - 0.005
+    unfinished = {f.shard for f in results if f.end_s > cut_s}
+    assert 0 < len(unfinished) < 12
+    result = run(LinkOutage(last.site, last.peer, cut_s))
+    sent_again = {f.shard for f in records(result, "flow") if f.round == 0 and f.start_s >= cut_s}
+    assert sent_again == unfinished
+    assert (result.rounds[0].repairs, result.rounds[0].outcome) == (1, "finished")
+
+
+def test_when_nobody_can_take_over_the_round_is_planned_anew() -> None:
+    """A ring has no aggregator to replace: the round goes on with the rest on another ring."""
+    quiet = run(scheme="bsp-ring")
+    used = next(zip(*quiet.link_bytes.nonzero(), strict=True))
+    src, dst = (CREW.names[k] for k in used)
+    result = run(LinkOutage(src, dst, quiet.rounds[0].start_s + 1.0), scheme="bsp-ring")
+    assert (result.rounds[0].repairs, result.rounds[0].outcome) == (1, "finished")
+    assert result.link_bytes[used] < quiet.link_bytes[used]
+
+
+def test_a_round_that_cannot_be_repaired_fails_and_its_members_try_again() -> None:
+    """Three sites in a line: without the middle the ends cannot meet; when it is back they do."""
+    line = Network("line", [Site(s) for s in "abc"], [[0, 8e6, 0], [8e6, 0, 8e6], [0, 8e6, 0]])
+    faults = (LinkOutage("a", "b", 1.0, 5.0), LinkOutage("b", "a", 1.0, 5.0))
+    result = simulate(line, "bsp-ring", 20, compute=0.1, nbytes=2_000_000, faults=faults, record="flows")
+    assert check_run(result, line, faults) == ()
+    assert [r for r in result.rounds if r.outcome == "failed"]
+    assert any(r.start_s > 5.0 for r in result.finished)
+    reasons = [r.reason for r in records(result, "round") if r.outcome == "failed"]
+    assert all("cannot reach" in reason or "no way left" in reason for reason in reasons)
+
+
+def test_the_last_worker_alive_trains_on_alone() -> None:
+    pair = Network("pair", [Site("a"), Site("b")], [[0, 8e6], [8e6, 0]])
+    result = simulate(pair, "bsp-ring", 10, compute=0.5, nbytes=1_000_000, faults=[WorkerOutage("b", 2.0)])
+    a, b = result.workers
+    assert a.steps > 15
+    assert b.steps < 4
+
+
+def test_background_traffic_slows_down_what_shares_its_link() -> None:
+    quiet, busy = run(), run(*(Background(link.src, link.dst, 0.5 * link.bandwidth_bps) for link in CREW.links))
+    assert busy.average_sync_s == pytest.approx(2 * quiet.average_sync_s, rel=0.2)
+
+
+def test_background_traffic_ends_when_it_should() -> None:
+    whole = [Background(link.src, link.dst, 2 * link.bandwidth_bps, 5.0, 10.0) for link in CREW.links]
+    result = run(*whole)
+    assert not any(5.0 < r.end_s < 10.0 for r in result.finished)
+    assert any(r.end_s > 10.0 for r in result.finished)
+
+
+@pytest.mark.parametrize("scheme", ["crew", "crew-non-blocking", "opr", "a2a", "partial-ring", "bsp-ring", "ds-sync"])
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_breaks_under_random_outages(scheme: str, seed: int) -> None:
+    faults = random_outages(CREW, seed, 20, link_mean_s=0.5, worker_mean_s=3.0, down_s=1.0)
+    assert len(faults) > 20
+    result = run(*faults, scheme=scheme, nbytes=BYTES // 10, detect_s=0.1)
+    assert result.finished_rounds > 0
+    assert sum(r.repairs + r.moved_shards for r in result.rounds) > 0
+    assert len(records(result, "failure")) == sum(1 for f in faults if f.at_s < 20)
+
+
+def test_more_faulty_links_cost_rounds_but_do_not_stop_crew() -> None:
+    rounds = [run(*random_link_outages(CREW, count, seed=3)).rounds_per_worker for count in (0, 4, 24)]
+    assert rounds[0] > rounds[2] > 1
+
+
+def test_random_faults_come_from_their_seed() -> None:
+    links = random_link_outages(CREW, 7, seed=1)
+    assert links == random_link_outages(CREW, 7, seed=1) != random_link_outages(CREW, 7, seed=2)
+    assert len(set(links)) == 7
+    none = random_outages(CREW, 1, 50, link_mean_s=math.inf, worker_mean_s=math.inf, down_s=1)
+    assert none == ()
+
+
+def test_impossible_faults_are_refused() -> None:
+    with pytest.raises(UnknownName, match="no site is called 'mars'"):
+        run(WorkerOutage("mars", 1.0))
+    with pytest.raises(BadOption, match="must begin"):
+        run(LinkOutage("w01", "w02", 3.0, 2.0))
+    with pytest.raises(BadOption, match="rate"):
+        run(Background("w01", "w02", -5.0))
+    with pytest.raises(BadOption, match="cannot fail"):
+        random_link_outages(CREW, 10**6, seed=1)
