@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tradewind.catalog import load_network
+    from tradewind.formats import read_network
     from tradewind.network import Link, Network, Site, Trunk
     from tradewind.planning import make_plan, predict
     from tradewind.planning.bound import Bound, bound
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "load_network": "tradewind.catalog",
+    "read_network": "tradewind.formats",
     "Link": "tradewind.network",
     "Network": "tradewind.network",
     "Site": "tradewind.network",
@@ -64,6 +66,7 @@ __all__ = [
     "load_network",
     "make_plan",
     "predict",
+    "read_network",
 ]
 
 

@@ -1,13 +1,16 @@
-"""CSV matrices: cells, units, orientation, and what is refused."""
+"""CSV matrices and lists of links: cells, units, orientation, and what is refused."""
 
 from __future__ import annotations
+
+import csv
+import io
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.errors import BadNetwork
+from tradewind.errors import BadNetwork, BadOption
 from tradewind.formats import network_from_csv
 
 GOOD = ",a,b,c\na,,200,1.5Gbps\nb,100,0,-\nc,0,2.5 MB/s,\n"
@@ -104,3 +107,127 @@ def test_bad_latencies_are_refused_with_the_cell(latency: str, says: str) -> Non
     with pytest.raises(BadNetwork, match=r"ms\.csv") as caught:
         network_from_csv(GOOD, latency, "bw.csv", "ms.csv")
     assert says in str(caught.value)
+
+
+EDGES = "src,dst,mbps,ms\na,b,200,10\na,c,1.5Gbps,30\nb,a,100,11ms\nc,b,2.5 MB/s,0.5s\n"
+
+
+def test_a_list_of_links_gives_the_same_network_as_matrices() -> None:
+    latency = ",c,b,a\na,30,10,0\nb,,0,11ms\nc,0,0.5s,\n"
+    assert network_from_csv(EDGES) == network_from_csv(GOOD, latency)
+    assert network_from_csv(EDGES, name="three").name == "three"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Source,Target,Bandwidth_Mbps,Latency_ms",
+        "from,to,bandwidth,delay",
+        "SRC,Destination,capacity_mbps,latency",
+        "src,dest,capacity,delay_ms",
+    ],
+)
+def test_columns_have_the_names_that_people_give_them(header: str) -> None:
+    assert network_from_csv(EDGES.replace("src,dst,mbps,ms", header)) == network_from_csv(EDGES)
+
+
+def test_columns_come_in_any_order_and_units_follow_the_header() -> None:
+    network = network_from_csv("loss;gbps;dst;price;src\n0.01;2;b;0.09;a\n0;300Mbps;a;0;b\n")
+    assert [(link.src, link.dst, link.bandwidth_bps, link.latency_s, link.loss) for link in network.links] == [
+        ("a", "b", 2e9, 0.0, 0.01),
+        ("b", "a", 300e6, 0.0, 0.0),
+    ]
+
+
+def test_a_matrix_with_sites_of_such_names_is_still_a_matrix() -> None:
+    assert network_from_csv("to,src,dst\nsrc,,5\ndst,5,\n").names == ("src", "dst")
+
+
+names = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=8)
+
+
+@given(
+    st.lists(names, min_size=2, max_size=6, unique=True).flatmap(
+        lambda sites: st.dictionaries(
+            st.tuples(st.sampled_from(sites), st.sampled_from(sites)).filter(lambda ends: ends[0] != ends[1]),
+            st.tuples(st.floats(0.001, 1e6), st.floats(0, 1e4)),
+            min_size=1,
+        )
+    ),
+    st.permutations(["src", "dst", "mbps", "ms"]),
+    st.sampled_from([",", ";", "\t"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_any_list_of_links_is_read_link_by_link(
+    links: dict[tuple[str, str], tuple[float, float]], columns: list[str], delimiter: str, newline: str
+) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, delimiter=delimiter, lineterminator=newline)
+    writer.writeheader()
+    for (src, dst), (mbps, ms) in links.items():
+        writer.writerow({"src": src, "dst": dst, "mbps": repr(mbps), "ms": repr(ms)})
+    network = network_from_csv(text.getvalue())
+    assert {(link.src, link.dst): (link.bandwidth_bps, link.latency_s) for link in network.links} == {
+        ends: (pytest.approx(mbps * 1e6), pytest.approx(ms / 1e3)) for ends, (mbps, ms) in links.items()
+    }
+
+
+@given(st.text(max_size=200))
+def test_whatever_follows_the_header_is_a_network_or_refused_by_name(rest: str) -> None:
+    try:
+        network = network_from_csv("src,dst,mbps,ms\n" + rest, source="links.csv")
+    except BadNetwork as error:
+        assert "links.csv" in str(error)
+    else:
+        assert network.links
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("", "nor a list of links"),
+        ("a,b,5\n", "line 2 has 3 cells, but the header has 4 columns"),
+        ("a,b,5,1\n\nb,a,5\n", "line 4 has 3 cells"),
+        ("a,b,5,1,9\n", "line 2 has 5 cells"),
+        ("a,b,5,1\nb,a,,1\n", "line 3: bandwidth of b->a: ''"),
+        ("a,b,5,\n", "line 2: latency of a->b: ''"),
+        ("a,b,0,1\n", "line 2: bandwidth of a->b"),
+        ("a,b,-5,1\n", "line 2: bandwidth of a->b: '-5Mbps'"),
+        ("a,b,fast,1\n", "line 2: bandwidth of a->b: 'fast' is not a rate"),
+        ("a,b,nan,1\n", "line 2: bandwidth of a->b: 'nan'"),
+        ("a,b,5,-1\n", "line 2: latency of a->b: '-1'"),
+        ("a,a,5,1\n", "line 2: a site has no link to itself"),
+        (",b,5,1\n", "line 2: names no source"),
+        ("a,,5,1\n", "line 2: names no destination"),
+        ("a,b,5,1\nb,a,5,1\na,b,6,1\n", "line 4: link a->b was given in line 2 already"),
+        ('a,b,"5,1\n', "not valid CSV"),
+    ],
+)
+def test_bad_links_are_refused_with_the_line(rows: str, says: str) -> None:
+    with pytest.raises(BadNetwork, match=r"links\.csv") as caught:
+        network_from_csv("src,dst,mbps,ms\n" + rows, source="links.csv")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("src,dst,mbps,rtt\na,b,5,1\n", "line 1: column 'rtt' is unknown"),
+        ("src,dst,mbps,rtt\na,b,5,1\n", "of a round-trip time give half"),
+        ("src,dst,mbps,bandwidth\na,b,5,1\n", "columns 'mbps' and 'bandwidth' both give the bandwidth"),
+        ("src,from,dst,mbps\na,b,c,1\n", "columns 'src' and 'from' both give the source"),
+        ("src,dst,mbps,loss\na,b,5,1\n", "line 2: loss of a->b: '1' must be at least 0 and below 1"),
+        ("src,dst,mbps,price\na,b,5,cheap\n", "line 2: price of a->b: 'cheap'"),
+        ("src,dst,mbps,price\na,b,5,-1\n", "line 2: price of a->b: '-1' must be at least 0"),
+        ("src,dst,mbps\n" + "".join(f"s{i},t{i},1\n" for i in range(2501)), "names 5002 sites"),
+    ],
+)
+def test_bad_columns_are_refused_by_name(text: str, says: str) -> None:
+    with pytest.raises(BadNetwork, match=r"links\.csv") as caught:
+        network_from_csv(text, source="links.csv")
+    assert says in str(caught.value)
+
+
+def test_a_list_of_links_takes_no_latency_matrix() -> None:
+    with pytest.raises(BadOption, match=r"latencies of its own\. Leave out ms\.csv"):
+        network_from_csv(EDGES, ",a\na,\n", latency_source="ms.csv")

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,13 @@ from test_formats_csv import GOOD
 from test_formats_graphs import ENTITY_BOMB, GML, GRAPHML
 from test_formats_json import DESIGN_EXAMPLE
 
-from tradewind import formats
-from tradewind.errors import BadNetwork, BadOption, TradewindError
+import tradewind
+from ranks import run_ranks
+from tradewind import catalog, formats
+from tradewind.errors import BadNetwork, BadOption, TradewindError, UnknownName
 from tradewind.formats import network_from_csv, network_from_gml, network_from_graphml, network_from_json, read_network
+from tradewind.runtime import options
+from tradewind.runtime.group import Group, connect
 
 CONTENTS = {"net.json": DESIGN_EXAMPLE, "net.csv": GOOD, "net.graphml": GRAPHML, "net.gml": GML, "NET.GML": GML}
 SEEDS = [text.encode() for text in (DESIGN_EXAMPLE, GOOD, GRAPHML, GML, ENTITY_BOMB)]
@@ -131,3 +136,42 @@ def test_the_examples_in_the_documentation_are_true() -> None:
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 10
     assert result.failed == 0
+
+
+LINKS = "src,dst,mbps,ms\nfra,sin,200,80\nsin,fra,100,80\n"
+
+
+def test_a_network_is_named_or_a_file_wherever_one_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.csv").write_text(LINKS)
+    monkeypatch.chdir(tmp_path)
+    for load in (tradewind.load_network, options.load_network):
+        for file in ("net.csv", "./net.csv", str(tmp_path / "net.csv"), Path("net.csv")):
+            found = load(file)
+            assert found is not None and found == tradewind.read_network("net.csv") and found.name == "net"
+        assert load("gscale") == catalog.load_network("gscale")
+        assert load("zoo/abilene") == catalog.load_network("zoo/abilene"), "a name with a folder is no file"
+        with pytest.raises(BadNetwork, match=r"nosuch\.csv: no such file"):
+            load("nosuch.csv")
+        with pytest.raises(UnknownName, match="zoo/abilene"):
+            load("zoo/abilen")
+
+
+def test_options_are_for_networks_of_the_catalog(tmp_path: Path) -> None:
+    (tmp_path / "net.csv").write_text(LINKS)
+    with pytest.raises(BadOption, match="is a file, which takes no option 'seed'"):
+        tradewind.load_network(tmp_path / "net.csv", seed=3)
+
+
+def test_a_run_is_given_a_network_by_file_or_name(tmp_path: Path) -> None:
+    (tmp_path / "net.csv").write_text(LINKS)
+
+    def body(group: Group) -> tuple[str, float, list[float]]:
+        given = sorted(link.bandwidth_bps for link in group.network().network.links)  # nothing is measured yet
+        return group.name, float(group.all_reduce(np.ones(1000))[0]), given
+
+    for network in (tmp_path / "net.csv", str(tmp_path / "net.csv")):
+        answers = run_ranks(2, body, network=network)
+        assert [answer[:2] for answer in answers] == [("fra", 2.0), ("sin", 2.0)]
+        assert answers[0][2] == [1e8, 2e8]
+    with pytest.raises(UnknownName, match="nosuch"):
+        connect("127.0.0.1:1", 0, 1, secret="correct horse", network="nosuch")

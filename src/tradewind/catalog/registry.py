@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -16,6 +17,7 @@ from tradewind.catalog import clouds, generators
 from tradewind.catalog.graphs import GraphInfo, graph_infos, load_graph
 from tradewind.catalog.traces import load_trace
 from tradewind.errors import BadOption, UnknownName
+from tradewind.formats import read_network
 from tradewind.network import Network
 
 
@@ -138,12 +140,19 @@ _GENERATED = {
 }
 
 
-def load_network(name: str, **options: Any) -> Network:
-    """The catalog network of that name. Options may be text, as they come from a command line.
+def load_network(name: str | Path, **options: Any) -> Network:
+    """The network that the catalog has under that name, or the one in that file (`read_network`).
+
+    A file is what has a suffix and is not in the catalog, or is given as a `Path`. Options are for networks of the
+    catalog and may be text, as they come from a command line.
 
     >>> load_network("skyplane", provider="aws", count=8)
     Network('skyplane-aws-8', 8 sites, 56 links, 0 trunks)
     """
+    if isinstance(name, Path) or (name not in _recipes() and Path(name).suffix):
+        if options:
+            raise BadOption(f"{str(name)!r} is a file, which takes no option {next(iter(options))!r}. Leave it out.")
+        return read_network(name)
     recipe = _recipe(name)
     return recipe.build(_options(name, recipe.options, options))
 

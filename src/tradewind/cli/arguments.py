@@ -23,7 +23,7 @@ OptionOption = Annotated[
     typer.Option("--option", metavar="KEY=VALUE", help="An option of a catalog network; may be repeated."),
 ]
 LatencyOption = Annotated[
-    Path | None, typer.Option("--latency", metavar="FILE", help="Latency matrix beside a CSV bandwidth matrix.")
+    Path | None, typer.Option("--latency", metavar="FILE", help="One-way latency matrix beside a CSV bandwidth matrix.")
 ]
 DefaultBandwidthOption = Annotated[
     str | None,

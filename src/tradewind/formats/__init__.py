@@ -1,4 +1,4 @@
-"""Networks from files, and back: our JSON, CSV matrices, GraphML and GML.
+"""Networks from files, and back: our JSON, CSV matrices and lists of links, GraphML and GML. Latencies are one way.
 
 `read_network` picks the format by the file's suffix. Every reader takes text that anybody may have written, and
 ends in a valid `Network` or in a TradewindError that names the file, what is wrong and what to do: nothing is

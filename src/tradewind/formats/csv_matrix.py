@@ -1,7 +1,8 @@
 """A bandwidth matrix as a CSV file, and a latency matrix beside it.
 
 What a spreadsheet or an iperf script gives: the header row and the first column name the sites, a row is a
-source, a column a destination. Comma, semicolon or tab separate the cells.
+source, a column a destination. Comma, semicolon or tab separate the cells. A file whose header names a source, a
+destination and a bandwidth is a list of links instead (`csv_edges`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tradewind.errors import BadNetwork, BadQuantity
+from tradewind.errors import BadNetwork, BadOption, BadQuantity
+from tradewind.formats.csv_edges import Row, is_edge_list, network_from_edges
 from tradewind.formats.text import decode, is_plain_number, to_bandwidth_bps, to_latency_ms
 from tradewind.network import MAX_SITES, Matrix, Network, Site
 
@@ -27,24 +29,32 @@ def network_from_csv(
     *,
     name: str = "matrix",
 ) -> Network:
-    """The network that a bandwidth matrix describes; plain cells are Mbps, empty, `0` and `-` mean no link.
+    """The network of a bandwidth matrix, whose plain cells are Mbps and `0`, `-` or empty without a link, or of a list.
 
     >>> network_from_csv(",a,b\\na,,200\\nb,1.5Gbps,", ",a,b\\na,0,30\\nb,30,0").link("b", "a")
     Link(src='b', dst='a', bandwidth_bps=1500000000.0, latency_s=0.03, loss=0.0)
+    >>> network_from_csv("src,dst,mbps,ms\\nb,a,1500,30").link("b", "a")
+    Link(src='b', dst='a', bandwidth_bps=1500000000.0, latency_s=0.03, loss=0.0)
     """
-    names, bandwidth_bps = _matrix(decode(bandwidth, source), source, to_bandwidth_bps, absent=0.0)
+    rows = _rows(decode(bandwidth, source), source)
+    if is_edge_list(rows[0][1]):
+        if latency is not None:
+            raise BadOption(f"{source}: is a list of links with latencies of its own. Leave out {latency_source}.")
+        return network_from_edges(rows, source, name)
+    names, bandwidth_bps = _matrix(rows, source, to_bandwidth_bps, absent=0.0)
     latency_s = None
     if latency is not None:
-        latency_s = _latencies(decode(latency, latency_source), latency_source, names, bandwidth_bps)
+        latency_rows = _rows(decode(latency, latency_source), latency_source)
+        latency_s = _latencies(latency_rows, latency_source, names, bandwidth_bps)
     try:
         return Network(name, [Site(n) for n in names], bandwidth_bps, latency_s)
     except BadNetwork as error:
         raise BadNetwork(f"{source}: {error}") from error
 
 
-def _latencies(text: str, source: str, names: list[str], bandwidth_bps: Matrix) -> Matrix:
+def _latencies(rows: list[Row], source: str, names: list[str], bandwidth_bps: Matrix) -> Matrix:
     """The latency matrix in the order of the bandwidth matrix; every link needs one."""
-    own_names, latency_ms = _matrix(text, source, to_latency_ms, absent=np.nan)
+    own_names, latency_ms = _matrix(rows, source, to_latency_ms, absent=np.nan)
     if set(own_names) != set(names):
         odd = sorted(set(own_names) ^ set(names))[0]
         raise BadNetwork(f"{source}: site {odd!r} is in only one of the two matrices. Both must name the same sites.")
@@ -57,10 +67,9 @@ def _latencies(text: str, source: str, names: list[str], bandwidth_bps: Matrix) 
     return np.nan_to_num(latency_ms) / 1e3
 
 
-def _matrix(text: str, source: str, convert: Callable[[str], float], absent: float) -> tuple[list[str], Matrix]:
+def _matrix(rows: list[Row], source: str, convert: Callable[[str], float], absent: float) -> tuple[list[str], Matrix]:
     """Site names and numbers of one matrix; `absent` stands for a cell that says there is nothing."""
-    rows = _rows(text, source)
-    names = rows[0][1:]
+    names = rows[0][1][1:]
     if not 1 <= len(names) <= MAX_SITES:
         raise BadNetwork(f"{source}: the header names {len(names)} sites; Tradewind handles 1 to {MAX_SITES}.")
     index = {name: i for i, name in enumerate(names)}
@@ -69,7 +78,7 @@ def _matrix(text: str, source: str, convert: Callable[[str], float], absent: flo
         raise BadNetwork(f"{source}: the header must name each site exactly once, but it has {odd!r}.")
     matrix = np.full((len(names), len(names)), absent)
     left = set(names)
-    for number, row in enumerate(rows[1:], start=2):
+    for number, row in rows[1:]:
         if row[0] not in left:
             raise BadNetwork(f"{source}: row {number} is for {row[0]!r}, which is not in the header, or comes twice.")
         if len(row) != len(names) + 1:
@@ -98,14 +107,19 @@ def _cell(cell: str, convert: Callable[[str], float], absent: float, where: str,
         raise BadNetwork(f"{where}: {error}") from error
 
 
-def _rows(text: str, source: str) -> list[list[str]]:
+def _rows(text: str, source: str) -> list[Row]:
+    """The lines that hold anything, with their numbers."""
     header = text.lstrip("\r\n").partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
     try:
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
     except csv.Error as error:
         raise BadNetwork(f"{source}: is not valid CSV ({error}).") from error
-    rows = [row for row in ([cell.strip() for cell in line] for line in lines) if any(row)]
+    rows = [(number, cells) for number, cells in lines if any(cells)]
     if len(rows) < 2:
-        raise BadNetwork(f"{source}: is not a matrix: it needs a header row with the sites' names and a row for each.")
+        raise BadNetwork(
+            f"{source}: is not a matrix, which needs a header row with the sites' names and a row for each, nor a list "
+            "of links, which needs a header row such as src,dst,mbps,ms and a row for each link."
+        )
     return rows

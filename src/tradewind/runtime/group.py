@@ -44,7 +44,7 @@ from tradewind.runtime.addresses import (
 from tradewind.runtime.arrays import as_array, check_out, check_storage
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.forking import Home
-from tradewind.runtime.options import load_plan
+from tradewind.runtime.options import load_network, load_plan
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
@@ -143,6 +143,9 @@ class Group:
         self, array: ArrayLike, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
     ) -> Array:
         """The sum (mean, min, max, product) of everybody's arrays, in `out` or a new array; `array` stays as it is.
+
+        `array` is a numpy array or what numpy makes one of without loss: a list of numbers, a tensor on the CPU. The
+        result is always a numpy array. What has no sum, such as masked arrays, objects and text, is refused.
 
         `out=array` puts the result over the input and needs no second array; if the operation is lost, what the array
         holds then is undefined. `dtype="bfloat16"` takes 16-bit patterns (`uint16`) as such.
@@ -283,7 +286,7 @@ def connect(
     secret: str | bytes | None = None,
     name: str | None = None,
     run: str = "tradewind",
-    network: Network | None = None,
+    network: Network | str | Path | None = None,
     planner: str | None = None,
     planner_options: Mapping[str, object] | None = None,
     plan: Plan | str | Path | None = None,
@@ -311,7 +314,9 @@ def connect(
     `controller` is where the controller listens: rank 0 runs it there, unless `embed` is false and `tradewind
     controller` does. With several addresses the first controller acts and the others stand by (docs/failover.md), rank
     1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `scatter`)
-    counts where the controller runs. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
+    counts where the controller runs. `network` is a Network, the name of one in the catalog, or a file.
+
+    The secret comes from the argument or the environment variable TRADEWIND_SECRET.
     Data connections listen on loopback unless `bind` or `interface` says otherwise. `ports` (by default
     TRADEWIND_PORTS, if set) is the port or range, such as "29600-29607", of all that this process listens on; "" is
     none. Processes of one machine (and one network namespace) exchange data through Unix sockets, at half the kernel's
@@ -328,6 +333,7 @@ def connect(
         raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
     check_carried_bytes(carried_bytes)
     shape = shape or shape_from_environment()
+    network = load_network(network)
     name = _name(rank, world, name, network, shape)
     places = [controller] if isinstance(controller, str) else list(controller)
     addresses, deadlines = [HostPort.parse(place) for place in places], Deadlines(patience_s, straggler_s)

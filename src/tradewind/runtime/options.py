@@ -247,14 +247,13 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def load_network(named: str | Network | None) -> Network | None:
-    """The network that a setting names: what has a suffix or a folder is a file, everything else in the catalog."""
+def load_network(named: str | Path | Network | None) -> Network | None:
+    """The network that a setting names: in the catalog, or in a file."""
     if named is None or isinstance(named, Network):
         return named
-    from tradewind import catalog, formats
+    from tradewind import catalog
 
-    path = Path(named)
-    return formats.read_network(path) if path.suffix or len(path.parts) > 1 else catalog.load_network(named)
+    return catalog.load_network(named)
 
 
 def load_plan(path: str | Path) -> Plan:

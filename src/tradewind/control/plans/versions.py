@@ -126,29 +126,37 @@ class Plans:
 
         Plans are fractions, and fit any size, but what suits a kilobyte, few hops, does not suit a gigabyte.
         """
-        self._forget_outdated()
         size = self._planned_bytes(nbytes)
         key = (members, size, planner or "", self.view.generation)
-        self._version[key] = self._version.pop(key, 0) or self.add(self.make(members, size, planner))
-        for unused in list(self._version)[:-KEPT_KINDS]:  # the kind that was used longest ago is the first
-            del self._version[unused], self._used[unused]
+        version = self._version_of(key, lambda: self.make(members, size, planner))
         self._used.pop(key, None)
         self._used[key] = None
         if size > SMALL_BYTES:
-            self.last_used = self._version[key]
-        return self._version[key]
+            self.last_used = version
+        return version
+
+    def _version_of(self, key: Key, make: Callable[[], Plan]) -> int:
+        """The plan for rounds of a kind, made if there is none. Those that were used longest ago are let go."""
+        self._forget_outdated()
+        version = self._version[key] = self._version.pop(key, 0) or self.add(make())
+        while len(self._version) > KEPT_KINDS:
+            unused = next(iter(self._version))
+            del self._version[unused]
+            self._used.pop(unused, None)
+        return version
 
     def server_plan_for(self, server: str, member: str, nbytes: int) -> int:
         """The version of the plan by which a member exchanges with a server, which is no member."""
         if server not in self.view.network.index:
             raise InfeasiblePlan(f"the server {server!r} is not there.")
-        size = self._planned_bytes(nbytes)
-        key = ((member,), size, f"server {server}", self.view.generation)
-        if key not in self._version:
+        size, network = self._planned_bytes(nbytes), self.view.network
+
+        def make() -> Plan:
             pair = tuple(name for name in self.view.names if name in (member, server))
-            made = finished_plan("star", self.view.network, size, pair, {"root": server}, self.view.is_guess)
-            self._version[key] = self.add(replace(made, members=(member,)))
-        return self._version[key]
+            made = finished_plan("star", network, size, pair, {"root": server}, self.view.is_guess)
+            return replace(made, members=(member,))
+
+        return self._version_of(((member,), size, f"server {server}", self.view.generation), make)
 
     def broadcast_plan_for(self, source: str, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
         """The version of the plan by which these members get an array of the source's."""
