@@ -179,8 +179,10 @@ class Plans:
         """The version of a plan that somebody else made, such as a patched one: newer than all others."""
         self._newest += 1
         self.by_version[self._newest] = plan
-        for old in self.obsolete({v for v in self.by_version if v <= self._newest - KEPT_VERSIONS}):
-            del self.by_version[old]
+        if len(self.by_version) > KEPT_VERSIONS:
+            kept = self.current
+            for old in [v for v in self.by_version if v <= self._newest - KEPT_VERSIONS and v not in kept]:
+                del self.by_version[old]
         return self._newest
 
     def _forget_outdated(self) -> None:
@@ -196,11 +198,12 @@ class Plans:
         """Kinds of rounds that have a plan for the network as it is."""
         return [key for key in self._version if key[3] == self.view.generation]
 
-    def obsolete(self, versions: set[int]) -> tuple[int, ...]:
-        """Which of these no round will start with any more."""
+    @property
+    def current(self) -> set[int]:
+        """Versions that rounds may start with; all others can be forgotten."""
         current = set(self._version.values())
         self._derived = {made: version for made, version in self._derived.items() if made[0] in current}
-        return tuple(sorted(versions - current - set(self._derived.values())))
+        return current.union(self._derived.values())
 
     def wanted(self) -> list[PlanWanted]:
         """Plans to be made anew for the network as it is now: of the few that were used last.

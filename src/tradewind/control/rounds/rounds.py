@@ -187,11 +187,12 @@ class Rounds:
         plan = self.plans.by_version[version]
         packed = PackedPlan(plan)
         messages: dict[tuple[int, ...], m.PlanChanged] = {}
+        current = self.plans.current
         for worker in plan.sites:
             known = self._knows.setdefault(worker, set())
             if version in known or worker not in self.members.joined:
                 continue
-            forget = self.plans.obsolete(known)
+            forget = tuple(sorted(known - current))
             known.difference_update(forget)
             known.add(version)
             # Those who are told the same share a message, which is encoded once.
