@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-from tradewind.errors import PeerLost
 from tradewind.lab.inproc import measure_wan, miniature, run_inproc
 from tradewind.network import Network, Site
 from tradewind.runtime import shaping
@@ -49,22 +48,19 @@ def test_ranks_on_a_shaped_network_sum_and_broadcast() -> None:
     assert run_inproc(FAST, body) == [7.0] * 3
 
 
-def test_a_cut_fails_every_rank_with_an_end_of_it() -> None:
+def test_a_link_that_is_cut_is_planned_around_in_a_strict_run() -> None:
     shape, cut_once = ShapedNetwork(FAST), threading.Event()
 
-    def body(group: Group) -> str:
-        array = np.ones(200_000)
-        with pytest.raises(PeerLost) as caught:
-            for round_ in range(1000):
-                group.all_reduce(array)
-                if round_ == 2 and group.rank == 0 and not cut_once.is_set():
-                    cut_once.set()
-                    shape.cut("a", "b")
-        assert (array == 1).all()
-        raise KeyError(str(caught.value))
+    def body(group: Group) -> int:
+        array, right = np.ones(200_000), 0
+        for round_ in range(30):
+            right += bool((group.all_reduce(array) == len(FAST)).all())
+            if round_ == 2 and group.rank == 0:
+                cut_once.set()
+                shape.cut("a", "b")
+        return right
 
-    with pytest.raises(KeyError, match=r"'(a|b)' cannot go on with '(a|b)'"):
-        run_inproc(FAST, body, shape, planner="ring", patience_s=8.0)
+    assert run_inproc(FAST, body, shape, planner="ring", patience_s=8.0) == [30] * len(FAST)
     assert cut_once.is_set()
 
 

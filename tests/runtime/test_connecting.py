@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ def test_a_probe_that_measured_nothing_fails_and_writes_nothing(lab: Lab, tmp_pa
     answers, files = probe(lab, tmp_path, "--bind", "127.0.0.1")
     for code, said, problem in answers:
         assert code == 1 and not said, (said, problem)
-        assert "none of the 6 links between a, b, c could be measured" in problem and "interface= or bind=" in problem
+        assert "none of the links between a, b, c could be measured" in problem and "interface= or bind=" in problem
     assert not any(file.exists() for file in files)
 
 
@@ -194,6 +195,8 @@ print("done")
 def test_rank_0_of_a_process_group_on_a_wrong_interface_ends_all_ranks_by_the_deadline(lab: Lab) -> None:
     """Its address exists on its own host only. The group's timeout is half an hour, which ranks may be late by."""
     pytest.importorskip("torch")
+    if shutil.which("ip") is None:
+        pytest.skip("giving a host an address takes the program ip (iproute2)")
     assert lab.popen("a", ["ip", "address", "add", "10.99.0.1/32", "dev", "lo"]).wait(LONGEST_S) == 0
     given = {"WORLD_SIZE": "2", "TRADEWIND_DEADLINE": "4s"}
     (_, zero, lead), (_, one, other) = ends(

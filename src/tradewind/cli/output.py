@@ -131,6 +131,8 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), flag: str = "--
     if suffixes and path.suffix.lower() not in suffixes:
         raise BadOption(f"{flag} {path}: the suffix decides the format; use one of {', '.join(suffixes)}.")
     with _explained(path, flag):
+        if "\0" in str(path):  # which some functions overlook since Python 3.12
+            raise ValueError("embedded null byte")
         if path.is_dir():
             raise IsADirectoryError(None, "is a directory")
         path.parent.mkdir(parents=True, exist_ok=True)

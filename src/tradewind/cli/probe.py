@@ -90,6 +90,7 @@ def run(
 
 
 def _as_json(seen: SeenNetwork) -> dict[str, object]:
+    unmeasured = seen.unmeasured
     return {
         "sites": [{"site": site.name, "zone": site.zone} for site in seen.measured_network.sites],
         "measured": seen.measured,
@@ -97,9 +98,9 @@ def _as_json(seen: SeenNetwork) -> dict[str, object]:
             {
                 "src": link.src,
                 "dst": link.dst,
-                "bandwidth_bps": link.bandwidth_bps if link.count else None,
-                "latency_seconds": link.latency_s if link.count else None,
-                "origin": link.origin if link.count else NOT_MEASURED,
+                "bandwidth_bps": link.bandwidth_bps if link not in unmeasured else None,
+                "latency_seconds": link.latency_s if link not in unmeasured else None,
+                "origin": link.origin if link not in unmeasured else NOT_MEASURED,
                 "measurements": link.count,
             }
             for link in seen.links
@@ -114,7 +115,7 @@ def _show(seen: SeenNetwork) -> None:
     made = table("link", ">bandwidth", ">latency", "origin")
     for link in seen.links:
         known = (format_rate(link.bandwidth_bps), format_duration(link.latency_s), link.origin)
-        made.add_row(f"{link.src}->{link.dst}", *(known if link.count else ("-", "-", NOT_MEASURED)))
+        made.add_row(f"{link.src}->{link.dst}", *(known if link not in seen.unmeasured else ("-", "-", NOT_MEASURED)))
     show(console(), made)
     zones: dict[str, list[str]] = {}
     for site in seen.measured_network.sites:

@@ -10,7 +10,7 @@ from tradewind.control.awareness import Awareness
 from tradewind.errors import BadOption, PeerLost
 from tradewind.network import Link, Network, Site
 from tradewind.runtime.addresses import HostPort, address_towards, ranks_share_a_host
-from tradewind.wire.messages import LinkSeen, NetworkSeen
+from tradewind.wire.messages import LOST, LinkSeen, NetworkSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class SeenNetwork:
 
     @property
     def unmeasured(self) -> tuple[LinkSeen, ...]:
-        """Links whose numbers are what was given or assumed."""
-        return tuple(link for link in self.links if not link.count)
+        """Links whose numbers are what was given or assumed, or that are lost."""
+        return tuple(link for link in self.links if not link.count or link.origin == LOST)
 
     @property
     def measured_network(self) -> Network:
@@ -36,14 +36,14 @@ class SeenNetwork:
         if not self.unmeasured:
             return self.network
         sites = [Site(site.name) for site in self.network.sites]
-        links = [Link(k.src, k.dst, k.bandwidth_bps, k.latency_s) for k in self.links if k.count]
+        links = [Link(k.src, k.dst, k.bandwidth_bps, k.latency_s) for k in self.links if k.count and k.origin != LOST]
         return Network.from_links(self.network.name, sites, links)
 
     @classmethod
     def from_message(cls, message: NetworkSeen, name: str = "measured") -> SeenNetwork:
         """From what the controller says."""
         sites = [Site(site, zone=zone or None) for site, zone in message.sites]
-        links = [Link(link.src, link.dst, link.bandwidth_bps, link.latency_s) for link in message.links]
+        links = [Link(k.src, k.dst, k.bandwidth_bps, k.latency_s) for k in message.links if k.origin != LOST]
         return cls(Network.from_links(name, sites, links), message.links)
 
 
@@ -66,8 +66,8 @@ def probe_network(controller: str, rank: int, world: int, probe_s: float = 2.0, 
         group.barrier()  # nobody leaves before all have heard
     if not seen.measured:
         raise PeerLost(
-            f"none of the {len(seen.links)} links between {', '.join(seen.network.names)} could be measured: no rank "
-            "reached another one's data port. Set interface= or bind= on every rank to an address that the others can "
+            f"none of the links between {', '.join(seen.network.names)} could be measured: no rank reached another "
+            "one's data port. Set interface= or bind= on every rank to an address that the others can "
             "reach, and let firewalls accept the ports (ports=)."
         )
     return seen

@@ -42,6 +42,9 @@ from tradewind.wire.greetings import (
     Welcome as Welcome,
 )
 from tradewind.wire.network_messages import (
+    LOST as LOST,
+)
+from tradewind.wire.network_messages import (
     AuxiliaryChanged as AuxiliaryChanged,
 )
 from tradewind.wire.network_messages import (

@@ -60,6 +60,10 @@ class AuxiliaryChanged(MessageBase, frozen=True):
     """How many chunks may be under way on each."""
 
 
+LOST = "lost"
+"""The origin of what is known of a link that carries nothing now."""
+
+
 class LinkSeen(MessageBase, frozen=True):
     """What is known of one link."""
 
@@ -68,7 +72,7 @@ class LinkSeen(MessageBase, frozen=True):
     bandwidth_bps: float
     latency_s: float
     origin: Text
-    """given, at least, or measured."""
+    """given, at least, measured, or lost: then the numbers are those of before."""
     count: Count
     age_s: float
     spread: float

@@ -239,10 +239,11 @@ class Updating:
     def seen(self, now_s: float) -> m.NetworkSeen:
         """All that is known of the network."""
         view = self._plans.view
-        links = []
-        for link in view.network.links:
+        working, links = view.network, []
+        for link in view.unbroken.links:
             e = view.estimate(link.src, link.dst, now_s)
-            known = (e.bandwidth_bps, e.latency_s, e.origin, e.count, e.age_s, e.spread)
+            is_lost = not working.bandwidth_bps[working.index[link.src], working.index[link.dst]]
+            known = (e.bandwidth_bps, e.latency_s, m.LOST if is_lost else e.origin, e.count, e.age_s, e.spread)
             links.append(m.LinkSeen(link.src, link.dst, *known))
         return m.NetworkSeen(tuple((site.name, site.zone or "") for site in view.network.sites), tuple(links))
 

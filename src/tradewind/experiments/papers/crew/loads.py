@@ -9,7 +9,7 @@ import numpy as np
 
 from tradewind.experiments.papers import Experiment, Setting
 from tradewind.experiments.papers.crew.trials import A2A, CREW, OPR, OURS, PACE_NOTE, RELAY, STARS, Case, averages
-from tradewind.experiments.papers.crew.views import Found, columns, curve, range_of, rows, short
+from tradewind.experiments.papers.crew.views import Found, columns, curve, range_of, rows, short, times
 from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of
 from tradewind.figures.chart import Panel, Series
 
@@ -61,7 +61,7 @@ def _judge_fig9(found: Found, scales: tuple[int, ...], most: float) -> tuple[Cla
     def left(network: str, scales: Iterable[int], contender: str = CREW) -> float:
         """The rounds at the slowest computing, of those at the fastest."""
         firsts = [Case(contender, network, "T2", p, _SECONDS) for p in scales]
-        return mean([found[replace(case, compute_factor=most)].rounds / found[case].rounds for case in firsts])
+        return mean([times(found[replace(case, compute_factor=most)].rounds, found[case].rounds) for case in firsts])
 
     def straightness(p: int) -> float:
         """The part of the fall that a straight line explains (R squared)."""
@@ -72,7 +72,7 @@ def _judge_fig9(found: Found, scales: tuple[int, ...], most: float) -> tuple[Cla
     fits = [straightness(p) for p in large]
     slowest = [case for case in found if case.contender in OURS and case.compute_factor == most]
     ours = {
-        name: [found[c].rounds / found[replace(c, contender=CREW)].rounds for c in slowest if c.contender == name]
+        name: [times(found[c].rounds, found[replace(c, contender=CREW)].rounds) for c in slowest if c.contender == name]
         for name in OURS
     }
     beside = "; ".join(f"{name} {range_of(gains, 2)}" for name, gains in ours.items())

@@ -25,7 +25,7 @@ from tradewind.experiments.papers.crew.trials import (
     limits,
     one_round_trial,
 )
-from tradewind.experiments.papers.crew.views import about, range_of, short, workloads
+from tradewind.experiments.papers.crew.views import about, range_of, short, times, workloads
 from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of
 from tradewind.figures.chart import Panel, Series
 from tradewind.units import format_duration
@@ -217,7 +217,7 @@ def _fig5_panel(rounds: Rounds, most: Rounds, workload: tuple[str, str]) -> Pane
 def _judge_fig5(rounds: Rounds, most: Rounds) -> tuple[Claim, ...]:
     def ratios(over: str, under: str, p: int | None = None) -> list[float]:
         places = [case for case in rounds if case.contender == over and p in (None, case.p)]
-        return [rounds[case] / rounds[replace(case, contender=under)] for case in places]
+        return [times(rounds[case], rounds[replace(case, contender=under)]) for case in places]
 
     def up_to(low: float, high: float, found: list[float]) -> list[bool]:
         return [max(found) >= low, about(max(found), low, high)]

@@ -16,7 +16,7 @@ from tradewind.experiments.papers.crew.trials import (
     Training,
     averages,
 )
-from tradewind.experiments.papers.crew.views import Found, columns, curve, range_of, rows, short
+from tradewind.experiments.papers.crew.views import Found, columns, curve, range_of, rows, short, times
 from tradewind.experiments.papers.report import Claim, Outcome, verdict_of
 from tradewind.figures.chart import Panel
 
@@ -80,7 +80,7 @@ def _run_fig8(setting: Setting) -> Outcome:
 
 def _judge_fig8(found: Found, many: int) -> tuple[Claim, ...]:
     def left(case: Case, count: int) -> float:
-        return found[replace(case, faulty_links=count)].rounds / found[replace(case, faulty_links=0)].rounds
+        return times(found[replace(case, faulty_links=count)].rounds, found[replace(case, faulty_links=0)].rounds)
 
     healthy = [case for case in found if case.contender == CREW and not case.faulty_links]
     changing = [case for case in healthy if not case.lasting]

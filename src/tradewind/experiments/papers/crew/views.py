@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -38,6 +39,17 @@ def range_of(values: Iterable[float], digits: int = 1) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def times(over: float, under: float) -> float:
+    """How many times as much; infinite where the other completed no round at all.
+
+    >>> times(6.0, 2.0), times(6.0, 0.0), times(0.0, 0.0)
+    (3.0, inf, 1.0)
+    """
+    if under:
+        return over / under
+    return math.inf if over else 1.0
+
+
 def about(value: float, low: float, high: float) -> bool:
     """Whether a value is within a fifth of a range that the paper gives.
 
@@ -50,7 +62,7 @@ def about(value: float, low: float, high: float) -> bool:
 def ratios(found: Found, over: str, under: str) -> list[float]:
     """One contender's rounds over another's, wherever both are."""
     return [
-        each.rounds / found[replace(case, contender=under)].rounds
+        times(each.rounds, found[replace(case, contender=under)].rounds)
         for case, each in found.items()
         if case.contender == over and replace(case, contender=under) in found
     ]
