@@ -13,7 +13,7 @@ from control_driver import said
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect
 from tradewind.control.deadlines import Deadlines
-from tradewind.control.plans.versions import PlanMade
+from tradewind.control.plans.versions import PlanMade, PlanWanted
 from tradewind.control.quorum import resolve
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
@@ -161,13 +161,21 @@ def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
     for worker in "abc":
         controller.received(worker, m.Finished(0, 1), 1.0)
     for worker, peer in ("ac", "ca"):
-        assert controller.received(worker, m.Trouble(peer, "connection refused"), 1.0) == []
+        assert said(controller.received(worker, m.Trouble(peer, "connection refused"), 1.0)) == {}
     again = said(all_ready(controller, iteration=2))
     assert links_of(again["a"][0]) == {frozenset("ab"), frozenset("bc")}
     for worker in "abc":
         controller.received(worker, m.Finished(1, 2), 1.0)
-    controller.received("c", m.Trouble("a", "made again", back=True), 1.0)
-    assert frozenset("ac") in links_of(said(all_ready(controller, iteration=3))["a"][0])
+    (wanted,) = controller.received("c", m.Trouble("a", "made again", back=True), 1.0)
+    assert isinstance(wanted, PlanWanted), "nobody waits for it: rounds go on by the plan that they have"
+    told = said(all_ready(controller, iteration=3))
+    assert [type(message) for message in told["a"]] == [m.Start]
+    changed = said(controller.planned(wanted.make(), 1.0))["a"][0]
+    assert frozenset("ac") in links_of(changed)
+    for worker in "abc":
+        controller.received(worker, m.Finished(2, 2), 1.0)
+    (start,) = said(all_ready(controller, iteration=4))["a"]
+    assert isinstance(start, m.Start) and isinstance(changed, m.PlanChanged) and start.version == changed.version
 
 
 @pytest.mark.parametrize("overwrites", [False, True])
@@ -178,7 +186,7 @@ def test_a_link_that_a_strict_round_does_not_use_may_break_in_the_middle_of_it(o
     for worker in "abc":
         controller.received(worker, m.Ready(0, 1, SUM, overwrites=overwrites), 1.0)
     for back in (False, True):
-        assert controller.received("a", m.Trouble("c", "connection reset", back), 1.0) == []
+        assert said(controller.received("a", m.Trouble("c", "connection reset", back), 1.0)) == {}
     assert said(controller.received("a", m.Trouble("b", "connection reset", True), 1.0)).keys() == set("abc")
     assert (controller.closed is None) is not overwrites, "one that it uses is another matter"
     if controller.closed is not None:

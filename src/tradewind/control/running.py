@@ -205,7 +205,7 @@ class Running:
             return
         (self._linked.add if message.back else self._linked.discard)(frozenset((worker, peer)))
         self._connected.clear()
-        changed = self.view.set_cut(worker, peer, None if message.back else message.reason)
+        changed = self.rounds.plans.set_cut(worker, peer, None if message.back else message.reason)
         ruined = self.rounds.disturb(worker, peer, now_s)
         if ruined is not None:
             raise RunOver(
@@ -215,6 +215,7 @@ class Running:
                 peer,
             )
         if changed:
+            self.members.want(self.updating.links_changed())
             ways = ((worker, peer), (peer, worker))
             rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
             self.schedule.link_changed(worker, peer, (rates[0], rates[1]), now_s)

@@ -173,6 +173,12 @@ class Updating:
         self._under_way = len(wanted)
         return wanted
 
+    def links_changed(self) -> list[PlanWanted]:
+        """Links were lost or are back, and rounds go on by patched plans: better ones, for what is left."""
+        wanted = [] if self._plans.is_fixed else self._plans.wanted(least_bytes=0)
+        self._under_way += len(wanted)
+        return wanted
+
     def _follow_upheaval(self, now_s: float) -> None:
         begins, ends = self._upheaval.begins(now_s), self._upheaval.ends(now_s)
         if begins:

@@ -205,7 +205,28 @@ class Plans:
         self._derived = {made: version for made, version in self._derived.items() if made[0] in current}
         return current.union(self._derived.values())
 
-    def wanted(self) -> list[PlanWanted]:
+    def set_cut(self, a: str, b: str, reason: str | None) -> bool:
+        """A link is lost, for that reason, or back (None); returns whether that is news.
+
+        Rounds go on by the plans that they have, patched where these need the lost link: planning anew may take
+        seconds, in which the controller would hear no heartbeat. Better plans are made beside it (`wanted`).
+        """
+        before = {} if self.is_fixed else {key: self._version[key] for key in self.keys}
+        if not self.view.set_cut(a, b, reason):
+            return False
+        self._derived.clear()
+        network, generation = self.view.network, self.view.generation
+        for key, version in before.items():
+            plan, now = self.by_version[version], (*key[:3], generation)
+            try:
+                self._version[now] = self.add(patch_plan(plan, network).plan) if check(plan, network) else version
+            except ImpossibleProblem:  # the round that needs it finds out whether there is another
+                continue
+            if key in self._used:
+                self._used[now] = self._used.pop(key)
+        return True
+
+    def wanted(self, least_bytes: int = SMALL_BYTES + 1) -> list[PlanWanted]:
         """Plans to be made anew for the network as it is now: of the few that were used last.
 
         Not of those since the last update: a round may take longer than several updates, and the next one is to begin
@@ -216,7 +237,7 @@ class Plans:
         found = []
         for key in self._used:
             _, size, hint, generation = key
-            if generation == self.view.generation and size > SMALL_BYTES:
+            if generation == self.view.generation and size >= least_bytes:
                 planner, options = self._planner_for(hint, size)
                 current, _ = self.current_of(key)
                 found.append(
