@@ -24,6 +24,7 @@ from tradewind.control import Controller, ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.options import Action, Decided, RoundEnded, Send
+from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import PeerLost
 from tradewind.node import effects as to
 from tradewind.node.actions import RoundComplete
@@ -76,6 +77,8 @@ class Simulation:
         self._ports: dict[str, FluidPort] = {}
         self._mail: deque[tuple[bool, str, m.Message]] = deque()
         """Messages under way: whether it is for the controller, and whose it is."""
+        self._wanted: deque[PlanWanted] = deque()
+        """Better plans that the controller asks for."""
         self._delivering = False
         self._timers: dict[str, _Timer] = {}
         self._wakes_at_s = float("inf")
@@ -224,7 +227,10 @@ class Simulation:
         if self._delivering:
             return
         self._delivering = True
-        while self._mail:
+        while self._mail or self._wanted:
+            if not self._mail:  # planning takes no simulated time
+                self._control(self.controller.planned(self._wanted.popleft().make(), self.clock.now_s))
+                continue
             to_controller, name, message = self._mail.popleft()
             if to_controller:
                 self._control(self.controller.received(name, message, self.clock.now_s))
@@ -242,6 +248,8 @@ class Simulation:
                     self._decided(action)
                 case RoundEnded():
                     self._round_ended(action)
+                case PlanWanted():
+                    self._wanted.append(action)
         if self.controller.closed is not None:
             raise self.controller.closed_by or PeerLost(self.controller.closed.reason)
 

@@ -211,7 +211,8 @@ class Plans:
         Rounds go on by the plans that they have, patched where these need the lost link: planning anew may take
         seconds, in which the controller would hear no heartbeat. Better plans are made beside it (`wanted`).
         """
-        before = {} if self.is_fixed else {key: self._version[key] for key in self.keys}
+        recent = [] if self.is_fixed else list(self._used)[-FOLLOWED_PLANS:]  # others are made when they are needed
+        before = {key: self._version[key] for key in recent if self.is_current(key)}
         if not self.view.set_cut(a, b, reason):
             return False
         self._derived.clear()
@@ -222,8 +223,7 @@ class Plans:
                 self._version[now] = self.add(patch_plan(plan, network).plan) if check(plan, network) else version
             except ImpossibleProblem:  # the round that needs it finds out whether there is another
                 continue
-            if key in self._used:
-                self._used[now] = self._used.pop(key)
+            self._used[now] = self._used.pop(key)
         return True
 
     def wanted(self, least_bytes: int = SMALL_BYTES + 1) -> list[PlanWanted]:
