@@ -32,13 +32,15 @@ from pathlib import Path
 LEFT = "threads that outlive the exit handlers:"
 
 
-@atexit.register
 def _report_threads() -> None:
     """Called after all other handlers, which are registered later: a thread that runs now may abort the process."""
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("tradewind-")]
     if left:
         os.write(2, f"{LEFT} {', '.join(left)}\n".encode())
 
+
+if __name__ == "__main__":
+    atexit.register(_report_threads)
 
 from ranks import free_port  # noqa: E402 - and with it the exit handlers of tradewind
 
