@@ -168,7 +168,7 @@ class Worker:
     def network_seen(self) -> m.NetworkSeen:
         """What the controller knows of the network; to be asked by one thread at a time."""
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.fresh()
         self._say(m.NetworkWanted())
         try:
             return self._seen.get(timeout=self.deadlines.patience_s)
