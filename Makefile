@@ -40,7 +40,7 @@ test-all: check
 test-torch:
 	@test -n "$(TORCH)" || { echo "say which version: make test-torch TORCH=2.15.0"; exit 2; }
 	$(PYTHON) tests/support/torch_environment.py $(TORCH) $(VENV)-torch-$(TORCH)
-	$(VENV)-torch-$(TORCH)/bin/python -m pytest -n 2 tests/torch
+	$(VENV)-torch-$(TORCH)/bin/python -m pytest -n 2 -rs tests/torch
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -229,7 +229,7 @@ def check_other_collectives_are_the_inner_groups() -> None:
     dist.barrier()
     try:
         dist.monitored_barrier()
-    except ValueError as error:  # up to 2.14 PyTorch allows it for Gloo only
+    except ValueError as error:  # up to 2.13 PyTorch allows it for Gloo only
         assert "GLOO" in str(error)
 
 

@@ -38,7 +38,7 @@ def main(version: str, folder: Path) -> None:
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     run(*pip, "--no-deps", f"torch=={version}")
     required = [text for text in json.loads(run(python, "-c", REQUIREMENTS)) if "extra ==" not in text]
-    run(*pip, "-e", f"{ROOT}[lab]", *TOOLS, *(text for text in required if not FOR_CUDA.match(text)))
+    run(*pip, "-e", f"{ROOT}[lab,reproduce]", *TOOLS, *(text for text in required if not FOR_CUDA.match(text)))
     (libraries,) = folder.glob("lib/python*/site-packages/torch/lib")
     if (libraries / "libtorch_cuda.so").exists():
         # The runtime is small, and is asked at once whether there is a device: it has to be the real one.
