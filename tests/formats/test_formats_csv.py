@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from network_files import CSV
 from tradewind.errors import BadNetwork
 from tradewind.formats import network_from_csv
 
-GOOD = ",a,b,c\na,,200,1.5Gbps\nb,100,0,-\nc,0,2.5 MB/s,\n"
-
 
 def test_rows_are_sources_and_cells_take_units() -> None:
-    network = network_from_csv(GOOD, name="three")
+    network = network_from_csv(CSV, name="three")
     assert network.name == "three"
     assert {(link.src, link.dst): link.bandwidth_bps for link in network.links} == {
         ("a", "b"): 200e6,
@@ -28,18 +27,18 @@ def test_rows_are_sources_and_cells_take_units() -> None:
 @pytest.mark.parametrize("delimiter", [";", "\t"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_semicolons_tabs_and_any_line_end_work(delimiter: str, newline: str) -> None:
-    text = GOOD.replace(",", delimiter).replace("\n", newline)
-    assert network_from_csv(text) == network_from_csv(GOOD)
+    text = CSV.replace(",", delimiter).replace("\n", newline)
+    assert network_from_csv(text) == network_from_csv(CSV)
 
 
 def test_rows_may_come_in_any_order_and_blank_lines_do_not_matter() -> None:
     shuffled = ",a,b,c\nc,0,2.5 MB/s,\n\na,,200,1.5Gbps\n,,,\nb,100,0,-\n"
-    assert network_from_csv(shuffled) == network_from_csv(GOOD)
+    assert network_from_csv(shuffled) == network_from_csv(CSV)
 
 
 def test_latencies_are_matched_by_name() -> None:
     latency = ",c,b,a\na,30,10,0\nb,,0,11ms\nc,0,0.5s,\n"
-    network = network_from_csv(GOOD, latency)
+    network = network_from_csv(CSV, latency)
     assert [(link.src, link.dst, link.latency_s) for link in network.links] == [
         ("a", "b", 0.01),
         ("a", "c", 0.03),
@@ -102,5 +101,5 @@ def test_bad_matrices_are_refused_with_the_cell(bandwidth: str, says: str) -> No
 )
 def test_bad_latencies_are_refused_with_the_cell(latency: str, says: str) -> None:
     with pytest.raises(BadNetwork, match=r"ms\.csv") as caught:
-        network_from_csv(GOOD, latency, "bw.csv", "ms.csv")
+        network_from_csv(CSV, latency, "bw.csv", "ms.csv")
     assert says in str(caught.value)
