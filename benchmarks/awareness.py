@@ -58,7 +58,7 @@ def rounds_of(group: Group, count: int) -> list[float]:
 
 def slowest(per_rank: list[list[float]], last: int) -> float:
     """The median of the last rounds, each as long as its slowest rank says."""
-    return statistics.median([max(times) for times in zip(*per_rank, strict=True)][-last:])
+    return statistics.median([max(map(float, times)) for times in zip(*per_rank, strict=True)][-last:])
 
 
 def simulate_accuracy() -> list[float]:

@@ -56,7 +56,8 @@ class Row:
 def varied(base: Awareness, switch: str, values: tuple[float, ...]) -> list[Row]:
     """A row for each value."""
     named = {value: "never" if value == live.NEVER else f"{value:g}" for value in values}
-    return [Row(f"`{switch}` {named[value]}", replace(base, **{switch: value})) for value in values]
+    changes: list[dict[str, Any]] = [{switch: value} for value in values]
+    return [Row(f"`{switch}` {named[change[switch]]}", replace(base, **change)) for change in changes]
 
 
 TABLES = {

@@ -70,7 +70,9 @@ class Told:
             if draw != told:
                 told, truth = draw, live._draw(self.turn.sites, self.turn.trial + 1 + draw)
                 with server._changed:
-                    updating, view = server._controller._running.updating, server._controller.plans.view
+                    running, view = server._controller._running, server._controller.plans.view
+                    assert running is not None
+                    updating = running.updating
                     view.measured = lambda *_, **__: None  # type: ignore[method-assign]
                     view.estimates.bandwidth_bps[:] = TCP_SHARE * truth.bandwidth_bps
                     updating._trials.clear()
@@ -82,10 +84,17 @@ class Told:
 def take_part(place: Place, turns: list[dict[str, Any]], told: list[bool]) -> list[Any]:
     """All turns at one site."""
     found, say = [], live._say
+
+    def redirected(place: Any, line: str) -> None:
+        if isinstance(place, Told):
+            place.say(say, line)
+        else:
+            say(place, line)
+
     for number, (coded, is_told) in enumerate(zip(turns, told, strict=True)):
         turn = msgspec.convert(coded, live.Turn)
         where: Any = Told(place, turn) if is_told else place
-        live._say = lambda at, line: at.say(say, line) if isinstance(at, Told) else say(at, line)
+        live._say = redirected
         found.append(live._play(where, number, turn))
         if is_told:
             where.ended = True

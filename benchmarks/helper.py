@@ -82,7 +82,7 @@ def work_at(place: Place) -> list[Any]:
     train = _training() if place.site == HELPER else None
     end.barrier()
     if train is None:
-        answer = rounds_and_pauses(group)
+        answer: list[Any] = rounds_and_pauses(group)
         end.all_reduce(np.ones(1, np.int32))
     else:
         answer = steps_until(end.all_reduce_async(np.ones(1, np.int32)), train)
@@ -97,7 +97,7 @@ def rounds_and_pauses(group: Any) -> list[tuple[bool, float, float]]:
     array = np.ones(NBYTES // 4, np.float32)
     out = np.empty_like(array)
     group.average(array, out=out)  # connections
-    phases = []
+    phases: list[tuple[bool, float, float]] = []
     for phase in range(PHASES):
         helps, start_s = phase % 2 == 0, time.monotonic()
         if helps:

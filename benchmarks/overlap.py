@@ -74,7 +74,7 @@ def steps_at(place: Place) -> dict[str, list[float]]:
     for k, way in enumerate(WAYS):
         model = nn.Sequential(*[Layer() for _ in range(LAYERS)])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        options = {"overlap": True, "bucket_bytes": 4 * WIDTH * WIDTH} if way == "overlapped" else {}
+        options: dict[str, Any] = {"overlap": True, "bucket_bytes": 4 * WIDTH * WIDTH} if way == "overlapped" else {}
         sync = Synchronizer(model, "bsp", group=place.connect(k), optimizer=optimizer, **options)
         trainers[way] = (model, optimizer, sync)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}

@@ -90,7 +90,7 @@ def _slowest(seconds: list[float]) -> list[float]:
     """Of all ranks, by step."""
     times = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(times, dist.ReduceOp.MAX)
-    return times.tolist()
+    return [float(time_s) for time_s in times]
 
 
 def _timed_step(model: Any, x: torch.Tensor) -> float:

@@ -16,7 +16,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -52,7 +52,7 @@ def run(out: TextIO) -> None:
     _far(out)
 
 
-def _turns(group: Group, nbytes: int, rounds: int, ways: list[Callable[[Any], object]]) -> list[float]:
+def _turns(group: Group, nbytes: int, rounds: int, ways: Sequence[Callable[[Any], object]]) -> list[float]:
     """The median time of a round by each of some ways, in turn."""
     array = np.ones(max(1, nbytes // 4), np.float32)
     seconds = np.zeros((len(ways), rounds))
@@ -89,7 +89,7 @@ def _worker(rank: int, waiting_port: str, carried_port: str, planned_port: str, 
         connect(f"{LOOPBACK}:{planned_port}", rank, world, carried_bytes=0) as planned,
     ):
         gloo = _gloo(rank, gloo_port, world)
-        ways = [functools.partial(_in_place, carried), functools.partial(_in_place, planned)]
+        ways: list[Callable[[Any], object]] = [functools.partial(_in_place, group) for group in (carried, planned)]
         every = [*ways, gloo] if gloo is not None else ways
         answer = {nbytes: _turns(waiting, nbytes, ROUNDS, every) for nbytes in SIZES}
         if rank == 0:

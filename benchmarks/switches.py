@@ -48,7 +48,7 @@ def mesh(sites: int, scale: float) -> Network:
 def take_turns(place: Place, nbytes: int, compared: int) -> list[float]:
     """Runs in a site: seconds of every pair of rounds; during every second one a new version comes."""
     array = np.ones(nbytes // 4, np.float32)
-    out, times = np.empty_like(array), []
+    out, times = np.empty_like(array), list[float]()
     with place.connect(0, awareness=Awareness(measure=False)) as group:
         for _ in range(2):
             group.all_reduce(array, out=out)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def run(out: TextIO) -> None:
     _table(out, "Large networks", _large())
 
 
-Row = tuple[str, str, Callable[[int], Network], dict[str, object], str]
+Row = tuple[str, str, Callable[[int], Network], dict[str, Any], str]
 
 
 def _everything() -> Iterable[Row]:

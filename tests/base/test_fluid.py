@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +14,11 @@ from tradewind.fluid import FluidSharing
 Flows = list[tuple[frozenset[str], int]]
 
 
-def play(capacity_bps: dict[str, float], flows: list[tuple[str, list[str], float]]) -> dict[str, float]:
+def play(capacity_bps: Mapping[Hashable, float], flows: list[tuple[str, list[str], float]]) -> dict[str, float]:
     """Start all flows at once and let them end: when each ended."""
     fluid = FluidSharing(capacity_bps)
-    for flow_id, resources, nbytes in flows:
-        fluid.start(flow_id, resources, nbytes, 0.0)
+    for name, resources, nbytes in flows:
+        fluid.start(name, resources, nbytes, 0.0)
     ends: dict[str, float] = {}
     while (ending := fluid.next_end()) is not None:
         now_s, flow_id = ending
@@ -110,7 +111,7 @@ FLOWS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(capacity_bps=CAPACITIES, flows=FLOWS, stopped=st.sets(st.integers(0, 11)))
-def test_sharing_is_max_min_fair(capacity_bps: dict[str, float], flows: Flows, stopped: set[int]) -> None:
+def test_sharing_is_max_min_fair(capacity_bps: dict[Hashable, float], flows: Flows, stopped: set[int]) -> None:
     """No resource above its capacity, and every flow has a full resource on which nobody is faster: Bertsekas and
     Gallager's condition, which only the max-min fair rates meet. It implies that no capacity is wasted."""
     fluid = FluidSharing(capacity_bps)
@@ -134,7 +135,7 @@ def test_sharing_is_max_min_fair(capacity_bps: dict[str, float], flows: Flows, s
 @settings(max_examples=100, deadline=None)
 @given(capacity_bps=CAPACITIES, flows=FLOWS)
 def test_everything_is_carried_and_no_resource_carries_more_than_it_can(
-    capacity_bps: dict[str, float], flows: Flows
+    capacity_bps: dict[Hashable, float], flows: Flows
 ) -> None:
     named = [(str(k), sorted(resources), float(nbytes)) for k, (resources, nbytes) in enumerate(flows)]
     ends = play(capacity_bps, named)

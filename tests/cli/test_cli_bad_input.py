@@ -17,7 +17,7 @@ def link(src: str, dst: str, bandwidth_mbps: float = 100) -> dict[str, object]:
 
 
 def both(*pairs: str) -> list[dict[str, object]]:
-    return [link(src, dst) for a, b in pairs for src, dst in ((a, b), (b, a))]
+    return [link(src, dst) for pair in pairs for src, dst in (tuple(pair), tuple(reversed(pair)))]
 
 
 BAD_NETWORKS: dict[str, tuple[object, str]] = {

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_plan_says_why_the_limit_and_why_the_plan() -> None:
     ],
 )
 def test_the_largest_cause_of_a_slow_plan_is_named_first(
-    network: str, planner: str, nbytes: int, options: dict[str, object], cause: str
+    network: str, planner: str, nbytes: int, options: dict[str, Any], cause: str
 ) -> None:
     found = load_network(network)
     plan = make_plan(planner, found, nbytes, **options)

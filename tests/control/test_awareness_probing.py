@@ -34,7 +34,8 @@ class Links:
         self.busy: list[tuple[Pair, float, float]] = []
 
     def run(self, probing: Probing) -> float:
-        now_s, pending, most = 0.0, [], 0
+        now_s, most = 0.0, 0
+        pending: list[tuple[float, str, m.Measured]] = []
 
         def send(explores: list[tuple[str, m.Explore]]) -> None:
             for src, explore in explores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -311,7 +312,9 @@ STEPS = st.lists(st.tuples(st.sampled_from("abcx"), st.one_of(MESSAGES, st.sampl
 
 @settings(max_examples=150)
 @given(st.booleans(), STEPS)
-def test_whatever_workers_say_in_whatever_order_the_controller_stands(begun: bool, steps: list) -> None:
+def test_whatever_workers_say_in_whatever_order_the_controller_stands(
+    begun: bool, steps: list[tuple[str, Any]]
+) -> None:
     controller = gathered(network=MESH) if begun else Controller(ControlOptions(3), 0.0)
     for now_s, (worker, what) in enumerate(steps, start=1):
         if what == "comes":

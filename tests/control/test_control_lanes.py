@@ -34,7 +34,9 @@ def started(actions: list[Action]) -> list[tuple[int, tuple[str, ...]]]:
     return sorted({(s.round, s.members) for _, s in messages(actions, m.Start)})  # type: ignore[union-attr]
 
 
-def ready(controller: Controller, worker: str, lane: int, iteration: int, parts: int = 1, items: int = 100) -> list:
+def ready(
+    controller: Controller, worker: str, lane: int, iteration: int, parts: int = 1, items: int = 100
+) -> list[Action]:
     return controller.received(worker, m.Ready(lane, iteration, operation(parts, items)), 1.0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ weights = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=9)
 
 @given(weights, weights, st.integers(1, 700), st.integers(1, 70), st.integers(1, 70), st.randoms(use_true_random=False))
 def test_what_was_final_is_not_called_so_twice_and_nothing_else_is(
-    old: list[float], new: list[float], items: int, chunk: int, new_chunk: int, random: np.random.Generator
+    old: list[float], new: list[float], items: int, chunk: int, new_chunk: int, random: Random
 ) -> None:
     before = layout_of(plan_of(old, 4 * chunk), items, (chunk,) * len(old))
     done = tuple(bytes(random.randrange(256) for _ in range(-(-w.chunks // 8))) for w in before.shards)

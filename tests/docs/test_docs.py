@@ -75,7 +75,7 @@ def test_documents_name_the_error_that_pytorch_users_see() -> None:
     pytest.importorskip("torch")
     from tradewind.torch.work import as_torch_error
 
-    lost = as_torch_error(errors.PeerLost("'rank2' was lost"))
+    lost: object = as_torch_error(errors.PeerLost("'rank2' was lost"))
     assert isinstance(lost, RuntimeError) and isinstance(lost, errors.PeerLost)
     for page in ("pytorch.md", "failover.md", "runtime.md"):
         assert f"`{type(lost).__name__}`" in (ROOT / "docs" / page).read_text(), page

@@ -79,7 +79,7 @@ def test_without_namespaces_it_says_what_is_needed() -> None:
 def test_a_quick_run_from_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     args = ("reproduce", "tradewind/stragglers", "--live", "--quick", "--json", "--out", str(tmp_path))
-    (document,) = json.loads(succeed(tradewind(*args)).stdout)
+    (document,) = json.loads(succeed(tradewind(*args)))
     assert len(document["claims"]) == len(experiment("tradewind/stragglers/live").claims)
     assert (tmp_path / "tradewind-stragglers-live.png").stat().st_size > 10_000
 

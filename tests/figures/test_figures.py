@@ -129,7 +129,7 @@ def test_the_same_comparison_gives_the_same_picture() -> None:
 
 def texts_on(figure: Figure) -> list[tuple[Text, Bbox]]:
     """All texts of a picture, with the rectangles that they cover, in pixels."""
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     figure.draw(renderer)
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text() and text.get_visible()]
     return [(text, text.get_window_extent(renderer)) for text in texts]

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from network_files import CSV
 from tradewind.errors import BadNetwork, BadOption
 from tradewind.formats import network_from_csv
 
-GOOD = ",a,b,c\na,,200,1.5Gbps\nb,100,0,-\nc,0,2.5 MB/s,\n"
-
 
 def test_rows_are_sources_and_cells_take_units() -> None:
-    network = network_from_csv(GOOD, name="three")
+    network = network_from_csv(CSV, name="three")
     assert network.name == "three"
     assert {(link.src, link.dst): link.bandwidth_bps for link in network.links} == {
         ("a", "b"): 200e6,
@@ -31,18 +30,18 @@ def test_rows_are_sources_and_cells_take_units() -> None:
 @pytest.mark.parametrize("delimiter", [";", "\t"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_semicolons_tabs_and_any_line_end_work(delimiter: str, newline: str) -> None:
-    text = GOOD.replace(",", delimiter).replace("\n", newline)
-    assert network_from_csv(text) == network_from_csv(GOOD)
+    text = CSV.replace(",", delimiter).replace("\n", newline)
+    assert network_from_csv(text) == network_from_csv(CSV)
 
 
 def test_rows_may_come_in_any_order_and_blank_lines_do_not_matter() -> None:
     shuffled = ",a,b,c\nc,0,2.5 MB/s,\n\na,,200,1.5Gbps\n,,,\nb,100,0,-\n"
-    assert network_from_csv(shuffled) == network_from_csv(GOOD)
+    assert network_from_csv(shuffled) == network_from_csv(CSV)
 
 
 def test_latencies_are_matched_by_name() -> None:
     latency = ",c,b,a\na,30,10,0\nb,,0,11ms\nc,0,0.5s,\n"
-    network = network_from_csv(GOOD, latency)
+    network = network_from_csv(CSV, latency)
     assert [(link.src, link.dst, link.latency_s) for link in network.links] == [
         ("a", "b", 0.01),
         ("a", "c", 0.03),
@@ -105,7 +104,7 @@ def test_bad_matrices_are_refused_with_the_cell(bandwidth: str, says: str) -> No
 )
 def test_bad_latencies_are_refused_with_the_cell(latency: str, says: str) -> None:
     with pytest.raises(BadNetwork, match=r"ms\.csv") as caught:
-        network_from_csv(GOOD, latency, "bw.csv", "ms.csv")
+        network_from_csv(CSV, latency, "bw.csv", "ms.csv")
     assert says in str(caught.value)
 
 
@@ -114,7 +113,7 @@ EDGES = "src,dst,mbps,ms\na,b,200,10\na,c,1.5Gbps,30\nb,a,100,11ms\nc,b,2.5 MB/s
 
 def test_a_list_of_links_gives_the_same_network_as_matrices() -> None:
     latency = ",c,b,a\na,30,10,0\nb,,0,11ms\nc,0,0.5s,\n"
-    assert network_from_csv(EDGES) == network_from_csv(GOOD, latency)
+    assert network_from_csv(EDGES) == network_from_csv(CSV, latency)
     assert network_from_csv(EDGES, name="three").name == "three"
 
 
@@ -167,9 +166,10 @@ def test_any_list_of_links_is_read_link_by_link(
     for (src, dst), (mbps, ms) in links.items():
         writer.writerow({"src": src, "dst": dst, "mbps": repr(mbps), "ms": repr(ms)})
     network = network_from_csv(text.getvalue())
-    assert {(link.src, link.dst): (link.bandwidth_bps, link.latency_s) for link in network.links} == {
-        ends: (pytest.approx(mbps * 1e6), pytest.approx(ms / 1e3)) for ends, (mbps, ms) in links.items()
+    found: dict[tuple[str, str], object] = {
+        (link.src, link.dst): (link.bandwidth_bps, link.latency_s) for link in network.links
     }
+    assert found == {ends: (pytest.approx(mbps * 1e6), pytest.approx(ms / 1e3)) for ends, (mbps, ms) in links.items()}
 
 
 @given(st.text(max_size=200))

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_formats_csv import GOOD
-from test_formats_graphs import ENTITY_BOMB, GML, GRAPHML
-from test_formats_json import DESIGN_EXAMPLE
 
 import tradewind
+from network_files import CSV, ENTITY_BOMB, GML, GRAPHML, JSON
 from ranks import run_ranks
 from tradewind import catalog, formats
 from tradewind.errors import BadNetwork, BadOption, TradewindError, UnknownName
@@ -24,8 +22,8 @@ from tradewind.formats import network_from_csv, network_from_gml, network_from_g
 from tradewind.runtime import options
 from tradewind.runtime.group import Group, connect
 
-CONTENTS = {"net.json": DESIGN_EXAMPLE, "net.csv": GOOD, "net.graphml": GRAPHML, "net.gml": GML, "NET.GML": GML}
-SEEDS = [text.encode() for text in (DESIGN_EXAMPLE, GOOD, GRAPHML, GML, ENTITY_BOMB)]
+CONTENTS = {"net.json": JSON, "net.csv": CSV, "net.graphml": GRAPHML, "net.gml": GML, "NET.GML": GML}
+SEEDS = [text.encode() for text in (JSON, CSV, GRAPHML, GML, ENTITY_BOMB)]
 
 
 @pytest.mark.parametrize("filename", CONTENTS)
@@ -37,7 +35,7 @@ def test_the_suffix_decides_the_format(tmp_path: Path, filename: str) -> None:
 
 
 def test_a_latency_matrix_goes_with_a_csv_file(tmp_path: Path) -> None:
-    (tmp_path / "bw.csv").write_text(GOOD)
+    (tmp_path / "bw.csv").write_text(CSV)
     (tmp_path / "ms.csv").write_text(",a,b,c\na,0,1,2\nb,3,0,\nc,,4,0\n")
     assert read_network(tmp_path / "bw.csv", tmp_path / "ms.csv").link("c", "b").latency_s == 0.004
     with pytest.raises(BadNetwork, match=r"missing\.csv: no such file"):
@@ -45,7 +43,7 @@ def test_a_latency_matrix_goes_with_a_csv_file(tmp_path: Path) -> None:
 
 
 def test_options_that_a_format_does_not_take_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "net.json").write_text(DESIGN_EXAMPLE)
+    (tmp_path / "net.json").write_text(JSON)
     with pytest.raises(BadOption, match="latency file"):
         read_network(tmp_path / "net.json", latency_path=tmp_path / "ms.csv")
     with pytest.raises(BadOption, match="default bandwidth"):
@@ -77,7 +75,7 @@ def read_all_ways(data: bytes | str, default_bandwidth_bps: float | None) -> Non
         with contextlib.suppress(TradewindError):
             read_graph(data, "fuzz", default_bandwidth_bps)
     with contextlib.suppress(TradewindError):
-        network_from_csv(GOOD, data)
+        network_from_csv(CSV, data)
 
 
 defaults = st.sampled_from([None, 1e6])
@@ -124,7 +122,7 @@ values: Any = st.recursive(
 
 @given(st.data())
 def test_any_value_in_any_field_ends_in_a_network_or_in_our_error(data: st.DataObject) -> None:
-    document = json.loads(DESIGN_EXAMPLE)
+    document = json.loads(JSON)
     part = data.draw(st.sampled_from([document, document["sites"][0], document["links"][0], document["trunks"][0]]))
     part[data.draw(st.sampled_from(sorted(part)))] = data.draw(values)
     with contextlib.suppress(TradewindError):

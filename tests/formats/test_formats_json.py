@@ -11,19 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from network_files import JSON
 from tradewind.errors import BadNetwork
 from tradewind.formats import network_from_json, network_to_document, network_to_json
 from tradewind.network import Link, Network, Site, Trunk
 
-DESIGN_EXAMPLE = """
-{"name": "gscale", "sites": [{"name": "AS1", "zone": "asia", "lat": 1.3, "lon": 103.8, "egress_mbps": 1000}, {"name": "AS2"}],
- "links": [{"src": "AS1", "dst": "AS2", "bandwidth_mbps": 200, "latency_ms": 50, "loss": 0.0}],
- "trunks": [{"name": "asia-out", "src_zone": "asia", "dst_zone": "*", "capacity_mbps": 400}]}
-"""  # noqa: E501
-
 
 def example(**changes: Any) -> str:
-    return json.dumps(json.loads(DESIGN_EXAMPLE) | changes)
+    return json.dumps(json.loads(JSON) | changes)
 
 
 def example_link(**changes: Any) -> str:
@@ -66,7 +61,7 @@ def networks(draw: st.DrawFn) -> Network:
 
 
 def test_the_documented_example_means_what_it_says() -> None:
-    network = network_from_json(DESIGN_EXAMPLE)
+    network = network_from_json(JSON)
     assert network.link("AS1", "AS2") == Link("AS1", "AS2", 200e6, 0.05, 0.0)
     assert network.site("AS1") == Site("AS1", "asia", None, 1.3, 103.8, egress_bps=1e9)
     assert network.trunks == (Trunk("asia-out", "asia", "*", 400e6),)
@@ -103,14 +98,14 @@ def test_numbers_in_a_file_are_written_back_as_they_were(numbers: list[float]) -
 
 
 def test_what_is_written_is_plain_json_with_one_item_on_a_line() -> None:
-    text = network_to_json(network_from_json(DESIGN_EXAMPLE)).decode()
+    text = network_to_json(network_from_json(JSON)).decode()
     assert json.loads(text)["links"][0]["bandwidth_mbps"] == 200
     assert text.count("\n") == 11
     assert network_to_document(network_from_json(text)).sites[1].egress_mbps is None
 
 
 def test_a_byte_order_mark_is_no_problem() -> None:
-    assert network_from_json(b"\xef\xbb\xbf" + DESIGN_EXAMPLE.encode()).name == "gscale"
+    assert network_from_json(b"\xef\xbb\xbf" + JSON.encode()).name == "gscale"
 
 
 @pytest.mark.parametrize(
@@ -138,10 +133,10 @@ def test_a_byte_order_mark_is_no_problem() -> None:
         (example_link(loss=1), "loss"),
         (example_link(dst="AS1"), "link to itself"),
         (example_link(dst="AS9"), "'AS9', which is not a site"),
-        (DESIGN_EXAMPLE.replace("200", "NaN"), "not valid JSON"),
-        (DESIGN_EXAMPLE.replace("200", "-Infinity"), "not valid JSON"),
-        (DESIGN_EXAMPLE.replace("200", "1e999"), "out of range"),
-        (DESIGN_EXAMPLE.replace("asia-out", "\ud800"), "not valid JSON"),
+        (JSON.replace("200", "NaN"), "not valid JSON"),
+        (JSON.replace("200", "-Infinity"), "not valid JSON"),
+        (JSON.replace("200", "1e999"), "out of range"),
+        (JSON.replace("asia-out", "\ud800"), "not valid JSON"),
     ],
 )
 def test_bad_files_are_refused_with_the_reason(text: str, says: str) -> None:

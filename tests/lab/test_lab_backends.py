@@ -14,7 +14,7 @@ import pytest
 from lab_traffic import open_lab, python, reaches, transfer
 from tradewind.catalog.traces import BandwidthTrace
 from tradewind.errors import BadNetwork, BadOption, CannotEmulate, UnknownName
-from tradewind.lab import delay, htb
+from tradewind.lab import htb
 from tradewind.lab.session import Lab
 from tradewind.network import Link, Network, Site, Trunk
 
@@ -113,7 +113,7 @@ def test_nics_and_trunks_are_shared_by_what_goes_through_them() -> None:
 
 
 def test_the_python_forwarder_does_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(delay.shutil, "which", lambda _: None)
+    monkeypatch.setattr("tradewind.lab.delay.shutil.which", lambda _: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with open_lab(line(latency_s=0.02), "delay") as lab:
         assert "the forwarder is in Python, because there is no C compiler" in lab.notes

@@ -9,7 +9,6 @@ import pytest
 
 from tradewind.lab.inproc import measure_wan, miniature, run_inproc
 from tradewind.network import Network, Site
-from tradewind.runtime import shaping
 from tradewind.runtime.group import Group
 from tradewind.runtime.shaping import ShapedNetwork
 
@@ -18,7 +17,7 @@ FAST = Network("fast", [Site(n) for n in "abc"], 5e8 * (1 - np.eye(3)), 1e-3 * (
 
 @pytest.fixture
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shaping.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr("tradewind.runtime.shaping.time.monotonic", lambda: 100.0)
 
 
 @pytest.mark.usefixtures("stopped_clock")

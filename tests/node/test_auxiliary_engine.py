@@ -36,7 +36,7 @@ def connect_all(driver: Driver) -> None:
 
 def taken(driver: Driver) -> int:
     """How many chunks on auxiliary paths were applied."""
-    return sum(1 for worker in driver.workers for mark in worker.applied if len(mark[5]) > 2)  # type: ignore[arg-type]
+    return sum(len(mark.path) > 2 for worker in driver.workers for mark in worker.applied)
 
 
 @settings(max_examples=25, deadline=None)

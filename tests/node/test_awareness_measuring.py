@@ -31,7 +31,8 @@ def feed(measured: LinkMeter, frames: list[tuple[float, FrameHeader]], connectio
 @given(st.floats(1e6, 1e8))
 def test_what_a_shaper_lets_pass_at_once_after_a_pause_is_not_the_links_rate(rate: float) -> None:
     """A bucket that filled up while the link was idle makes the first 32 KiB of every burst arrive together."""
-    frames, now_s = [], 0.0
+    frames: list[tuple[float, FrameHeader]] = []
+    now_s = 0.0
     for _ in range(20):
         now_s += 0.5
         for place in range(20):
@@ -44,7 +45,8 @@ def test_what_a_shaper_lets_pass_at_once_after_a_pause_is_not_the_links_rate(rat
 @given(st.floats(1e6, 1e9), st.integers(3, 30), st.floats(0.1, 2))
 def test_frames_that_wait_in_the_senders_kernel_show_the_links_rate(rate: float, burst: int, idle_s: float) -> None:
     """All went into its buffer at once: the time that the sender needed for them is no measure."""
-    measured, frames, now_s = meter(), [], 0.0
+    measured, now_s = meter(), 0.0
+    frames: list[tuple[float, FrameHeader]] = []
     while len(frames) < 200:
         now_s += idle_s
         for place in range(burst):
@@ -60,7 +62,8 @@ def test_frames_that_wait_in_the_senders_kernel_show_the_links_rate(rate: float,
 @given(st.floats(1e6, 1e10), st.integers(2, 30), st.floats(0, 5))
 def test_a_busy_link_shows_its_rate_whatever_the_gaps_between_bursts(rate: float, burst: int, gap_s: float) -> None:
     """Idle time is no slowness: the first chunks of a burst do not count, the ones that follow them do."""
-    frames, now_s = [], 0.0
+    frames: list[tuple[float, FrameHeader]] = []
+    now_s = 0.0
     while len(frames) < 400 or now_s < 3.0:
         now_s += gap_s
         for place in range(burst + 2):
@@ -84,7 +87,8 @@ def test_a_link_that_waits_for_its_sender_gives_a_bound_and_no_rate() -> None:
 
 def test_small_chunks_do_not_count_and_their_time_neither() -> None:
     """A small frame between two chunks takes a thousand times longer than it should: nothing changes."""
-    frames, now_s = [], 0.0
+    frames: list[tuple[float, FrameHeader]] = []
+    now_s = 0.0
     for k in range(60):
         now_s += 0.01
         frames.append((now_s, chunk()))
@@ -182,7 +186,8 @@ def test_delays_survive_the_wrap_of_send_times(ours_s: float, theirs_s: float, d
 def test_latency_is_the_delay_of_what_did_not_wait_less_its_bytes() -> None:
     measured = meter()
     measured._clock.answered(0.0, 0.0, 0.0)
-    frames, now_s = [], 0.0
+    frames: list[tuple[float, FrameHeader]] = []
+    now_s = 0.0
     for k in range(300):
         now_s += 0.01
         lone = k % 10 == 0

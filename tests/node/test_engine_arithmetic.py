@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from tradewind.arithmetic import DTYPES, OPERATIONS, Arithmetic, check_operation, name_dtype, storage_of
+from tradewind.arithmetic import DTYPES, OPERATIONS, Arithmetic, Array, check_operation, name_dtype, storage_of
 from tradewind.errors import BadArray
 
-FOLD = {"sum": np.sum, "mean": np.sum, "min": np.min, "max": np.max, "product": np.prod}
+FOLD: dict[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.sum, "min": np.min, "max": np.max, "product": np.prod}
 
 
-def to_bfloat16(values: np.ndarray) -> np.ndarray:
+def to_bfloat16(values: npt.ArrayLike) -> Array:
     return (np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
-def from_bfloat16(values: np.ndarray) -> np.ndarray:
+def from_bfloat16(values: Array) -> Array:
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 

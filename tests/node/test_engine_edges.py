@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,11 @@ def arrives(engine: Engine, peer: int, header: FrameHeader) -> Receive:
     return action
 
 
+def buffer_of(action: Receive) -> int:
+    assert action.buffer is not None
+    return action.buffer
+
+
 @pytest.mark.parametrize(
     ("peer", "change", "says"),
     [
@@ -58,7 +64,7 @@ def arrives(engine: Engine, peer: int, header: FrameHeader) -> Receive:
         (1, {"kind": FrameKind.MESSAGE}, "control message"),
     ],
 )
-def test_a_chunk_that_fits_no_plan_is_refused_and_changes_nothing(peer: int, change: dict, says: str) -> None:
+def test_a_chunk_that_fits_no_plan_is_refused_and_changes_nothing(peer: int, change: dict[str, Any], says: str) -> None:
     engine = root()
     with pytest.raises(BadFrame, match=says):
         engine.handle(ev.HeaderReceived(peer, replace(CHUNK, **change)))
@@ -73,10 +79,10 @@ def test_children_are_added_in_the_plans_order() -> None:
     early = arrives(engine, 1, CHUNK)
     assert (early.how, early.own, early.finish) == (How.ADD, True, False)
     (combine,) = engine.handle(ev.Received(early))
-    assert combine == Combine(0, 0, 0, 0, own=False, parts=(late.buffer,), into=None, finish=True)
+    assert combine == Combine(0, 0, 0, 0, own=False, parts=(buffer_of(late),), into=None, finish=True)
     engine.handle(ev.LinkIdle(1))
     done = engine.handle(ev.Combined(combine))
-    assert Release(late.buffer) in done
+    assert Release(buffer_of(late)) in done
     assert [a.source for a in done if isinstance(a, Transmit)] == [Source.RESULT]
 
 
@@ -98,7 +104,7 @@ def test_data_of_a_newer_version_is_kept_until_that_version_is_known() -> None:
     assert coming.how is How.KEEP
     assert engine.handle(ev.Received(coming)) == []
     actions = engine.handle(ev.OpenRound(0, 2, part("a")))
-    assert actions == [Combine(0, 2, 0, 0, own=True, parts=(coming.buffer,), into=None, finish=False)]
+    assert actions == [Combine(0, 2, 0, 0, own=True, parts=(buffer_of(coming),), into=None, finish=False)]
 
 
 def test_an_early_chunk_that_fits_no_plan_makes_its_sender_faulty() -> None:
@@ -113,8 +119,8 @@ def test_a_closed_round_frees_its_buffers_as_soon_as_nobody_works_with_them() ->
     engine = root()
     kept, receiving = arrives(engine, 2, CHUNK), arrives(engine, 2, replace(CHUNK, index=1))
     engine.handle(ev.Received(kept))
-    assert engine.handle(ev.CloseRound(0)) == [Release(kept.buffer), RoundQuiet(0)]
-    assert engine.handle(ev.Received(receiving)) == [Release(receiving.buffer)]
+    assert engine.handle(ev.CloseRound(0)) == [Release(buffer_of(kept)), RoundQuiet(0)]
+    assert engine.handle(ev.Received(receiving)) == [Release(buffer_of(receiving))]
     assert engine.kept_bytes == 0 and engine.open_rounds == ()
 
 

@@ -79,7 +79,7 @@ def test_results_are_the_same_bits_whatever_the_order_of_events(planner: str, dt
     plan = make_plan(planner, mesh(4), 4000)
     inputs = np.random.default_rng(1)
     arrays = {name: inputs.normal(size=500).astype(dtype) for name in plan.members}
-    seen = set()
+    seen: set[bytes | tuple[bytes, ...]] = set()
     for seed in range(6):
         driver = Driver(plan.members, np.random.default_rng(seed), 3)
         results = driver.add_round(0, plan, arrays, {"": Arithmetic(dtype, "sum")})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -74,6 +75,6 @@ def test_two_sites_need_no_forest() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"planners": ("auto",)}, {"planners": ("rign",)}, {"time_limit_s": -1}])
-def test_nonsense_options_are_refused(wrong: dict[str, object]) -> None:
+def test_nonsense_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make_plan("auto", load_network("gscale"), 10**6, **wrong)

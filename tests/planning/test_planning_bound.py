@@ -65,7 +65,7 @@ def test_no_result_arrives_before_the_farthest_first_bit() -> None:
 
 
 def test_zero_latency_is_a_latency_and_not_a_missing_link() -> None:
-    latency = [[0, 0, 0.5], [0, 0, 0], [0.5, 0, 0]]
+    latency = np.array([[0, 0, 0.5], [0, 0, 0], [0.5, 0, 0]])
     bandwidth = np.full((3, 3), 1e9) - 1e9 * np.eye(3)
     network = Network("triangle", [Site("a"), Site("b"), Site("c")], bandwidth, latency)
     assert bound(network, network.names, 4).seconds < 0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +54,7 @@ def faults(plan: Plan) -> list[tuple[str, str]]:
     return [(fault.where, fault.what) for fault in check(plan, NETWORK)]
 
 
-def with_first(**changes: object) -> Plan:
+def with_first(**changes: Any) -> Plan:
     return replace(PLAN, shards=(replace(FIRST, **changes), SECOND))
 
 

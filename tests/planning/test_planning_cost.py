@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from tradewind.planning.plan import Plan, Shard
 MB = 10**6
 
 
-def uniform(names: str, mbps: float = 8, latency_s: float = 0.0, trunks: tuple[Trunk, ...] = (), **site) -> Network:
+def uniform(
+    names: str, mbps: float = 8, latency_s: float = 0.0, trunks: tuple[Trunk, ...] = (), **site: Any
+) -> Network:
     """A full mesh; 8 Mbps is one megabyte a second. `site` may give NIC caps and zones by site name."""
     links = [Link(s, d, mbps * 1e6, latency_s) for s in names for d in names if s != d]
     return Network.from_links("uniform", [Site(name, **site.get(name, {})) for name in names], links, trunks)
@@ -57,8 +60,8 @@ def test_two_sites_take_the_slower_way_and_fill_both() -> None:
 @pytest.mark.parametrize("chunk_bytes", [1000, 50_000, MB])
 def test_a_chain_of_uniform_links_takes_what_mtree_eq_2_says(chunk_bytes: int) -> None:
     """Eq. (2) without an alpha on every chunk: the sum of alphas + (l - 1) beta mu + beta v, with l = 6 up and down."""
-    latency_s = {"ab": 0.05, "bc": 0.02, "cd": 0.1}
-    links = [Link(*pair, 8e6, alpha) for key, alpha in latency_s.items() for pair in (key, key[::-1])]
+    latency_s = {("a", "b"): 0.05, ("b", "c"): 0.02, ("c", "d"): 0.1}
+    links = [Link(*ends, 8e6, alpha) for (a, b), alpha in latency_s.items() for ends in ((a, b), (b, a))]
     network = Network.from_links("chain", [Site(name) for name in "abcd"], links)
     reduce = (("d", "c"), ("c", "b"), ("b", "a"))
     shard = Shard(1.0, "a", reduce, tuple(route[::-1] for route in reduce), chunk_bytes)
@@ -101,11 +104,11 @@ def test_what_a_site_receives_does_not_load_what_it_sends_through() -> None:
     only_up = Shard(1.0, "a", (("b", "a"), ("c", "a")), (), 1000)
     network = uniform("abc", a={"egress_bps": 1.0, "ingress_bps": 8e6}, b={"ingress_bps": 1.0})
     spent = cost(plan_of("abc", MB, only_up), network)
-    assert (spent.transfer_seconds, spent.bottleneck) == (pytest.approx(2.0), "ingress of a")
+    assert spent.transfer_seconds == pytest.approx(2.0) and spent.bottleneck == "ingress of a"
 
 
 def test_a_trunk_is_shared_by_all_that_crosses_it() -> None:
-    zones = {"a": {"zone": "x"}, "b": {"zone": "x"}, "c": {"zone": "y"}, "d": {"zone": "y"}}
+    zones: dict[str, Any] = {"a": {"zone": "x"}, "b": {"zone": "x"}, "c": {"zone": "y"}, "d": {"zone": "y"}}
     trunks = (Trunk("y-x", "y", "x", 10e6), Trunk("out", "x", "*", 100e6))
     network = uniform("abcd", trunks=trunks, **zones)
     spent = cost(plan_of("abcd", MB, star("a", "bcd")), network)
@@ -200,7 +203,11 @@ def test_bytes_per_link_adds_up_what_crosses_each_link() -> None:
 
 
 def test_a_transfer_alone_is_limited_by_link_nics_and_trunk() -> None:
-    zones = {"a": {"zone": "x", "egress_bps": 5e6}, "b": {"zone": "x"}, "c": {"zone": "y", "ingress_bps": 3e6}}
+    zones: dict[str, Any] = {
+        "a": {"zone": "x", "egress_bps": 5e6},
+        "b": {"zone": "x"},
+        "c": {"zone": "y", "ingress_bps": 3e6},
+    }
     network = uniform("abc", trunks=(Trunk("y-x", "y", "x", 2e6),), **zones)
     assert (hop_rate_bps(network) / 1e6).tolist() == [[0, 5, 3], [8, 0, 3], [2, 2, 0]]
 

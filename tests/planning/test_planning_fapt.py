@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ def fapt(network: Network, members: tuple[str, ...] | None = None, **options: ob
 
 def distances(network: Network) -> Matrix:
     delay = transfer_delay(network)
-    return shortest_path(csr_array(np.where(np.isfinite(delay), delay, 0.0)), method="FW")
+    found: Matrix = shortest_path(csr_array(np.where(np.isfinite(delay), delay, 0.0)), method="FW")
+    return found
 
 
 def path_delay(network: Network, route: Route) -> float:
@@ -128,7 +130,7 @@ def test_one_way_links_give_different_trees_up_and_down() -> None:
 
 
 @pytest.mark.parametrize("options", [{"roots": 0}, {"roots": 10}, {"roots": 1, "fixed_roots": ("a",)}])
-def test_wrong_numbers_of_roots_are_refused(options: dict[str, object]) -> None:
+def test_wrong_numbers_of_roots_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make_plan("fapt", load_network("internet2"), 1000, **options)
 

@@ -197,7 +197,7 @@ def test_one_link_is_not_chunked() -> None:
 def test_chunks_follow_the_longest_round_trip_or_stay_small() -> None:
     network = skewed("gscale", 0.5)
     for shard in mtree(network).shards:
-        depth = {shard.root: (0.0, [])}
+        depth: dict[str, tuple[float, list[float]]] = {shard.root: (0.0, [])}
         for parent, child in shard.broadcast:
             latency = network.link(parent, child).latency_s
             depth[child] = (depth[parent][0] + latency, [*depth[parent][1], latency])
@@ -305,7 +305,7 @@ def test_members_without_links_of_their_own_are_joined_through_others() -> None:
         ({"seed": -1}, "seed"),
     ],
 )
-def test_options_without_meaning_are_refused(options: dict[str, object], message: str) -> None:
+def test_options_without_meaning_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         mtree(load_network("gscale"), **options)
 

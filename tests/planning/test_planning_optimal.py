@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,7 +66,7 @@ def test_height_limits_are_kept_in_hops_and_in_milliseconds() -> None:
     limit_s = 0.9
     near = make_plan("optimal", network, NBYTES, max_height=1000 * limit_s, height_in="ms")
     for shard in near.shards:
-        above = dict(shard.reduce)
+        above = {route[0]: route[1] for route in shard.reduce}
         for site in above:
             latency, at = 0.0, site
             while at != shard.root:
@@ -118,7 +120,7 @@ def test_members_are_served_through_sites_that_are_not_members() -> None:
     "wrong",
     [{"max_trees": 0}, {"max_height": -1}, {"height_in": "miles"}, {"gap": 2}, {"time_limit_s": 0}, {"trees": 3}],
 )
-def test_nonsense_options_are_refused(wrong: dict[str, object]) -> None:
+def test_nonsense_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make_plan("optimal", load_network("gscale"), NBYTES, **wrong)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -126,7 +128,7 @@ def test_a_solver_without_time_is_no_plan() -> None:
 
 
 @pytest.mark.parametrize("options", [{"relays_per_pair": -1}, {"time_limit_s": 0}, {"max_shards": 0}])
-def test_senseless_options_are_refused(options: dict[str, object]) -> None:
+def test_senseless_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make("relay", load_network("swan"), **options)
 

@@ -23,7 +23,7 @@ CHUNKS = st.integers(0, 400)
 def weights(draw: st.DrawFn, n: int) -> list[float]:
     raw = np.array(draw(st.lists(st.integers(0, 50), min_size=n, max_size=n)), dtype=float)
     raw = raw + (raw.sum() == 0)
-    return (raw / raw.sum()).tolist()
+    return [float(weight) for weight in raw / raw.sum()]
 
 
 @st.composite

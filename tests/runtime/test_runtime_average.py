@@ -12,7 +12,7 @@ from ranks import run_ranks
 from tradewind.errors import BadOption
 from tradewind.runtime.group import Group
 
-PARTIAL = {"policy": "partial", "policy_options": {"p": 2}}
+PARTIAL: dict[str, Any] = {"policy": "partial", "policy_options": {"p": 2}}
 
 
 def test_broadcast_and_barrier_are_for_everybody_under_any_policy() -> None:

@@ -17,7 +17,7 @@ from tradewind.runtime.group import Group
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.wire.messages import MAX_CARRIED_BYTES
 
-CARRIED = {"carried_bytes": 16 * 1024}
+CARRIED: dict[str, Any] = {"carried_bytes": 16 * 1024}
 
 
 def of_rank(rank: int, dtype: str, items: int = 100) -> Any:

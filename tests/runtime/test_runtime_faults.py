@@ -156,8 +156,8 @@ def test_a_frame_that_waited_while_its_round_started_again_is_not_sent() -> None
     """The newer version cuts the array otherwise: its bytes under the old header would spoil the whole connection."""
     network = Network("pair", [Site("a"), Site("b")], 1e8 * (1 - np.eye(2)))
     array, numbers = np.zeros(100, np.float32), {"a": 0, "b": 1}
-    layout = lay_out(make_plan("star", network, 400), numbers, "a", 100, 4)
     plane = ChunkPlane("a", 0)
+    layout = lay_out(make_plan("star", network, 400), numbers, "a", 100, 4)
     plane.payloads[7] = RoundPayload(layout, Arithmetic("float32", "sum"), array, array.copy(), version=2)
     for version, sends in ((1, False), (2, True)):
         header = FrameHeader(FrameKind.CHUNK, 0, 400, 7, version, chunks=1)
@@ -305,7 +305,7 @@ def test_a_rank_that_does_not_hang_up_when_it_is_sent_away_is_cut_off() -> None:
     options = ControlOptions(1, deadlines=Deadlines(1.5), tolerant=True)
     server = ControlServer("127.0.0.1", 0, Credentials("tradewind", "boss", SECRET.encode()), options)
     credentials = Credentials("tradewind", "rank0", SECRET.encode())
-    dialling = Dialling.to_controller("frozen")
+    dialling = Dialling.to_controller("rank0")
     sock, _ = call(HostPort("127.0.0.1", server.port), credentials, "control", time.monotonic() + 10, dialling)
     with contextlib.closing(sock):
         sock.sendall(encode_message(Join("127.0.0.1", 1, 0), credentials.number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,11 @@ from tradewind.runtime.group import Group, connect
 from tradewind.runtime.kvstore import KVStore
 
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
-CONNECTIONS = {"unix": {}, "tcp": {"local_sockets": False}, "polled": {"local_sockets": False, "network": TRIANGLE}}
+CONNECTIONS: dict[str, dict[str, Any]] = {
+    "unix": {},
+    "tcp": {"local_sockets": False},
+    "polled": {"local_sockets": False, "network": TRIANGLE},
+}
 """Three ways to exchange frames; that of a known network is polled by one thread."""
 on_every_connection = pytest.mark.parametrize("how", CONNECTIONS)
 LINE = Network("line", [Site(n) for n in "abc"], [[0, 1e8, 0], [1e8, 0, 1e8], [0, 1e8, 0]])
@@ -194,7 +199,7 @@ def test_bad_arguments_are_refused_before_anything_is_sent() -> None:
             (np.ones(2), {"out": np.ones(3)}, "alike"),
         ):
             with pytest.raises(BadArray, match=says):
-                group.all_reduce(array, **options)  # type: ignore[arg-type]
+                group.all_reduce(array, **options)
         array = np.ones(4)
         with pytest.raises(BadArray, match="shares a part"):
             group.all_reduce(array[:-1], out=array[1:])

@@ -25,7 +25,7 @@ def two_kinds() -> Network:
 def alike(policy: str, **options: Any) -> tuple[int, int]:
     """Rounds of two workers of a kind, and all rounds, when w1 and w2 take shorter steps than w3 and w4."""
 
-    def body(group: Group) -> list:
+    def body(group: Group) -> list[Any]:
         outcomes = []
         for _ in range(16):
             time.sleep(0.02 if group.rank < 2 else 0.05)  # a step that takes so long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tradewind.runtime.polled_link import PolledLink
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="others do not poll")
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
-KNOWN = {"network": TRIANGLE, "local_sockets": False}
+KNOWN: dict[str, Any] = {"network": TRIANGLE, "local_sockets": False}
 
 
 def links_of(group: Group) -> list[PolledLink]:

@@ -90,7 +90,7 @@ def test_what_runs_in_one_process_has_no_firewall_to_pass(monkeypatch: pytest.Mo
 
 def test_a_run_with_a_standby_listens_inside_the_range_only() -> None:
     ports = free_range()
-    addresses = []
+    addresses: list[str] = []
     for _ in range(2):
         with listen_on("127.0.0.1", 0, PortRange(ports.first + len(addresses), ports.last)) as probe:
             addresses.append(f"127.0.0.1:{probe.getsockname()[1]}")

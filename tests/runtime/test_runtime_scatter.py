@@ -29,7 +29,12 @@ from tradewind.runtime.group import Group
 from tradewind.sim.chunks.storm import Storm, run_storm, storm_of
 from tradewind.wire import messages as m
 
-CREW = {"policy": "partial", "policy_options": {"p": 2}, "planner": "scatter", "scatter": "non-blocking"}
+CREW: dict[str, Any] = {
+    "policy": "partial",
+    "policy_options": {"p": 2},
+    "planner": "scatter",
+    "scatter": "non-blocking",
+}
 
 
 @given(st.integers(0, 10**6), st.integers(3, 9), st.integers(2, 2000), st.integers(1, 50))

@@ -9,8 +9,8 @@ import pytest
 
 from tradewind.errors import InternalError, PeerLost
 from tradewind.network import Network, Site
+from tradewind.node.payload import RoundPayload
 from tradewind.planning import make_plan, predict
-from tradewind.sim.chunks import worker as chunk_worker
 from tradewind.sim.chunks.run import ChunkRun, run_chunks, run_seed, setup_of
 
 
@@ -86,13 +86,14 @@ def test_chunks_take_about_as_long_as_the_plan_predicts() -> None:
 
 def test_a_checker_that_should_fire_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding a contribution twice must be noticed, with a line to run it again."""
-    add = chunk_worker.RoundPayload.add
+    add = RoundPayload.add
 
-    def twice(self: chunk_worker.RoundPayload, *args: object) -> None:
+    def twice(self: RoundPayload, *args: object) -> None:
         add(self, *args)  # type: ignore[arg-type]
-        self.result[:1] += 1  # type: ignore[index]
+        assert self.result is not None
+        self.result[:1] += 1
 
-    monkeypatch.setattr(chunk_worker.RoundPayload, "add", twice)
+    monkeypatch.setattr(RoundPayload, "add", twice)
     with pytest.raises(InternalError, match=r"wrong result.*\nreplay: python -c .*run_seed"):
         for seed in range(8):
             run_seed(seed)

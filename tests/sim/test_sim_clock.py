@@ -13,7 +13,7 @@ from tradewind.sim.clock import Clock, Priority
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(list(Priority)))))
 def test_calls_are_made_by_time_then_priority_then_order_of_asking(asked: list[tuple[int, Priority]]) -> None:
-    clock, made = Clock(), []
+    clock, made = Clock(), list[tuple[float, Priority, int]]()
     for k, (time_s, priority) in enumerate(asked):
         clock.at(float(time_s), priority, made.append, (float(time_s), priority, k))
     clock.run(until_s=10.0)
@@ -22,7 +22,7 @@ def test_calls_are_made_by_time_then_priority_then_order_of_asking(asked: list[t
 
 
 def test_a_call_sees_its_own_time_and_may_ask_for_more_at_that_time() -> None:
-    clock, seen = Clock(), []
+    clock, seen = Clock(), list[float]()
 
     def again(left: int) -> None:
         seen.append(clock.now_s)
@@ -36,7 +36,7 @@ def test_a_call_sees_its_own_time_and_may_ask_for_more_at_that_time() -> None:
 
 
 def test_what_is_due_at_the_end_or_later_is_not_called() -> None:
-    clock, seen = Clock(), []
+    clock, seen = Clock(), list[str]()
     clock.at(1.0, Priority.READY, seen.append, "before")
     clock.at(2.0, Priority.READY, seen.append, "at the end")
     clock.run(until_s=2.0)
@@ -44,7 +44,7 @@ def test_what_is_due_at_the_end_or_later_is_not_called() -> None:
 
 
 def test_a_stopped_clock_stands_where_it_is() -> None:
-    clock, seen = Clock(), []
+    clock, seen = Clock(), list[str]()
     clock.at(1.0, Priority.READY, lambda _: clock.stop(), None)
     clock.at(2.0, Priority.READY, seen.append, "later")
     clock.run(until_s=5.0)
@@ -52,7 +52,7 @@ def test_a_stopped_clock_stands_where_it_is() -> None:
 
 
 def test_only_the_cancelled_call_is_not_made() -> None:
-    clock, seen = Clock(), []
+    clock, seen = Clock(), list[str]()
     numbers = [clock.at(1.0, Priority.READY, seen.append, name) for name in "abc"]
     clock.cancel(numbers[1])
     clock.run(until_s=2.0)

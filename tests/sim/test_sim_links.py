@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -54,7 +56,7 @@ class Bench:
 
         self.clock.at(time_s, Priority.READY, send, None)
 
-    def _arrived(self, name: str) -> object:
+    def _arrived(self, name: str) -> Callable[[Gathering], object]:
         return lambda _: self.arrived_s.setdefault(name, self.clock.now_s)
 
     def set_rate(self, time_s: float, mbps: float) -> None:
@@ -170,16 +172,20 @@ def test_what_a_flow_has_sent_is_known_at_every_moment(timetable: bool) -> None:
     assert seen == [(0.5, 0.0), (1.5, 0.0), (2.0, 1.5), (2.0, 2.0)]
 
 
+def note(clock: Clock, arrived: list[float], _: Gathering) -> None:
+    arrived.append(clock.now_s)
+
+
 def test_nics_and_trunks_are_shared_by_the_heads_of_all_links() -> None:
     """Two links out of one site, each faster than its NIC: under any discipline they halve the NIC."""
     sites = [Site("a", zone="x", egress_bps=8e6), Site("b", zone="y"), Site("c", zone="y")]
     bandwidth = [[0, 8e6, 8e6], [8e6, 0, 8e6], [8e6, 8e6, 0]]
     for trunks, expected in (((), 2.0), ((Trunk("t", "x", "y", 4e6),), 4.0)):
         network = Network("nic", sites, bandwidth, trunks=trunks)
-        clock, arrived = Clock(), []
+        clock, arrived = Clock(), list[float]()
         links = SharedLinks(TrueNetwork(network), clock, ordered=True)
         for dst in (1, 2):
-            waiting = Gathering(clock, 1, lambda _, clock=clock, arrived=arrived: arrived.append(clock.now_s), 0, dst)
+            waiting = Gathering(clock, 1, partial(note, clock, arrived), 0, dst)
             links.send(Flow(links.line(0, dst), 8e6, waiting, 0, 0, REDUCE))
         clock.run(1e3)
         assert arrived == [pytest.approx(expected)] * 2

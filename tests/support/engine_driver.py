@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,14 @@ class Opening:
     payload: RoundPayload
 
 
+class Applied(NamedTuple):
+    """A chunk that was added or copied: its place in the round, the path it took, and the last sender."""
+
+    place: tuple[int, ...]
+    path: tuple[int, ...]
+    sender: int
+
+
 @dataclass
 class Worker:
     """One site."""
@@ -44,8 +53,13 @@ class Worker:
     unopened: list[Opening] = field(default_factory=list)
     complete: set[int] = field(default_factory=set)
     working: list[tuple[object, bytes]] = field(default_factory=list)
-    applied: set[tuple[object, ...]] = field(default_factory=set)
+    applied: set[Applied] = field(default_factory=set)
     most_kept: int = 0
+
+
+def fill(block: memoryview, coming: BytesIO) -> None:
+    """The next bytes of a payload, as a socket would give them."""
+    assert coming.readinto(block) == len(block)
 
 
 class Driver:
@@ -137,14 +151,15 @@ class Driver:
             assert action.buffer is not None
             worker.buffers[action.buffer][:] = body
         elif action.how is not How.DISCARD:
-            mark = (header.round, header.plan_version, header.shard, header.phase, header.index, header.path, wire[0])
+            place = (header.round, header.plan_version, header.shard, header.phase, header.index)
+            mark = Applied(place, header.path, wire[0])
             assert mark not in worker.applied, f"{mark} is applied twice"
             worker.applied.add(mark)
             payload = worker.rounds[header.round]
             if action.how is How.ADD:
                 coming = BytesIO(body)
                 scratch = np.empty(64, np.uint8)  # smaller than most chunks: block by block
-                payload.add(action, scratch, coming.readinto)
+                payload.add(action, scratch, lambda block: fill(block, coming))
             else:
                 payload.result_of(action)[:] = payload.items(bytearray(body))
         self.tell(wire[1], ev.Received(action))

@@ -8,6 +8,10 @@ from tradewind.experiments.papers import Setting, experiment
 from tradewind.experiments.papers.report import write_files
 
 
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
 def check_experiment(name: str, setting: Setting, folder: Path) -> None:
     """Numbers, something to draw, files that can be read, and a verdict on every claim."""
     each = experiment(name)
@@ -19,6 +23,6 @@ def check_experiment(name: str, setting: Setting, folder: Path) -> None:
     for panel in outcome.panels:
         assert all(len(series.x) == len(series.y) > 0 for series in panel.series)
         assert all(len(series.x) == len(panel.categories) for series in panel.series if panel.categories)
-    numbers, picture = write_files(each.name, each.title, outcome, folder, lambda p, data: p.write_bytes(data) and None)
+    numbers, picture = write_files(each.name, each.title, outcome, folder, _write)
     assert len(numbers.read_text().splitlines()) == len(outcome.rows) + 1
     assert picture.read_bytes().startswith(b"\x89PNG")

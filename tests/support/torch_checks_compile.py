@@ -35,7 +35,12 @@ def is_reduced_by_us(call: Any) -> bool:
     """Whether a call leads to an all-reduce of ours, rather than of a group that the compiler put in its place."""
     called = []
     ours = TradewindGroup.allreduce
-    TradewindGroup.allreduce = lambda self, *args: called.append(args) or ours(self, *args)  # type: ignore[assignment]
+
+    def noted(self: TradewindGroup, tensors: list[Any], opts: Any = None) -> Any:
+        called.append(tensors)
+        return ours(self, tensors, opts)
+
+    TradewindGroup.allreduce = noted  # type: ignore[method-assign]
     try:
         call()
     finally:
@@ -86,7 +91,7 @@ def check_functional_collectives() -> None:
 
 
 def check_ddp_trains_as_it_does_without() -> None:
-    losses = []
+    losses: list[list[float]] = []
     for compile_it in (False, True):
         torch.manual_seed(1)
         model: Any = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))

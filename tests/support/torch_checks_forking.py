@@ -70,7 +70,7 @@ def check_a_child_that_ends_as_a_program_does_leaves_the_group_alone() -> None:
     under_way = dist.all_reduce(torch.ones(300_000), async_op=True)
     pid = os.fork()
     if pid == 0:
-        dist.group.WORLD.leave()  # type: ignore[union-attr] # as at exit
+        dist.group.WORLD.leave()  # as at exit
         os._exit(0)
     under_way.wait()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -69,7 +69,7 @@ def train(policy: str, momentum: float = 0.9, steps: int = STEPS, **options: Any
     labels = torch.tensor(DIGITS.train_labels[hand])
     random = np.random.default_rng([SEED, rank])
     overlap = options.get("overlap", False)
-    seen = []
+    seen: list[tuple[Any, str]] = []
     with Synchronizer(model, policy, optimizer=optimizer, deadline=20, **options) as sync:
         for _ in range(steps):
             rows = torch.from_numpy(random.choice(len(labels), 32, replace=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,11 @@ def launch(module: str, world: int, longest_s: float = LONGEST_S, **environment:
     if done.returncode:
         outcomes.setdefault("launch", []).append(f"exit code {done.returncode}\n{done.stdout[-6000:]}")
     return outcomes
+
+
+def checks_of(module: str) -> list[str]:
+    """The names of a module's checks, without loading torch for that."""
+    return re.findall(r"^def (check_\w+)", Path(__file__).with_name(f"{module}.py").read_text(), re.MULTILINE)
 
 
 def _run_rank(module: str, rank: int, world: int, port: int) -> int:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch")
 
-from torch_ranks import launch
-
-FOLDER = Path(__file__).parents[1] / "support"
-
-
-def checks_of(module: str) -> list[str]:
-    """The names of a module's checks, without loading torch for that."""
-    return re.findall(r"^def (check_\w+)", (FOLDER / f"{module}.py").read_text(), re.MULTILINE)
+from torch_ranks import checks_of, launch
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -121,7 +122,7 @@ def test_the_error_of_a_future_does_not_grow() -> None:
 @pytest.mark.parametrize("how", ["narrow", "add", "repr", "item"])
 def test_a_result_that_does_not_exist_raises_whatever_is_done_with_it(how: str) -> None:
     stand_in = Unusable(Raising(PeerLost("rank 3 is gone")))
-    use = {
+    use: dict[str, Callable[[], object]] = {
         "narrow": lambda: stand_in.narrow(0, 0, 1),
         "add": lambda: torch.ones(1) + stand_in,
         "repr": lambda: repr(stand_in),

@@ -15,64 +15,14 @@ from tradewind.runtime.group import Group, connect
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from torch_training import batch, flat, network, sgd, train  # noqa: E402
 from tradewind.torch.buckets import pack, tracked_tensors  # noqa: E402
 from tradewind.torch.ensemble import Ensemble  # noqa: E402
 from tradewind.torch.outer import Outer  # noqa: E402
 from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
 from tradewind.wire.messages import MAX_PARTS  # noqa: E402
 
-PARTIAL = {"policy": "partial", "policy_options": {"p": 2}}
-
-
-GENERATOR = threading.Lock()
-"""Ranks are threads here, and torch has one generator for all of them."""
-
-
-def made(make: Any, seed: int = 0) -> Any:
-    with GENERATOR, torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return make()
-
-
-def network(seed: int = 0) -> Any:
-    """With BatchNorm, and of two types of numbers."""
-    return made(lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3), _Wide()), seed)
-
-
-class _Wide(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(3, dtype=torch.float64))
-
-    def forward(self, x: Any) -> Any:
-        return (x.double() * self.scale).float()
-
-
-def batch(rank: int, step: int) -> tuple[Any, Any]:
-    generator = torch.Generator().manual_seed(1000 * rank + step)
-    x = torch.randn(16, 6, generator=generator)
-    return x, x[:, :3].sin()
-
-
-def train(model: nn.Module, optimizer: Any, sync: Synchronizer, rank: int, steps: range, ours: bool = True) -> list:
-    outcomes = []
-    for step in steps:
-        x, y = batch(rank, step)
-        nn.functional.mse_loss(model(x), y).backward()
-        if ours:
-            optimizer.step()
-            optimizer.zero_grad()
-        outcomes.append(sync.step())
-    return outcomes
-
-
-def flat(model: nn.Module) -> np.ndarray:
-    """All parameters that are trained, and averaged buffers."""
-    return np.concatenate([t.tensor.detach().double().numpy().ravel() for t in tracked_tensors(model)])
-
-
-def sgd(model: nn.Module) -> Any:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+PARTIAL: dict[str, Any] = {"policy": "partial", "policy_options": {"p": 2}}
 
 
 def test_everybody_starts_from_rank_0_and_averages_what_is_trained() -> None:
@@ -109,7 +59,7 @@ def test_a_round_is_the_mean_of_its_members_and_they_are_equal_after_it() -> Non
         return seen, flat(model)
 
     answers = run_ranks(4, body, **PARTIAL)
-    rounds: dict[int, list] = {}
+    rounds: dict[int, list[Any]] = {}
     for rank, (seen, _) in enumerate(answers):
         for outcome, before, after in seen:
             if not outcome.alone:
@@ -192,8 +142,8 @@ def test_the_ensemble_is_the_average_of_the_workers_moving_averages() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"outer": True, "every": 2}, {"ensemble": True}, {"overlap": True}])
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(options: dict) -> None:
-    def run(group: Group, steps: range, saved: dict | None) -> dict:
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(options: dict[str, Any]) -> None:
+    def run(group: Group, steps: range, saved: dict[str, Any] | None) -> dict[str, Any]:
         model = network()
         optimizer = sgd(model)
         with Synchronizer(model, "bsp", group=group, optimizer=optimizer, **options) as sync:
@@ -220,7 +170,7 @@ def test_what_cannot_be_is_refused() -> None:
     model = network()
     for wrong in ({"every": 0}, {"overlap": True}, {"average_state": True}):
         with pytest.raises(BadOption):
-            Synchronizer(model, **wrong)  # type: ignore[arg-type]
+            Synchronizer(model, **wrong)
     with pytest.raises(BadOption, match="keeps a shared model"):
         Synchronizer(model, "asp", controller="127.0.0.1:1", rank=0, world=1)
     with pytest.raises(BadOption, match="init_process_group"):
@@ -283,7 +233,7 @@ def test_the_others_train_on_when_a_worker_is_lost(overlap: bool) -> None:
         group.close()
         return flat(model), last
 
-    each = [{} for _ in range(4)]  # no barrier at the end: somebody is missing
+    each: list[dict[str, Any]] = [{} for _ in range(4)]  # no barrier at the end: somebody is missing
     answers = run_ranks(4, body, each, policy="partial", policy_options={"p": 2})
     finals = [final for final, _ in answers[:3]]
     assert all(np.array_equal(final, finals[0]) for final in finals)

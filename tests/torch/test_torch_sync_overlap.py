@@ -11,9 +11,9 @@ from ranks import run_ranks
 from tradewind.runtime.group import Group
 
 torch = pytest.importorskip("torch")
-from test_torch_sync import batch, flat, made, network, train  # noqa: E402
 from torch import nn  # noqa: E402
 
+from torch_training import batch, flat, made, network, train  # noqa: E402
 from tradewind.torch.ensemble import Ensemble  # noqa: E402
 from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
 

@@ -7,9 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from test_torch_backend import checks_of
-
-from torch_ranks import launch
+from torch_ranks import checks_of, launch
 
 
 @pytest.fixture(scope="module")

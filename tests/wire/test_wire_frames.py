@@ -108,7 +108,7 @@ def test_lengths_and_numbers_out_of_range_are_refused(change: dict[str, object],
 
 def _changed(header: FrameHeader, change: dict[str, object]) -> FrameHeader:
     fields = {name: getattr(header, name) for name in FrameHeader.__slots__}
-    return FrameHeader(**{**fields, **change})  # type: ignore[arg-type]
+    return FrameHeader(**{**fields, **change})
 
 
 def test_another_wire_version_is_refused_by_its_number() -> None:
