@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "ray_digits.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_digits.py"
 FIRST_LOSS = 2.303
 """Of a model that knows nothing of ten digits: their logarithm."""
 
