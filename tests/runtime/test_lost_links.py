@@ -35,12 +35,14 @@ def all_links(run: LabRanks) -> set[tuple[str, str]]:
     return set(itertools.permutations(run.lab.network.names, 2))
 
 
-def cut_s(run: LabRanks, link: str) -> float:
-    """Cut a link in the middle of rounds: how long until the next one has ended at every rank."""
+def cut_s(run: LabRanks, a: int, b: int) -> tuple[float, float]:
+    """Cut a link in the middle of rounds: how long until both ends have reported it, and the next round has ended."""
     run.steps(2, time.monotonic())
     began_s = time.monotonic()
-    run.lab.cut(link)
-    return run.steps(1, time.monotonic()) - began_s
+    run.lab.cut(f"rank{a}-rank{b}")
+    next_s = run.steps(1, time.monotonic())
+    reported_s = max(run.reported_s(a, f"rank{b}", began_s), run.reported_s(b, f"rank{a}", began_s))
+    return reported_s - began_s, next_s - began_s
 
 
 # --- links that drop everything ------------------------------------------------------------------------------------
@@ -50,7 +52,7 @@ def cut_s(run: LabRanks, link: str) -> float:
 def test_rounds_go_around_a_silently_cut_link_within_the_patience(backend: str, latency_s: float) -> None:
     """Where packets are lost on the way, and where the own queue drops them and the kernel knows."""
     with lab_ranks(mesh(4, latency_s=latency_s), backend, tolerant=True, patience_s=SOON_S) as run:
-        assert cut_s(run, "rank1-rank2") < SOON_S
+        assert max(cut_s(run, 1, 2)) < SOON_S
         run.wait_for_links(lambda links: links == all_links(run) - {("rank1", "rank2"), ("rank2", "rank1")})
         run.lab.heal("rank1-rank2")
         run.wait_for_links(lambda links: links == all_links(run))
@@ -60,7 +62,11 @@ def test_rounds_go_around_a_silently_cut_link_within_the_patience(backend: str, 
 def test_a_link_that_is_cut_one_way_is_lost() -> None:
     """One end is heard and not answered, the other one hears nothing: both know."""
     with lab_ranks(mesh(3), tolerant=True, patience_s=SOON_S) as run:
-        assert cut_s(run, "rank1->rank2") < SOON_S
+        run.steps(2, time.monotonic())
+        began_s = time.monotonic()
+        run.lab.cut("rank1->rank2")
+        ends = run.reported_s(1, "rank2", began_s), run.reported_s(2, "rank1", began_s)
+        assert max(*ends, run.steps(1, time.monotonic())) - began_s < SOON_S
         run.wait_for_links(lambda links: links == all_links(run) - {("rank1", "rank2"), ("rank2", "rank1")})
         run.stop()
 
@@ -68,21 +74,22 @@ def test_a_link_that_is_cut_one_way_is_lost() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [4, 8])
 def test_twenty_cuts_cost_less_than_the_patience_each(world: int) -> None:
-    """Prints the table of docs/failover.md (pytest -s)."""
+    """Prints the table of docs/failover.md (pytest -s). Every round uses every link."""
     patience_s, tries = 6.0, 20
     which = random.Random(world)
-    took = []
-    with lab_ranks(mesh(world), tolerant=True, patience_s=patience_s) as run:
+    took: list[tuple[float, float]] = []
+    with lab_ranks(mesh(world), tolerant=True, patience_s=patience_s, planner="multi-star") as run:
         for _ in range(tries):
             a, b = which.choice(pairs_without(1, world))
-            took.append(cut_s(run, f"rank{a}-rank{b}"))
+            took.append(cut_s(run, a, b))
             run.lab.heal(f"rank{a}-rank{b}")
             run.wait_for_links(lambda links: links == all_links(run))
         run.stop()
-    within = sum(seconds < patience_s / 3 for seconds in took)
-    shown = [f"{seconds:.2f} s" for seconds in (min(took), statistics.median(took), max(took))]
-    print(f"\n| {world} | {patience_s:g} s | {' | '.join(shown)} | {within} of {tries} |")
-    assert max(took) < patience_s
+    reported, rounds = (sorted(times) for times in zip(*took, strict=True))
+    within = sum(seconds < patience_s / 3 for seconds in reported)
+    shown = [f"{t[0]:.2f}, {statistics.median(t):.2f}, {t[-1]:.2f} s" for t in (reported, rounds)]
+    print(f"\n| {world} | {patience_s:g} s | {shown[0]} | {within} of {tries} | {shown[1]} |")
+    assert reported[-1] < patience_s and rounds[-1] < patience_s
 
 
 # --- links that are slow, and ranks that are --------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from failing import SECRET, Process
+from failing import LONGEST_S, SECRET, Process
 from lab_traffic import open_lab
 from tradewind.lab.session import Lab
 from tradewind.network import Network, Site
 
 PROGRAM = textwrap.dedent("""
-    import json, os, sys, threading, time
+    import json, logging, os, sys, threading, time
     import numpy as np
     import tradewind
     from tradewind.control.awareness import Awareness
@@ -47,6 +47,11 @@ PROGRAM = textwrap.dedent("""
             else:
                 stop.set()
 
+    class Warnings(logging.Handler):
+        def emit(self, record):
+            say(warning=record.getMessage(), warned_s=time.monotonic())
+
+    logging.getLogger("tradewind.runtime").addHandler(Warnings(logging.WARNING))
     options = {**given["options"], "awareness": Awareness(**given["awareness"])}
     bind, address = os.environ["TRADEWIND_BIND"], os.environ["TRADEWIND_CONTROLLERS"]
     try:
@@ -96,6 +101,17 @@ class LabRanks:
             assert all(said["ok"] for said in ended), f"{rank.name} has a wrong result: {ended}"
             firsts.append(float(ended[0]["at_s"]))
         return max(firsts)
+
+    def reported_s(self, number: int, link_to: str, after_s: float) -> float:
+        """When a rank reported its link to another as lost, later than that; waits until it has."""
+        rank, until_s = self.ranks[number], time.monotonic() + LONGEST_S
+
+        def fits(said: dict[str, Any]) -> bool:
+            assert time.monotonic() < until_s, f"{rank.name} does not report its link to {link_to}"
+            return said.get("warned_s", -1.0) > after_s and f"link to {link_to} is lost" in said["warning"]
+
+        found = next(filter(fits, rank.heard), None) or rank.wait_for(fits)
+        return float(found["warned_s"])
 
     @property
     def repaired(self) -> list[int]:
