@@ -1,6 +1,8 @@
-# Two commands matter: `make demo` and `make test`. Both set up everything they need, in .venv, once.
+# Two commands matter: `make demo` and `make test`. Both set up everything they need, in .venv, once. Another interpreter
+# (PYTHON=python3.13) has an environment of its own (.venv-3.13) and leaves .venv alone.
 PYTHON ?= python3
-VENV := .venv
+VERSION = $(or $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(error PYTHON=$(PYTHON) does not run))
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(VERSION))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND := Agg
@@ -12,16 +14,22 @@ help:
 	@echo "make demo      set up, then train a model across 8 sites of a real network, imitated here (2 minutes)"
 	@echo "make test      set up, then lint, type-check and test (minutes)"
 	@echo "make test-all  the same with the long sweeps"
+	@echo "make test PYTHON=python3.13  the same with another interpreter, in an environment of its own; so for all commands"
 	@echo "make test-torch TORCH=2.15.0  the PyTorch tests with that version, in an environment of its own"
 	@echo "make check     lint and types only"
 	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
-	@echo "make clean     remove the virtual environment and caches"
+	@echo "make clean     remove the virtual environments and caches"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Tradewind needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=...") if sys.version_info < (3, 11) else None'
+ifeq ($(VENV),.venv)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,torch]'
 	@touch $@
+else
+	@rm -f $@
+	$(PYTHON) tests/support/torch_environment.py --optional $(shell sed -n 's/^torch==//p' constraints.txt) $(VENV)
+endif
 
 demo: $(STAMP)
 	$(BIN)/tradewind demo --out build/demo.html
@@ -46,4 +54,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch-* build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build .pytest_cache .mypy_cache .ruff_cache .hypothesis

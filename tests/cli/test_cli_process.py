@@ -102,6 +102,64 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
     assert not loaded_by("import tradewind.cli") & {"numpy", "scipy", "matplotlib", "msgspec"}
 
 
+EXTRAS = ("matplotlib", "typer", "rich")
+
+
+@pytest.mark.parametrize(
+    "program", ["import tradewind", "import tradewind; tradewind.connect", "import tradewind.torch"]
+)
+def test_a_rank_needs_no_extra(program: str, tmp_path: Path) -> None:
+    if program.endswith("torch"):
+        pytest.importorskip("torch")
+    assert done_without(EXTRAS, tmp_path, "-c", program) == (0, "")
+
+
+def test_the_command_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
+    code, said = done_without(EXTRAS, tmp_path, "-m", "tradewind", "networks")
+    assert code == 2 and said.count("\n") == 1
+    assert "typer and rich" in said and "pip install 'tradewind[cli]'" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("draw", "gscale", "--out", "x.png"),
+        ("compare", "gscale", "--bytes", "1GB", "--out", "x.svg"),
+        ("timeline", "no-such-trace.jsonl", "--out", "x.pdf"),
+        ("reproduce", "mtree/fig6", "--out", "."),
+        ("demo", "--out", "x.html"),
+        ("bench", "wan", "gscale", "--backend", "auto", "--out", "x.png"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_picture_without_matplotlib_is_refused_before_any_work(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    code, said = done_without(("matplotlib",), tmp_path, "-m", "tradewind", *arguments)
+    assert code == 2 and said.count("\n") == 1 and "pip install 'tradewind[plot]'" in said
+
+
+def test_the_command_needs_matplotlib_for_pictures_only(tmp_path: Path) -> None:
+    assert done_without(("matplotlib",), tmp_path, "-m", "tradewind", "compare", "gscale", "--planners", "star") == (
+        0,
+        "",
+    )
+
+
+def done_without(packages: tuple[str, ...], folder: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code, and what is said on stderr, where these packages are not installed."""
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({packages!r}))\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
 def test_a_lab_does_not_load_what_only_its_sites_need() -> None:
     assert not loaded_by("import tradewind.lab.session") & {"scipy", "torch", "matplotlib"}
 

@@ -1,6 +1,8 @@
-"""Makes an environment with one version of PyTorch, for `make test-torch TORCH=2.15.0`.
+"""Makes an environment with one version of PyTorch, for `make test-torch TORCH=2.15.0` and `make test PYTHON=...`.
 
-    python tests/support/torch_environment.py 2.15.0 .venv-torch-2.15.0
+    python tests/support/torch_environment.py [--optional] 2.15.0 .venv-torch-2.15.0
+
+With `--optional` an interpreter for which there is no such PyTorch gets an environment without it: its tests skip.
 
 Builds of PyTorch for CUDA, the only ones for Linux that the package index has, require two gigabytes of libraries which
 a host without a GPU loads and never calls. These are left out here, and empty libraries with the same names and
@@ -10,6 +12,7 @@ where pip finds one, is used as it is.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -20,7 +23,6 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 FOR_CUDA = re.compile(r"nvidia|cuda|triton")
 REQUIREMENTS = "import importlib.metadata as m, json; print(json.dumps(m.requires('torch')))"
 VERSION = "import torch; print('PyTorch', torch.__version__)"
@@ -28,17 +30,35 @@ FAILURE = 100
 """What every function of an empty library returns: for CUDA, that there is no device."""
 
 
-def main(version: str, folder: Path) -> None:
+def main(version: str, folder: Path, optional: bool) -> None:
     """Make the environment, unless it exists."""
     installed = folder / ".installed"
     if installed.exists():
         return
-    run(sys.executable, "-m", "venv", "--clear", folder)
+    run(sys.executable, "-m", "venv", folder)
     python = folder / "bin" / "python"
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(*pip, "--no-deps", f"torch=={version}")
+    if install(version, pip, optional):
+        install_without_cuda(folder, python, pip)
+    else:
+        run(*pip, "-e", f"{ROOT}[dev]")
+        print(f"There is no PyTorch {version} for Python {sys.version.split()[0]}: tests that need it will be skipped.")
+    installed.touch()
+
+
+def install(version: str, pip: tuple[object, ...], optional: bool) -> bool:
+    """Install PyTorch alone; False where it is optional and the package index has none for this interpreter."""
+    command = [str(word) for word in (*pip, "--no-deps", f"torch=={version}")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and not (optional and "No matching distribution found" in done.stderr):
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+    return not done.returncode
+
+
+def install_without_cuda(folder: Path, python: Path, pip: tuple[object, ...]) -> None:
+    """What Tradewind's tests and PyTorch need, and empty libraries for what is left out of it."""
     required = [text for text in json.loads(run(python, "-c", REQUIREMENTS)) if "extra ==" not in text]
-    run(*pip, "-e", f"{ROOT}[lab,reproduce]", *TOOLS, *(text for text in required if not FOR_CUDA.match(text)))
+    run(*pip, "-e", f"{ROOT}[dev]", *(text for text in required if not FOR_CUDA.match(text)))
     (libraries,) = folder.glob("lib/python*/site-packages/torch/lib")
     if (libraries / "libtorch_cuda.so").exists():
         # The runtime is small, and is asked at once whether there is a device: it has to be the real one.
@@ -46,7 +66,6 @@ def main(version: str, folder: Path) -> None:
         run(*pip, *toolkits)
         replace_missing(libraries)
     print(run(python, "-W", "error", "-c", VERSION).strip(), "in", folder)
-    installed.touch()
 
 
 def replace_missing(libraries: Path) -> None:
@@ -91,4 +110,9 @@ def run(*command: object) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--optional", action="store_true")
+    parser.add_argument("version")
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    main(given.version, given.folder, given.optional)

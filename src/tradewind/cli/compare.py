@@ -49,15 +49,12 @@ def run(
 
     A planner that cannot plan on this network is listed with the reason.
     """
-    from tradewind.cli.output import check_out, console, print_json, write_whole
+    from tradewind.cli.output import check_picture, console, print_json, write_whole
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.comparison import compare_planners
     from tradewind.units import parse_size
 
-    if out is not None:
-        from tradewind.figures import PICTURE_SUFFIXES
-
-        check_out(out, PICTURE_SUFFIXES)
+    check_picture(out)
     nbytes = parse_size(size)
     wanted = parse_names(planners, "--planners")
     found = resolve_network(network, seed, option, latency, default_bandwidth)

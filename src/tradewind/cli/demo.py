@@ -64,8 +64,10 @@ def run(
     from tradewind.cli.show_demo import LiveSites, show_demo
     from tradewind.experiments.demo.report import as_html, as_json
     from tradewind.experiments.demo.run import bearable_seconds, plan_schemes, run_demo
+    from tradewind.figures import ensure_can_draw
 
     check_out(out, (".html", ".htm"))
+    ensure_can_draw()
     chosen, factor = _choose(network, sites, steps, seed, scale)
     data, (train, framework) = _load_data(), _framework(numpy)
     with progress(f"planning for {len(chosen)} sites of {chosen.name}"):

@@ -37,13 +37,13 @@ def run(
     Up to eight trees are drawn in a colour each; more are drawn together, by how busy they keep each link.
     """
     from tradewind.cli.check import read_plan
-    from tradewind.cli.output import check_out, print_json, progress, write_whole
+    from tradewind.cli.output import check_picture, print_json, progress, write_whole
     from tradewind.cli.resolve import resolve_network
     from tradewind.errors import BadOption
-    from tradewind.figures import PICTURE_SUFFIXES, network_figure, render
+    from tradewind.figures import network_figure, render
     from tradewind.planning.check import ensure_valid
 
-    check_out(out, PICTURE_SUFFIXES)
+    check_picture(out)
     found = resolve_network(network, seed, option, latency, default_bandwidth)
     read = None if plan is None else ensure_valid(read_plan(plan), found)
     shards = tuple(dict.fromkeys(shard or ()))

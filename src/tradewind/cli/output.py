@@ -140,6 +140,15 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), flag: str = "--
             raise PermissionError(None, "no permission to write there")
 
 
+def check_picture(path: Path | None) -> None:
+    """Refuse a picture to draw that cannot work, before any work is done for it."""
+    from tradewind.figures import PICTURE_SUFFIXES, ensure_can_draw
+
+    check_out(path, PICTURE_SUFFIXES)
+    if path is not None:
+        ensure_can_draw()
+
+
 def write_whole(path: Path, data: bytes, flag: str = "--out") -> None:
     """Write a file so that a reader sees the old one or the new one, never half of it."""
     with _explained(path, flag):

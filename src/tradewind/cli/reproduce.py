@@ -63,6 +63,7 @@ def run(
         return
     from tradewind.cli.output import check_out, print_json
     from tradewind.errors import BadOption
+    from tradewind.figures import ensure_can_draw
 
     if ray is not None and jobs != 1:
         raise BadOption(f"--jobs {jobs} is for this machine and --ray {ray} for a cluster. Give one of them.")
@@ -72,6 +73,8 @@ def run(
         )
     check_out(out / "reproduced.csv")
     check_out(page, flag="--page")
+    if chosen:
+        ensure_can_draw()
     documents = _run_all(chosen, trials, quick, jobs, ray, backend, out, json) if chosen else []
     if page is not None:
         _write_page(page, out)

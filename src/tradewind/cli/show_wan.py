@@ -28,13 +28,12 @@ def run_wan(
 ) -> bool:
     """Open a lab, let everybody take turns in it, and show what came of it; False where only `inproc` is left."""
     from tradewind.cli.lab import open_lab
-    from tradewind.cli.output import check_out, progress
+    from tradewind.cli.output import check_picture, progress
     from tradewind.cli.resolve import parse_names
     from tradewind.experiments.contests.wan import PLANNERS, run_contest, taking_part
-    from tradewind.figures import PICTURE_SUFFIXES
     from tradewind.planning import planner as look_up_planner
 
-    check_out(out, PICTURE_SUFFIXES)
+    check_picture(out)
     planners = parse_names(planner, "--planner") or PLANNERS
     for name in planners:
         look_up_planner(name)

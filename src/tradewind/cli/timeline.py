@@ -29,16 +29,16 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Draw a trace: one row a worker, with its steps, its waits and its rounds."""
-    from tradewind.cli.output import check_out, print_json, write_whole
+    from tradewind.cli.output import check_picture, print_json, write_whole
     from tradewind.cli.resolve import parse_names
     from tradewind.errors import BadOption, UnknownName
-    from tradewind.figures import PICTURE_SUFFIXES, render
+    from tradewind.figures import render
     from tradewind.trace import read_trace
     from tradewind.units import parse_duration
 
     if out is None and not json:
         raise BadOption("nothing to do: give a picture with --out, or ask for --json.")
-    check_out(out, PICTURE_SUFFIXES)
+    check_picture(out)
     found = read_trace(trace)
     known = sorted({r.site for r in found.records if r.kind in ("compute", "wait", "sync")})
     if not known:

@@ -8,7 +8,10 @@ markers and labels keep their distances whatever the network's extent.
 from __future__ import annotations
 
 import io
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from tradewind.errors import BadOption
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,8 +23,17 @@ if TYPE_CHECKING:
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
+def ensure_can_draw() -> None:
+    """Refuse to draw where matplotlib is missing; ask before long work that ends in a picture."""
+    if find_spec("matplotlib") is None:
+        raise BadOption(
+            "drawing a picture needs matplotlib, which is not installed. Install it with: pip install 'tradewind[plot]'"
+        )
+
+
 def network_figure(network: Network, plan: Plan | None = None, shards: tuple[int, ...] = ()) -> Figure:
     """A network, with a plan's trees on it if one is given; `shards` limits which of them."""
+    ensure_can_draw()
     from tradewind.figures.network_map import network_figure as draw
 
     return draw(network, plan, shards)
@@ -29,6 +41,7 @@ def network_figure(network: Network, plan: Plan | None = None, shards: tuple[int
 
 def comparison_figure(comparison: Comparison) -> Figure:
     """All planners beside the limit, and the best plan on the network."""
+    ensure_can_draw()
     from tradewind.figures.bars import comparison_figure as draw
 
     return draw(comparison)

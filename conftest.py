@@ -1,0 +1,24 @@
+"""Hypothesis without deadlines, and no doctests of modules that need PyTorch where it is not installed.
+
+Tests never assert on wall time, and shared machines are slow at times. Under CI examples are the same on every run, so
+that a red build means a change and not bad luck; elsewhere they differ each time, so that people keep finding new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from hypothesis import settings
+
+settings.register_profile("tradewind", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("tradewind")
+
+WITHOUT_TORCH = find_spec("torch") is None
+collect_ignore_glob = ["src/tradewind/torch/*", "tests/support/torch_*"] if WITHOUT_TORCH else []
+"""Importing them for their doctests would fail; tests say themselves why they are skipped."""
+
+
+def pytest_report_header() -> str:
+    """Say once what a run without PyTorch leaves out."""
+    return "PyTorch is not installed: tests and doctests that need it are skipped" if WITHOUT_TORCH else ""
