@@ -12,6 +12,7 @@ from tradewind.lab.inproc import measure_wan, miniature, run_inproc
 from tradewind.network import Network, Site
 from tradewind.runtime import shaping
 from tradewind.runtime.group import Group
+from tradewind.runtime.options import Tolerance
 from tradewind.runtime.shaping import ShapedNetwork
 
 FAST = Network("fast", [Site(n) for n in "abc"], 5e8 * (1 - np.eye(3)), 1e-3 * (1 - np.eye(3)))
@@ -64,7 +65,7 @@ def test_a_cut_fails_every_rank_with_an_end_of_it() -> None:
         raise KeyError(str(caught.value))
 
     with pytest.raises(KeyError, match=r"'(a|b)' cannot go on with '(a|b)'"):
-        run_inproc(FAST, body, shape, planner="ring", patience_s=8.0)
+        run_inproc(FAST, body, shape, planner="ring", tolerance=Tolerance(patience_s=8.0))
     assert cut_once.is_set()
 
 
