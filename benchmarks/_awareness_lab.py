@@ -34,7 +34,7 @@ def take_turns(place: Place, nbytes: int, change: bool, alone: bool) -> dict[str
     aware = place.connect(2, awareness=quick)
     groups = [aware] if alone else [place.connect(1, awareness=off), aware]
     if not change and not alone:
-        groups.append(place.connect(3, network=None, name=place.site, awareness=quick))
+        groups.append(place.connect(3, network=None, site=place.site, awareness=quick))
     waiting = place.connect(0, planner="star", awareness=off)
     array = np.ones(nbytes // 4, np.float32)
     out = np.empty_like(array)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def simulate_accuracy() -> list[float]:
 def measure_knowledge() -> dict[str, float]:
     """Seconds of a round once the run has settled, by what it was told; every way twice, in turn."""
     truth = drawn(1)
-    ways: dict[str, dict[str, object]] = {
+    ways: dict[str, dict[str, Any]] = {
         "described, awareness off": {"awareness": Awareness(measure=False)},
         "described, awareness on (default)": {},
         "nobody described it, awareness on": {"network": None},

@@ -33,8 +33,9 @@ LONGEST_S = 90.0
 PROGRAM = """
 import json, sys, numpy as np, tradewind
 rank, port, steps, items = map(int, sys.argv[1:])
-options = dict(policy="partial", policy_options={"p": 3}, planner="scatter", patience_s=10.0, secret="a benchmark")
-group = tradewind.connect(f"127.0.0.1:{port}", rank, 4, **options)
+tolerance = tradewind.Tolerance(patience_s=10.0)
+options = tradewind.RunOptions(scheme="crew", policy_options={"p": 3}, tolerance=tolerance)
+group = tradewind.connect(f"127.0.0.1:{port}", rank, 4, options, secret="a benchmark")
 array = np.full(items, float(rank), np.float32)
 for _ in range(steps):
     handle = group.average_async(array)

@@ -76,7 +76,7 @@ def _mean_s(steps: list[Step]) -> float:
 
 def work_at(place: Place) -> list[Any]:
     """In a site's process: rounds and pauses in turn, or training."""
-    star = {"planner": "star", "planner_options": {"root": HELPER}}
+    star: dict[str, Any] = {"planner": "star", "planner_options": {"root": HELPER}}
     group = place.connect(0, **star, policy="partial", policy_options={"p": 2})
     end = place.connect(1)
     train = _training() if place.site == HELPER else None

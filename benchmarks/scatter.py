@@ -72,7 +72,12 @@ def train_at(place: Place, nbytes: int, turns: list[str]) -> list[tuple[str, lis
     answers = []
     with place.connect(0) as everybody:
         for number, kind in enumerate(turns):
-            options = {"policy": "partial", "policy_options": {"p": SCALE}, "planner": "scatter", "scatter": kind}
+            options: dict[str, Any] = {
+                "policy": "partial",
+                "policy_options": {"p": SCALE},
+                "planner": "scatter",
+                "scatter": kind,
+            }
             random = np.random.default_rng([number // len(KINDS), place.rank])
             with place.connect(number + 1, **options) as group:
                 array = np.full(nbytes // 4, float(place.rank), np.float32)

@@ -29,11 +29,13 @@ from tradewind.lab.site import Place
 from tradewind.network import Network, Site
 from tradewind.runtime.addresses import LOOPBACK
 from tradewind.runtime.group import Group, connect
+from tradewind.runtime.options import Transport
 from tradewind.wire.messages import MAX_CARRIED_BYTES
 
 PROCESSES, SIZES = (2, 4, 8), (4, 4_000, 16_000, 64_000)
 ROUNDS, WARM_UP_ROUNDS = 40, 3
 LONGEST_S = 120.0
+INLINE, PLANNED = Transport(inline_bytes=MAX_CARRIED_BYTES), Transport(inline_bytes=0)
 FAR_SITES, FAR_LATENCY_S, FAR_BPS, FAR_ROUNDS = 4, 0.025, 100e6, 15
 
 
@@ -44,9 +46,9 @@ def run(out: TextIO) -> None:
     out.write("|---:|---:|---:|---:|---:|---:|---:|\n")
     for processes in PROCESSES:
         for nbytes, medians in _loopback(processes).items():
-            carried_s, planned_s, *gloo_s = medians
-            cells = [f"{1e3 * s:.2f} ms" for s in (carried_s, planned_s, *gloo_s)] + ["none"] * (not gloo_s)
-            cells += [f"{s / gloo_s[0]:.2f}" if gloo_s else "" for s in (carried_s, planned_s)]
+            inline_s, planned_s, *gloo_s = medians
+            cells = [f"{1e3 * s:.2f} ms" for s in (inline_s, planned_s, *gloo_s)] + ["none"] * (not gloo_s)
+            cells += [f"{s / gloo_s[0]:.2f}" if gloo_s else "" for s in (inline_s, planned_s)]
             out.write(f"| {processes} | {nbytes} | {' | '.join(cells)} |\n")
     out.write(f"\nFour sites, {1e3 * FAR_LATENCY_S:g} ms from any to any, at a load of {os.getloadavg()[0]:.1f}:\n\n")
     _far(out)
@@ -82,19 +84,19 @@ def _loopback(processes: int) -> dict[int, list[float]]:
     return {int(nbytes): medians for nbytes, medians in ask_ranks(__name__, processes, 4).items()}
 
 
-def _worker(rank: int, waiting_port: str, carried_port: str, planned_port: str, gloo_port: str, world: int) -> None:
+def _worker(rank: int, waiting_port: str, inline_port: str, planned_port: str, gloo_port: str, world: int) -> None:
     with (
         connect(f"{LOOPBACK}:{waiting_port}", rank, world) as waiting,
-        connect(f"{LOOPBACK}:{carried_port}", rank, world, carried_bytes=MAX_CARRIED_BYTES) as carried,
-        connect(f"{LOOPBACK}:{planned_port}", rank, world, carried_bytes=0) as planned,
+        connect(f"{LOOPBACK}:{inline_port}", rank, world, transport=INLINE) as inline,
+        connect(f"{LOOPBACK}:{planned_port}", rank, world, transport=PLANNED) as planned,
     ):
         gloo = _gloo(rank, gloo_port, world)
-        ways: list[Callable[[Any], object]] = [functools.partial(_in_place, group) for group in (carried, planned)]
+        ways: list[Callable[[Any], object]] = [functools.partial(_in_place, group) for group in (inline, planned)]
         every = [*ways, gloo] if gloo is not None else ways
         answer = {nbytes: _turns(waiting, nbytes, ROUNDS, every) for nbytes in SIZES}
         if rank == 0:
             print(json.dumps(answer))
-        for group in (carried, planned, waiting):
+        for group in (inline, planned, waiting):
             group.barrier()
 
 
@@ -123,20 +125,20 @@ def _far(out: TextIO) -> None:
         out.write(f"Not run: {error}\n")
         return
     out.write("| bytes | in messages | by a plan |\n|---:|---:|---:|\n")
-    for nbytes, carried_s, planned_s in answers[0]:
-        out.write(f"| {nbytes} | {1e3 * carried_s:.0f} ms | {1e3 * planned_s:.0f} ms |\n")
+    for nbytes, inline_s, planned_s in answers[0]:
+        out.write(f"| {nbytes} | {1e3 * inline_s:.0f} ms | {1e3 * planned_s:.0f} ms |\n")
 
 
 def far_site(place: Place) -> list[list[float]]:
     """One site's part; for `call_sites`."""
     with (
         place.connect(0) as waiting,
-        place.connect(1, carried_bytes=MAX_CARRIED_BYTES) as carried,
-        place.connect(2, carried_bytes=0) as planned,
+        place.connect(1, transport=INLINE) as inline,
+        place.connect(2, transport=PLANNED) as planned,
     ):
-        ways = [functools.partial(_in_place, carried), functools.partial(_in_place, planned)]
+        ways = [functools.partial(_in_place, inline), functools.partial(_in_place, planned)]
         times = [[nbytes, *_turns(waiting, nbytes, FAR_ROUNDS, ways)] for nbytes in SIZES]
-        for group in (carried, planned, waiting):
+        for group in (inline, planned, waiting):
             group.barrier()
     return times
 

@@ -5,6 +5,8 @@ its output. `python docs/refresh.py` rewrites README.md and docs/*.md. `--comput
 (demo, bench, lab), which belongs on a quiet one. `--check` changes nothing and names the commands that print something
 else now: times of planning are not compared, and of what is measured only the form, since no two runs agree on the
 numbers. Other arguments name the documents to look at.
+
+Tables of options, between `<!-- options GROUP -->` and `<!-- end -->`, are made from the dataclasses.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+TABLE = re.compile(r"<!-- options (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 DURATION = re.compile(r"\b\d+(\.\d+)? (ns|µs|ms|s|h)\b|planning_seconds\": [\d.e-]+")
 MEASURED = re.compile(r"tradewind (demo|bench|lab)\b")
@@ -60,6 +63,21 @@ def entries(block: str) -> list[tuple[str, str]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
+def options_table(group: str) -> str:
+    """The options of a group of `RunOptions`, or (`run`) of `RunOptions` itself, as a Markdown table."""
+    from tradewind.cli.planner_flags import run_option_meanings
+    from tradewind.runtime.options import GROUPS, RunOptions, option_paths, value_at
+
+    lines = ["| option | variable | default | meaning |", "|---|---|---|---|"]
+    for path in option_paths():
+        of, _, field = path.rpartition(".")
+        if of == (group if group in GROUPS else ""):
+            default = value_at(RunOptions(), path)
+            shown = "" if default is None or default == {} else f"`{default}`"
+            lines.append(f"| `{field}` | `TRADEWIND_{field.upper()}` | {shown} | {run_option_meanings()[path]} |")
+    return "\n".join(lines) + "\n"
+
+
 def form(command: str, output: str) -> str:
     """What must be the same in every run of a command."""
     lasting = DURATION.sub("", output)
@@ -84,7 +102,13 @@ def refreshed(text: str, computed_only: bool) -> tuple[str, list[str]]:
             lines.append(f"$ {command}\n{present}")
         return "".join(lines)
 
-    return BLOCK.sub(run_block, text), stale
+    def make_table(found: re.Match[str]) -> str:
+        made = options_table(found[1])
+        if made != found[2]:
+            stale.append(f"table of options: {found[1]}")
+        return f"<!-- options {found[1]} -->\n{made}<!-- end -->"
+
+    return TABLE.sub(make_table, BLOCK.sub(run_block, text)), stale
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tradewind.catalog import load_network
+    from tradewind.control.awareness import Awareness
     from tradewind.formats import read_network
     from tradewind.network import Link, Network, Site, Trunk
     from tradewind.planning import make_plan, predict
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from tradewind.planning.plan import Plan, Prediction, Shard
     from tradewind.runtime.group import Group, Handle, connect
     from tradewind.runtime.kvstore import KVStore
+    from tradewind.runtime.options import RunOptions, Tolerance, Transport
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "load_network": "tradewind.catalog",
     "read_network": "tradewind.formats",
+    "Awareness": "tradewind.control.awareness",
     "Link": "tradewind.network",
     "Network": "tradewind.network",
     "Site": "tradewind.network",
@@ -43,9 +46,13 @@ _HOMES = {
     "Handle": "tradewind.runtime.group",
     "connect": "tradewind.runtime.group",
     "KVStore": "tradewind.runtime.kvstore",
+    "RunOptions": "tradewind.runtime.options",
+    "Tolerance": "tradewind.runtime.options",
+    "Transport": "tradewind.runtime.options",
 }
 
 __all__ = [
+    "Awareness",
     "Bound",
     "Cost",
     "Group",
@@ -55,8 +62,11 @@ __all__ = [
     "Network",
     "Plan",
     "Prediction",
+    "RunOptions",
     "Shard",
     "Site",
+    "Tolerance",
+    "Transport",
     "Trunk",
     "__version__",
     "bound",

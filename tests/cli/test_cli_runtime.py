@@ -39,8 +39,8 @@ def test_bench_wire_runs_real_processes() -> None:
         (("bench", "wan"), "needs a NETWORK"),
         (("bench", "wire", "gscale"), "takes no network"),
         (("bench", "wire", "--processes", "1"), "2 to 64"),
-        (("controller", "--listen", "x", "--workers", "2"), "HOST:PORT"),
-        (("controller", "--listen", "127.0.0.1:0", "--workers", "2", "--policy", "nope"), "no policy is called"),
+        (("controller", "--listen", "x", "--world", "2"), "HOST:PORT"),
+        (("controller", "--listen", "127.0.0.1:0", "--world", "2", "--policy", "nope"), "no policy is called"),
     ],
 )
 def test_bad_usage_is_refused(arguments: tuple[str, ...], says: str) -> None:
@@ -50,7 +50,7 @@ def test_bad_usage_is_refused(arguments: tuple[str, ...], says: str) -> None:
 
 def test_a_controller_process_serves_a_run() -> None:
     command = [sys.executable, "-c", "from tradewind.cli import main; main()", "controller"]
-    arguments = ["--listen", "127.0.0.1:0", "--workers", "2", "--json"]
+    arguments = ["--listen", "127.0.0.1:0", "--world", "2", "--json"]
     environment = {**os.environ, "TRADEWIND_SECRET": SECRET}
     with subprocess.Popen(
         command + arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -58,7 +58,7 @@ def test_a_controller_process_serves_a_run() -> None:
         try:
             assert process.stderr is not None
             address = process.stderr.readline().split()[-1]
-            answers = run_ranks(2, lambda group: float(group.all_reduce(np.ones(5))[0]), address=address, embed=False)
+            answers = run_ranks(2, lambda group: float(group.all_reduce(np.ones(5))[0]), controller=address)
             assert answers == [2.0, 2.0]
             said, _ = process.communicate(timeout=60)
             assert "has left the run" in json.loads(said)["over"]

@@ -14,6 +14,7 @@ from tradewind.control import ControlOptions
 from tradewind.control.deadlines import Deadlines
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.group import Group, connect
+from tradewind.runtime.options import RunOptions, Tolerance
 from tradewind.wire.handshake import Credentials
 
 
@@ -80,16 +81,18 @@ def test_a_busy_controller_is_not_taken_for_one_that_refuses() -> None:
     with contextlib.ExitStack() as stack:
         addresses = []
         for index in range(2):
-            options = ControlOptions(
+            control = ControlOptions(
                 2, policy="partial", deadlines=deadlines, tolerant=True, controllers=2, index=index
             )
             credentials = Credentials("tradewind", f"controller {index}", SECRET.encode())
-            server = ControlServer("127.0.0.1", 0, credentials, options)
+            server = ControlServer("127.0.0.1", 0, credentials, control)
             stack.callback(server.close, "the test is over")
             addresses.append(busy_door(stack, server.port, late_s))
 
+        options = RunOptions(controller=tuple(addresses), tolerance=Tolerance(patience_s=patience_s))
+
         def run(rank: int) -> float:
-            with connect(addresses, rank, 2, secret=SECRET, embed=False, patience_s=patience_s) as group:
+            with connect(None, rank, 2, options, secret=SECRET) as group:
                 mean = float(group.average_async(np.full(1, float(rank))).wait(30.0)[0])
                 group.barrier()
                 return mean

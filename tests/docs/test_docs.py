@@ -36,6 +36,14 @@ def test_python_examples_print_what_they_say(document: Path) -> None:
     assert result.attempted and not result.failed
 
 
+def test_tables_of_options_are_made_from_the_dataclasses() -> None:
+    text = (ROOT / "docs" / "options.md").read_text()
+    tables = {found[1]: found[2] for found in REFRESH.TABLE.finditer(text)}
+    assert set(tables) == {"run", "transport", "tolerance", "awareness"}
+    for group, table in tables.items():
+        assert table == REFRESH.options_table(group), f"{group}: run python docs/refresh.py docs/options.md"
+
+
 def test_every_verb_is_documented_with_an_example() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     for command in app.registered_commands:

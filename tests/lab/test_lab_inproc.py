@@ -10,6 +10,7 @@ import pytest
 from tradewind.lab.inproc import measure_wan, miniature, run_inproc
 from tradewind.network import Network, Site
 from tradewind.runtime.group import Group
+from tradewind.runtime.options import Tolerance
 from tradewind.runtime.shaping import ShapedNetwork
 
 FAST = Network("fast", [Site(n) for n in "abc"], 5e8 * (1 - np.eye(3)), 1e-3 * (1 - np.eye(3)))
@@ -59,7 +60,8 @@ def test_a_link_that_is_cut_is_planned_around_in_a_strict_run() -> None:
                 shape.cut("a", "b")
         return right
 
-    assert run_inproc(FAST, body, shape, planner="ring", patience_s=8.0) == [30] * len(FAST)
+    patient = Tolerance(patience_s=8.0)
+    assert run_inproc(FAST, body, shape, planner="ring", tolerance=patient) == [30] * len(FAST)
     assert cut_once.is_set()
 
 

@@ -18,7 +18,7 @@ from tradewind.lab.processes import call_sites, run_sites
 from tradewind.lab.site import Place
 from tradewind.network import Network, Site, Trunk
 from tradewind.runtime.group import connect
-from tradewind.runtime.options import resolve_settings
+from tradewind.runtime.options import Tolerance, resolve_options
 from tradewind.runtime.shape_alone import SHAPE_VARIABLE, ensure_separable, shape_alone
 
 LONGEST_S = 60.0
@@ -32,7 +32,7 @@ def sums(place: Place, size: int) -> dict[str, Any]:
             answers.append(float(joined.all_reduce(np.full(size, 2.0**place.rank)).mean()))
             joined.barrier()
     print(f"hello from {place.site}")
-    settings, _ = resolve_settings()  # which refuses variables that nobody knows
+    settings, _ = resolve_options()  # which refuses variables that nobody knows
     return {"rank": place.rank, "pid": os.getpid(), "site": settings.site, "sums": answers}
 
 
@@ -46,7 +46,7 @@ def timed_star(place: Place, nbytes: int) -> float:
 
 
 def fail_at_sin(place: Place, how: str) -> None:
-    with place.connect(patience_s=20.0) as group:
+    with place.connect(tolerance=Tolerance(patience_s=20.0)) as group:
         group.all_reduce(np.ones(1000))
         if place.site == "sin":
             if how == "kill":
@@ -198,7 +198,7 @@ def test_connect_takes_shape_and_name_from_the_environment(monkeypatch: pytest.M
     with connect("127.0.0.1:0", 0, 1, secret="long enough") as group:
         assert group.names == ("fra",)
     with pytest.raises(BadOption, match="'sin' is no site of the network that this run imitates"):
-        connect("127.0.0.1:0", 0, 1, secret="long enough", name="sin")
+        connect("127.0.0.1:0", 0, 1, secret="long enough", site="sin")
     with pytest.raises(BadOption, match="2 ranks do not fit on the 1 sites"):
         connect("127.0.0.1:0", 0, 2, secret="long enough")
     monkeypatch.setenv(SHAPE_VARIABLE, str(tmp_path / "missing.json"))

@@ -30,11 +30,13 @@ import json, sys, time
 import numpy as np
 import tradewind
 from tradewind.errors import TradewindError
+from tradewind.runtime.options import options_by_field
 
 rank, world, options = json.loads(sys.argv[1])
 began_s = time.monotonic()
 try:
-    with tradewind.connect("10.77.0.1:4000", rank, world, carried_bytes=0, **options) as group:
+    options = options_by_field({"inline_bytes": 0, **options})
+    with tradewind.connect("10.77.0.1:4000", rank, world, options) as group:
         group.all_reduce(np.ones(100_000))
     print("done")
 except TradewindError as error:
@@ -80,7 +82,7 @@ def probe(lab: Lab, folder: Path, *arguments: str) -> tuple[list[tuple[int, str,
     started = []
     for rank, site in enumerate(HOSTS.names):
         given = ["--rank", str(rank), "--world", "3", "--site", site, "--controller", "10.77.0.1:4000", "--json"]
-        command = ("-m", "tradewind", "probe", *given, "--pair-time", "0.5s", "--out", str(files[rank]), *arguments)
+        command = ("-m", "tradewind", "probe", *given, "--probe-s", "0.5s", "--out", str(files[rank]), *arguments)
         started.append(start(lab, site, *command))
     return ends(started), files
 
@@ -198,7 +200,7 @@ def test_rank_0_of_a_process_group_on_a_wrong_interface_ends_all_ranks_by_the_de
     if shutil.which("ip") is None:
         pytest.skip("giving a host an address takes the program ip (iproute2)")
     assert lab.popen("a", ["ip", "address", "add", "10.99.0.1/32", "dev", "lo"]).wait(LONGEST_S) == 0
-    given = {"WORLD_SIZE": "2", "TRADEWIND_DEADLINE": "4s"}
+    given = {"WORLD_SIZE": "2", "TRADEWIND_PATIENCE_S": "4s"}
     (_, zero, lead), (_, one, other) = ends(
         [
             start(lab, "a", "-c", TRAIN, TRADEWIND_BIND="10.99.0.1", **given),

@@ -23,10 +23,10 @@ from tradewind.runtime.shaping import ShapedNetwork
 POLICIES = {"partial": {"p": 2}, "selective": {"p": 2, "full_every": 0}, "shuffle": {}}
 
 
-@pytest.mark.parametrize(("policy", "carried_bytes"), [*((policy, 0) for policy in POLICIES), ("partial", 4000)])
-def test_a_killed_worker_does_not_end_a_tolerant_run(policy: str, carried_bytes: int) -> None:
+@pytest.mark.parametrize(("policy", "inline_bytes"), [*((policy, 0) for policy in POLICIES), ("partial", 4000)])
+def test_a_killed_worker_does_not_end_a_tolerant_run(policy: str, inline_bytes: int) -> None:
     address = f"127.0.0.1:{free_port()}"
-    options = {"policy": policy, "policy_options": POLICIES[policy], "carried_bytes": carried_bytes}
+    options = {"policy": policy, "policy_options": POLICIES[policy], "inline_bytes": inline_bytes}
     with processes() as start:
         workers = [start(rank, address, 4, steps=100, pause_s=0.01, options=options) for rank in range(4)]
         for worker in workers:
@@ -39,7 +39,7 @@ def test_a_killed_worker_does_not_end_a_tolerant_run(policy: str, carried_bytes:
             assert len(steps) == 100 and all(said["intact"] for said in steps)
             late = [said for said in steps[60:] if not said["alone"]]
             assert late and all("rank2" not in said["members"] for said in late)
-            assert all(said["carried"] is bool(carried_bytes) for said in late)
+            assert all(said["carried"] is bool(inline_bytes) for said in late)
         assert_identical(workers)
 
 
@@ -97,7 +97,7 @@ def test_a_restarted_worker_joins_again() -> None:
 
 def controller_process(port: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from tradewind.cli import main; main()", "controller"]
-    command += ["--listen", f"127.0.0.1:{port}", "--workers", "3", "--policy", "partial", "--patience", "6s"]
+    command += ["--listen", f"127.0.0.1:{port}", "--world", "3", "--policy", "partial", "--patience-s", "6s"]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, "TRADEWIND_SECRET": SECRET}
     )
@@ -110,7 +110,7 @@ def test_workers_train_on_alone_without_a_controller_and_come_back() -> None:
     controller = controller_process(port)
     try:
         with processes() as start:
-            options = {"embed": False}
+            options = {"controller": f"127.0.0.1:{port}"}
             workers = [
                 start(rank, f"127.0.0.1:{port}", 3, steps=100_000, pause_s=0.05, options=options) for rank in range(3)
             ]
@@ -133,11 +133,11 @@ def test_workers_train_on_alone_without_a_controller_and_come_back() -> None:
         controller.stderr.close()
 
 
-@pytest.mark.parametrize("carried_bytes", [0, 4000])
-def test_a_standby_takes_over_when_the_acting_controller_dies(carried_bytes: int) -> None:
+@pytest.mark.parametrize("inline_bytes", [0, 4000])
+def test_a_standby_takes_over_when_the_acting_controller_dies(inline_bytes: int) -> None:
     """Rank 0 runs the controller that acts, rank 1 the one that stands by."""
     addresses = [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]
-    options = {"policy": "partial", "policy_options": {"p": 2}, "carried_bytes": carried_bytes}
+    options = {"policy": "partial", "policy_options": {"p": 2}, "inline_bytes": inline_bytes}
     with processes() as start:
         workers = [start(rank, addresses, 4, steps=100_000, pause_s=0.05, options=options) for rank in range(4)]
         for worker in workers:
@@ -147,7 +147,7 @@ def test_a_standby_takes_over_when_the_acting_controller_dies(carried_bytes: int
         for worker in workers[1:]:
             after = worker.wait_for(lambda said: together(said) and said["round"] >= 2**32)
             assert "rank0" not in after["members"] and after["round"] > before
-            assert after["carried"] is bool(carried_bytes)
+            assert after["carried"] is bool(inline_bytes)
         assert_identical(workers[1:])
 
 

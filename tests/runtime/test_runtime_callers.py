@@ -11,8 +11,9 @@ import pytest
 
 from ranks import SECRET, free_port, run_ranks
 from tradewind.errors import BadArray, BadOption, PeerLost
-from tradewind.runtime.group import Group, connect
+from tradewind.runtime.group import Group, Hooks, connect
 from tradewind.runtime.kvstore import KVStore
+from tradewind.runtime.options import Transport
 
 LONGEST_S = 20.0
 
@@ -56,7 +57,7 @@ def test_a_result_that_cannot_be_put_where_it_should_go_is_refused_at_the_call(i
             group.all_reduce_async(fixed, out=fixed)
         return float(group.all_reduce_async(fixed).wait(LONGEST_S)[-1])  # to read it is enough, and the run goes on
 
-    assert run_ranks(2, body, carried_bytes=1024) == [2.0, 2.0]
+    assert run_ranks(2, body, inline_bytes=1024) == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("items", [10, 200_000], ids=["in a message", "by a plan"])
@@ -68,7 +69,7 @@ def test_a_place_that_becomes_read_only_gets_its_result_all_the_same(items: int)
         assert handle.wait(LONGEST_S) is out
         return float(out[-1])
 
-    assert run_ranks(2, body, carried_bytes=1024) == [2.0, 2.0]
+    assert run_ranks(2, body, inline_bytes=1024) == [2.0, 2.0]
 
 
 def test_lists_and_scalars_are_converted() -> None:
@@ -159,7 +160,7 @@ def test_a_callback_that_raises_is_logged_and_the_run_goes_on(items: int, caplog
         return float(group.all_reduce(np.ones(items))[0])
 
     with caplog.at_level(logging.ERROR, "tradewind.runtime"):
-        assert run_ranks(2, body, carried_bytes=1024) == [2.0, 2.0]
+        assert run_ranks(2, body, inline_bytes=1024) == [2.0, 2.0]
         assert all(called.acquire(timeout=LONGEST_S) for _ in range(12))
     raised = [record.exc_info[0] for record in caplog.records if record.exc_info is not None]
     assert raised == [ZeroDivisionError] * 12
@@ -207,9 +208,9 @@ def test_a_listening_callback_that_raises_leaves_no_port_taken() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        connect(f"127.0.0.1:{port}", 0, 1, secret=SECRET, listening=fails)
+        connect(f"127.0.0.1:{port}", 0, 1, secret=SECRET, hooks=Hooks(listening=fails))
     with pytest.raises(BadOption, match="connections"):
-        connect(f"127.0.0.1:{port}", 0, 1, secret=SECRET, connections=99)
+        connect(f"127.0.0.1:{port}", 0, 1, secret=SECRET, transport=Transport(connections=99))
     with connect(f"127.0.0.1:{port}", 0, 1, secret=SECRET) as group:
         assert group.all_reduce([1.0]) == [1.0]
 
@@ -240,7 +241,7 @@ def test_closing_in_another_thread_ends_a_wait(items: int) -> None:
             closer.join(LONGEST_S)
         return str(caught.value)
 
-    said = run_ranks(2, body, [{}, {}], carried_bytes=1024)
+    said = run_ranks(2, body, [{}, {}], inline_bytes=1024)
     assert "left the run" in said[0] or "has left" in said[0]
 
 

@@ -18,7 +18,7 @@ from tradewind.runtime.group import Group
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.wire.messages import MAX_CARRIED_BYTES
 
-CARRIED: dict[str, Any] = {"carried_bytes": 16 * 1024}
+CARRIED: dict[str, Any] = {"inline_bytes": 16 * 1024}
 
 
 def of_rank(rank: int, dtype: str, items: int = 100) -> Any:
@@ -42,7 +42,7 @@ def test_every_operation_on_every_type_gives_what_a_plan_gives(dtype: str) -> No
         return done
 
     carried, planned = (
-        run_ranks(4, functools.partial(body, nbytes > 0), carried_bytes=nbytes) for nbytes in (16 * 1024, 0)
+        run_ranks(4, functools.partial(body, nbytes > 0), inline_bytes=nbytes) for nbytes in (16 * 1024, 0)
     )
     assert all(answers == planned[0] for answers in [*carried, *planned])
 
@@ -102,7 +102,7 @@ def test_ranks_that_disagree_are_told_what_each_has_and_go_on() -> None:
 
 
 def test_one_rank_that_does_not_carry_switches_it_off_for_its_rounds() -> None:
-    each = [{"carried_bytes": nbytes} for nbytes in (16 * 1024, 0, 16 * 1024)]
+    each = [{"inline_bytes": nbytes} for nbytes in (16 * 1024, 0, 16 * 1024)]
 
     def body(group: Group) -> bool:
         handle = group.all_reduce_async(np.ones(10))
@@ -168,5 +168,7 @@ def test_a_run_says_how_many_rounds_went_in_messages(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("nbytes", [-1, MAX_CARRIED_BYTES + 1])
 def test_what_messages_cannot_hold_is_refused(nbytes: int) -> None:
-    for answer in run_ranks(1, lambda _: None, carried_bytes=nbytes):
-        assert isinstance(answer, BadOption) and f"give 0 to {MAX_CARRIED_BYTES}" in str(answer)
+    for answer in run_ranks(1, lambda _: None, inline_bytes=nbytes):
+        assert isinstance(
+            answer, BadOption
+        ) and f"inline_bytes must be from 0 to {MAX_CARRIED_BYTES}, got {nbytes}" in str(answer)

@@ -30,6 +30,7 @@ from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.group import Group, connect
+from tradewind.runtime.options import Tolerance
 from tradewind.runtime.sockets import call
 from tradewind.wire.frames import FrameHeader, FrameKind, encode_header
 from tradewind.wire.handshake import Credentials
@@ -138,12 +139,12 @@ def test_a_port_in_use_is_named_on_rank_0_and_silence_on_the_others() -> None:
 def test_a_controller_that_is_not_there_is_named() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(PeerLost, match=f"no answer from the controller at {address}"):
-        connect(address, 1, 2, secret=SECRET, patience_s=SOON_S)
+        connect(address, 1, 2, secret=SECRET, tolerance=Tolerance(patience_s=SOON_S))
 
 
 def test_a_host_name_that_nobody_has_is_named() -> None:
     with pytest.raises(PeerLost, match=r"cannot resolve host 'no\.such\.host\.invalid'"):
-        connect("no.such.host.invalid:1", 1, 2, secret=SECRET, patience_s=SOON_S)
+        connect("no.such.host.invalid:1", 1, 2, secret=SECRET, tolerance=Tolerance(patience_s=SOON_S))
 
 
 def test_a_peer_that_cannot_be_reached_is_named_on_every_rank() -> None:
@@ -184,7 +185,7 @@ def test_a_peer_that_accepts_and_stays_silent_is_named_on_every_rank() -> None:
 
     def honest() -> None:
         try:
-            with connect(f"127.0.0.1:{port}", 0, 2, secret=SECRET, patience_s=patience_s) as group:
+            with connect(f"127.0.0.1:{port}", 0, 2, secret=SECRET, tolerance=Tolerance(patience_s=patience_s)) as group:
                 answers.append(reduce_once(group))
         except PeerLost as error:
             answers.append(error)
@@ -224,11 +225,12 @@ WORKER = """
     import os, sys, threading, time, numpy as np, tradewind
     from tradewind.errors import PeerLost
     rank, port, patience_s, how = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-    options = {"secret": "correct horse battery", "patience_s": patience_s, "local_sockets": how == "unix"}
+    options = {"tolerance": tradewind.Tolerance(patience_s=patience_s)}
+    options["transport"] = tradewind.Transport(local_sockets=how == "unix")
     if how == "polled":
         sites = [tradewind.Site(f"rank{k}") for k in range(3)]
         options["network"] = tradewind.Network("triangle", sites, 1e9 * (1 - np.eye(3)))
-    group = tradewind.connect(f"127.0.0.1:{port}", rank, 3, **options)
+    group = tradewind.connect(f"127.0.0.1:{port}", rank, 3, secret="correct horse battery", **options)
     array = np.full(4_000_000, rank + 1, np.float32)
     rounds = 0
     try:
@@ -321,7 +323,7 @@ def test_a_rank_that_does_not_hang_up_when_it_is_sent_away_is_cut_off() -> None:
 
 def test_a_controller_of_its_own_serves_a_run_and_says_when_it_is_over() -> None:
     server = ControlServer("127.0.0.1", 0, Credentials("tradewind", "boss", SECRET.encode()), ControlOptions(2))
-    assert run_ranks(2, reduce_once, address=f"127.0.0.1:{server.port}", embed=False) == [2.0, 2.0]
+    assert run_ranks(2, reduce_once, controller=f"127.0.0.1:{server.port}") == [2.0, 2.0]
     assert "has left the run" in server.wait()
     server.close("done")
 

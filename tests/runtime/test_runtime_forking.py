@@ -17,10 +17,11 @@ RANK = """
     import atexit, gc, os, sys, threading, numpy as np, tradewind
     from tradewind.errors import ForkedProcess
     rank, port, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    options = {"secret": "correct horse battery", "patience_s": 20.0, "carried_bytes": 0}
+    options = {"tolerance": tradewind.Tolerance(patience_s=20.0), "transport": tradewind.Transport(inline_bytes=0)}
     if how == "polled":
         sites = [tradewind.Site(f"rank{k}") for k in range(2)]
-        options |= {"network": tradewind.Network("pair", sites, 1e9 * (1 - np.eye(2))), "local_sockets": False}
+        options["network"] = tradewind.Network("pair", sites, 1e9 * (1 - np.eye(2)))
+        options["transport"] = tradewind.Transport(inline_bytes=0, local_sockets=False)
 
     def sockets():
         files = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
@@ -47,7 +48,7 @@ RANK = """
 
     parent = os.getpid()
     array, stop = np.ones(200_000, np.float32), threading.Event()
-    with tradewind.connect(f"127.0.0.1:{port}", rank, 2, **options) as group:
+    with tradewind.connect(f"127.0.0.1:{port}", rank, 2, secret="correct horse battery", **options) as group:
 
         def uses_it():
             assert sockets() == 0, "children hold no connection of their parent"
@@ -111,8 +112,9 @@ KILLED = """
     import os, sys, time, numpy as np, tradewind
     from tradewind.errors import PeerLost
     rank, port = int(sys.argv[1]), int(sys.argv[2])
-    options = {"secret": "correct horse battery", "patience_s": 600.0, "local_sockets": False}
-    group = tradewind.connect(f"127.0.0.1:{port}", rank, 2, **options)
+    transport = tradewind.Transport(local_sockets=False)
+    options = {"tolerance": tradewind.Tolerance(patience_s=600.0), "transport": transport}
+    group = tradewind.connect(f"127.0.0.1:{port}", rank, 2, secret="correct horse battery", **options)
     group.barrier()
     if rank == 1:
         if os.fork() == 0:

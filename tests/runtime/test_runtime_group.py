@@ -17,6 +17,7 @@ from tradewind.planning.plan import plan_to_json
 from tradewind.runtime.addresses import choose_addresses
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.kvstore import KVStore
+from tradewind.runtime.options import Transport
 
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 CONNECTIONS: dict[str, dict[str, Any]] = {
@@ -213,15 +214,16 @@ def test_bad_options_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("TRADEWIND_SECRET", raising=False)
     for options, says in (
         ({"secret": None}, "TRADEWIND_SECRET"),
-        ({"rank": 2}, "rank 2 of 2"),
-        ({"controller": "nowhere"}, "HOST:PORT"),
-        ({"controller": "::1:80"}, "brackets"),
-        ({"bind": "0.0.0.0"}, "advertise="),
-        ({"bind": "127.0.0.1", "interface": "lo"}, "Give one"),
-        ({"connections": 0}, "1 to 16"),
-        ({"patience_s": -1.0}, "patience"),
+        ({"rank": 2}, r"rank must be in \[0, 2\), got 2"),
+        ({"address": "nowhere"}, "HOST:PORT"),
+        ({"address": "::1:80"}, "brackets"),
+        ({"address": None}, "address is None"),
+        ({"transport": Transport(bind="0.0.0.0")}, "advertise="),
+        ({"transport": Transport(bind="127.0.0.1", interface="lo")}, "Give one"),
+        ({"transport": {"connections": 0}}, "1 to 16"),
+        ({"tolerance": {"patience_s": -1.0}}, "patience_s must be"),
     ):
-        arguments = {"controller": "127.0.0.1:1", "rank": 1, "world": 2, "secret": "good enough", **options}
+        arguments = {"address": "127.0.0.1:1", "rank": 1, "world": 2, "secret": "good enough", **options}
         with pytest.raises(BadOption, match=says):
             connect(**arguments)  # type: ignore[arg-type]
 

@@ -93,8 +93,8 @@ def held() -> tuple[int, int]:
 
 @pytest.mark.slow
 @on_linux
-@pytest.mark.parametrize("carried_bytes", [0, 16 * 1024])
-def test_ten_thousand_rounds_leave_nothing_behind(carried_bytes: int) -> None:
+@pytest.mark.parametrize("inline_bytes", [0, 16 * 1024])
+def test_ten_thousand_rounds_leave_nothing_behind(inline_bytes: int) -> None:
     """By a plan, and in messages."""
 
     def body(group: Group) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ def test_ten_thousand_rounds_leave_nothing_behind(carried_bytes: int) -> None:
             group.barrier()
         return tuple(later - sooner for sooner, later in zip(*seen, strict=True)) if seen else (0, 0, 0)
 
-    grown, *left = run_ranks(2, body, longest_s=300, carried_bytes=carried_bytes)[0]
+    grown, *left = run_ranks(2, body, longest_s=300, inline_bytes=inline_bytes)[0]
     assert grown < 4 * 2**20 and left == [0, 0]
 
 
@@ -122,7 +122,7 @@ def test_runs_that_have_ended_leave_no_thread_and_no_file(polled: bool) -> None:
             group.all_reduce(np.ones(items))
 
     for attempt in range(6):
-        run_ranks(3, body, carried_bytes=1000 * (attempt % 2), **options)
+        run_ranks(3, body, inline_bytes=1000 * (attempt % 2), **options)
         if attempt == 1:
             first = held()
     until_s = time.monotonic() + 20

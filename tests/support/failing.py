@@ -23,6 +23,7 @@ PROGRAM = """
     import numpy as np
     import tradewind
     from tradewind.errors import TradewindError
+    from tradewind.runtime.options import options_by_field
 
     given = json.loads(sys.argv[1])
     rank, items, steps = given["rank"], given["items"], given["steps"]
@@ -33,7 +34,8 @@ PROGRAM = """
 
     try:
         secret = "correct horse battery"
-        group = tradewind.connect(given["address"], rank, given["world"], secret=secret, **given["options"])
+        options = options_by_field(given["options"])
+        group = tradewind.connect(given["address"], rank, given["world"], options, secret=secret)
     except TradewindError as error:
         say(error=str(error), kind=type(error).__name__)
         raise SystemExit(1)
@@ -125,13 +127,15 @@ def processes() -> Iterator[Callable[..., Process]]:
     def start(
         rank: int, address: str | list[str], world: int, items: int = 1000, steps: int = 10, **more: Any
     ) -> Process:
-        options = {"patience_s": 6.0, "policy": "partial", "carried_bytes": 0, **more.pop("options", {})}
+        options = {"patience_s": 6.0, "inline_bytes": 0, **more.pop("options", {})}
+        if "scheme" not in options:
+            options = {"policy": "partial", **options}
         given = {"rank": rank, "address": address, "world": world, "items": items, "steps": steps, "options": options}
         program = more.pop("program", textwrap.dedent(PROGRAM))
         environment = {**os.environ, **more.pop("environment", {})}
         command = [sys.executable, "-W", "error", "-c", program, json.dumps({**given, **more})]
         popen = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=environment)
-        process = Process(options.get("name", f"rank{rank}"), popen)
+        process = Process(options.get("site", f"rank{rank}"), popen)
         threading.Thread(target=process.listen, daemon=True).start()
         started.append(process)
         return process

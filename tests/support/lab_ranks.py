@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from failing import LONGEST_S, SECRET, Process
+from failing import LONGEST_S, Process
 from lab_traffic import open_lab
 from tradewind.lab.session import Lab
 from tradewind.network import Network, Site
@@ -29,8 +29,8 @@ PROGRAM = textwrap.dedent("""
     import json, logging, os, sys, threading, time
     import numpy as np
     import tradewind
-    from tradewind.control.awareness import Awareness
     from tradewind.errors import TradewindError
+    from tradewind.runtime.options import options_by_field
 
     given = json.loads(sys.argv[1])
     rank, stop = int(os.environ["RANK"]), threading.Event()
@@ -52,10 +52,11 @@ PROGRAM = textwrap.dedent("""
             say(warning=record.getMessage(), warned_s=time.monotonic())
 
     logging.getLogger("tradewind.runtime").addHandler(Warnings(logging.WARNING))
-    options = {**given["options"], "awareness": Awareness(**given["awareness"])}
-    bind, address = os.environ["TRADEWIND_BIND"], os.environ["TRADEWIND_CONTROLLERS"]
+    unknown = tradewind.RunOptions(network=None)
+    options = options_by_field({**given["options"], **given["awareness"]}).over(unknown)
+    address, world = os.environ["TRADEWIND_CONTROLLERS"], int(os.environ["WORLD_SIZE"])
     try:
-        group = tradewind.connect(address, rank, int(os.environ["WORLD_SIZE"]), bind=bind, **options)
+        group = tradewind.connect(address, rank, world, options)
         threading.Thread(target=obey, daemon=True).start()
         say(joined=group.name)
         array = np.full(given["items"], float(rank), np.float32)
@@ -152,7 +153,7 @@ def lab_ranks(
 ) -> Iterator[LabRanks]:
     """A run of all sites of a network, under way; `prepare` may change the lab before any rank starts."""
     given = {"items": items, "pause_s": pause_s, "in_place": in_place, "awareness": awareness or {}}
-    given["options"] = {"secret": SECRET, "carried_bytes": 4096, **options}
+    given["options"] = {"inline_bytes": 4096, **options}
     with open_lab(network, backend) as lab, contextlib.ExitStack() as stack:
         prepare(lab)
         ranks = []

@@ -39,6 +39,7 @@ PROGRAM = textwrap.dedent("""
     import numpy as np
     import tradewind
     from tradewind.formats import read_network
+    from tradewind.runtime.group import Hooks
     from tradewind.runtime.shaping import ShapedNetwork
 
     given = json.loads(sys.argv[1])
@@ -63,8 +64,10 @@ PROGRAM = textwrap.dedent("""
 
     threading.Thread(target=obey, daemon=True).start()
     model = np.full(given["items"], float(rank))
-    options = dict(secret="correct horse battery", shape=shape, embed=False, patience_s=given["patience_s"])
-    with tradewind.connect(given["address"], rank, given["world"], **options) as group:
+    tolerance = tradewind.Tolerance(patience_s=given["patience_s"])
+    options = tradewind.RunOptions(controller=tuple(given["address"]), tolerance=tolerance)
+    secret, hooks = "correct horse battery", Hooks(shape=shape)
+    with tradewind.connect(None, rank, given["world"], options, secret=secret, hooks=hooks) as group:
         fetched = group.fetch_state()
         if fetched is not None:
             model = np.frombuffer(fetched[1]).copy()
@@ -120,8 +123,8 @@ class LiveStorm:
 
     def start_controller(self, index: int) -> None:
         command = [sys.executable, "-c", "from tradewind.cli import main; main()", "controller"]
-        command += ["--listen", self._addresses[index], "--workers", str(len(self.names)), "--policy", "partial"]
-        command += ["--planner", "scatter", "--patience", f"{PATIENCE_S}s"]
+        command += ["--listen", self._addresses[index], "--world", str(len(self.names)), "--policy", "partial"]
+        command += ["--planner", "scatter", "--patience-s", f"{PATIENCE_S}s"]
         command += ["--controllers", "2", "--standby", str(index)]
         self._controllers[index] = subprocess.Popen(
             command,

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tradewind.runtime.group import Group, connect
+from tradewind.runtime.group import Group, Hooks, connect
+from tradewind.runtime.options import options_by_field
+from tradewind.runtime.shaping import ShapedNetwork
 
 SECRET = "correct horse battery"
 PATIENCE_S = 8.0
@@ -32,18 +34,23 @@ def run_ranks(
     each: Sequence[dict[str, Any]] | None = None,
     address: str | None = None,
     longest_s: float = LONGEST_S,
+    shape: ShapedNetwork | None = None,
     **options: Any,
 ) -> list[Any]:
     """Run `body` on every rank; what it returns, or the exception that it or `connect` raised, by rank.
 
+    Options are fields of `RunOptions` and its groups by name; `each` adds a rank's own, its secret and run included.
     Arrays go by plans, however small: most tests are about what happens between members.
     """
     where = address or f"127.0.0.1:{free_port()}"
-    chosen = {"secret": SECRET, "patience_s": PATIENCE_S, "carried_bytes": 0, **options}
+    chosen = {"patience_s": PATIENCE_S, "inline_bytes": 0, **options}
 
     def run(rank: int) -> Any:
         try:
-            with connect(where, rank, world, **{**chosen, **(each[rank] if each else {})}) as group:
+            own = {"secret": SECRET, "run": "tradewind", **chosen, **(each[rank] if each else {})}
+            secret, run = own.pop("secret"), own.pop("run")
+            hooks = Hooks(shape=shape)
+            with connect(where, rank, world, options_by_field(own), secret=secret, run=run, hooks=hooks) as group:
                 answer = body(group)
                 if each is None:
                     group.barrier()

@@ -21,12 +21,14 @@ import tradewind.torch
 from ranks import free_port
 from tradewind.errors import BadArray, BadOption, InputError, PeerLost
 from tradewind.network import Network, Site
-from tradewind.runtime.options import Options
+from tradewind.runtime.options import RunOptions as Options
 
 
 def start() -> None:
     faulthandler.enable()
-    dist.init_process_group("tradewind", pg_options=tradewind.torch.Options(deadline=20))
+    dist.init_process_group(
+        "tradewind", pg_options=tradewind.torch.Options(tolerance=tradewind.Tolerance(patience_s=20))
+    )
 
 
 def of_rank(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -288,7 +290,7 @@ def check_an_unknown_site_is_refused_on_every_rank() -> None:
 
 
 def check_a_setting_that_is_wrong_on_one_rank_is_refused_on_every_rank() -> None:
-    wrong = Options(interface="eth99") if dist.get_rank() == 1 else Options()
+    wrong = Options(transport=tradewind.Transport(interface="eth99")) if dist.get_rank() == 1 else Options()
     said = raises(InputError, dist.new_group, pg_options=wrong)
     assert "no network interface is called 'eth99'" in said
     assert dist.get_rank() == 1 or said.startswith("rank 1 cannot take part: ")
@@ -299,7 +301,9 @@ def check_ranks_that_share_a_site_are_told_what_it_costs() -> None:
     handler = logging.StreamHandler(logged)
     logging.getLogger("tradewind").addHandler(handler)
     sites = ["fra", "fra", "nyc", "nyc"]
-    group = dist.new_group(pg_options=Options(network=THREE_SITES, site=sites[rank], deadline=20))
+    group = dist.new_group(
+        pg_options=Options(network=THREE_SITES, site=sites[rank], tolerance=tradewind.Tolerance(patience_s=20))
+    )
     tensor = torch.ones(100_000)
     dist.all_reduce(tensor, group=group)
     assert (tensor == 4).all()
@@ -322,7 +326,7 @@ def check_a_second_start_after_the_first_ended() -> None:
     dist.broadcast_object_list(port)
     os.environ["MASTER_PORT"] = str(port[0])  # the first store may still listen on its own
     dist.destroy_process_group()
-    tradewind.torch.configure(planner="ring", deadline=20)
+    tradewind.torch.configure(planner="ring", tolerance=tradewind.Tolerance(patience_s=20))
     dist.init_process_group("cpu:tradewind,cuda:tradewind")
     assert dist.get_backend() in ("tradewind", "cpu:tradewind,cuda:tradewind")
     tensor = torch.ones(1000)

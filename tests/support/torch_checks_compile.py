@@ -23,7 +23,9 @@ STEPS = 4
 
 def start() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("tradewind", pg_options=tradewind.torch.Options(deadline=60))
+    dist.init_process_group(
+        "tradewind", pg_options=tradewind.torch.Options(tolerance=tradewind.Tolerance(patience_s=60))
+    )
 
 
 def compiled(function: Any) -> Any:

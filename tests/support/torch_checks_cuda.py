@@ -23,7 +23,9 @@ def start() -> None:
     global _device, _gloo
     faulthandler.enable()
     # NCCL takes no two ranks on one GPU.
-    dist.init_process_group("tradewind", pg_options=tradewind.torch.Options(deadline=20, inner="gloo"))
+    dist.init_process_group(
+        "tradewind", pg_options=tradewind.torch.Options(tolerance=tradewind.Tolerance(patience_s=20), inner="gloo")
+    )
     _device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
     torch.cuda.set_device(_device)
     _gloo = dist.new_group(backend="gloo")

@@ -17,7 +17,9 @@ from tradewind.errors import ForkedProcess
 
 def start() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("tradewind", pg_options=tradewind.torch.Options(deadline=20))
+    dist.init_process_group(
+        "tradewind", pg_options=tradewind.torch.Options(tolerance=tradewind.Tolerance(patience_s=20))
+    )
 
 
 def check_a_child_cannot_join_in_the_place_of_its_parent() -> None:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tradewind.experiments.papers.digits import deal, load_digits
+from tradewind.runtime.options import Tolerance
 from tradewind.torch import Ensemble, Outer, Synchronizer
 from tradewind.torch.buckets import tracked_tensors
 
@@ -70,7 +71,7 @@ def train(policy: str, momentum: float = 0.9, steps: int = STEPS, **options: Any
     random = np.random.default_rng([SEED, rank])
     overlap = options.get("overlap", False)
     seen: list[tuple[Any, str]] = []
-    with Synchronizer(model, policy, optimizer=optimizer, deadline=20, **options) as sync:
+    with Synchronizer(model, policy, optimizer=optimizer, tolerance=Tolerance(patience_s=20), **options) as sync:
         for _ in range(steps):
             rows = torch.from_numpy(random.choice(len(labels), 32, replace=False))
             nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()

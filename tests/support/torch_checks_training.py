@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import io
+import logging
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +30,9 @@ def start() -> None:
     global _gloo
     faulthandler.enable()
     torch.set_num_threads(1)
-    dist.init_process_group("tradewind", pg_options=tradewind.torch.Options(deadline=20))
+    dist.init_process_group(
+        "tradewind", pg_options=tradewind.torch.Options(tolerance=tradewind.Tolerance(patience_s=20))
+    )
     _gloo = dist.new_group(backend="gloo")
 
 
@@ -101,6 +105,24 @@ def same_as_gloo(**how: Any) -> None:
 
 def check_two_hundred_steps_of_ddp() -> None:
     same_as_gloo(steps=200)
+
+
+def check_ddp_by_the_scheme_mtree() -> None:
+    logged = io.StringIO()
+    handler, ours = logging.StreamHandler(logged), logging.getLogger("tradewind")
+    ours.addHandler(handler)
+    options = tradewind.torch.Options(
+        scheme="mtree",
+        log="info",
+        transport=tradewind.Transport(inline_bytes=0),
+        tolerance=tradewind.Tolerance(patience_s=20),
+    )
+    group = dist.new_group(pg_options=options)
+    own = torch.tensor(train(group, steps=5))
+    torch.testing.assert_close(own, torch.tensor(train(_gloo, steps=5)), rtol=2e-4, atol=2e-5)
+    ours.removeHandler(handler)
+    ours.setLevel("WARNING")
+    assert dist.get_rank() != 0 or "mtree" in logged.getvalue(), logged.getvalue()
 
 
 def check_ddp_gradient_as_bucket_view() -> None:

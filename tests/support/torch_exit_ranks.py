@@ -87,13 +87,14 @@ def _train(variant: Variant, world: int, ready: int) -> None:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
+    from tradewind import Transport
     from tradewind.network import Network, Site
     from tradewind.torch import Options
 
     links = [[0.0 if a == b else 1e9 for b in range(world)] for a in range(world)]
     network = Network("exit", [Site(f"site{k}") for k in range(world)], links)
     several = variant.groups == "several"  # by TCP on a network that is slow: one thread polls
-    options = Options(network=network, local_sockets=False) if several else Options()
+    options = Options(network=network, transport=Transport(local_sockets=False)) if several else Options()
     dist.init_process_group("tradewind", pg_options=options)
     others = [dist.new_group(pg_options=options) for _ in range(2)] if several else []
     layers = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 10))

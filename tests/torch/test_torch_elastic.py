@@ -23,7 +23,7 @@ def test_a_killed_worker_is_named_and_the_restart_trains_on(rendezvous: str) -> 
     static, elastic = ["--master-port", str(free_port())], ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     how = static if rendezvous == "static" else elastic
     command = [sys.executable, "-m", "torch.distributed.run", *how, "--nproc-per-node", str(WORLD)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRADEWIND_DEADLINE": str(DEADLINE_S)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRADEWIND_PATIENCE_S": str(DEADLINE_S)}
     done = subprocess.run(
         [*command, "--max-restarts", "1", "--monitor-interval", "3", str(SCRIPT)],
         env=environment,

@@ -62,7 +62,7 @@ def test_a_wrong_setting_is_refused_when_the_group_is_made(
     ("settings", "kind"),
     [
         ({"network": "nosuch"}, UnknownName),
-        ({"interface": "eth9"}, UnknownName),
+        ({"transport": tradewind.Transport(interface="eth9")}, UnknownName),
         ({"planner": "ring", "planner_options": {"nosuch": 1}}, BadOption),
         ({"plan": Path("nosuch.json")}, BadPlan),
     ],

@@ -11,6 +11,7 @@ import pytest
 from ranks import SECRET, free_port, run_ranks
 from tradewind.errors import BadArray, BadOption
 from tradewind.runtime.group import Group, connect
+from tradewind.runtime.options import Tolerance
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -261,7 +262,7 @@ def test_whoever_joins_a_run_that_is_under_way_starts_from_the_model_of_a_member
 
     def come_back() -> Any:
         model = network(seed=7)
-        with connect(address, 2, 3, secret=SECRET, patience_s=8.0) as group:
+        with connect(address, 2, 3, secret=SECRET, tolerance=Tolerance(patience_s=8.0)) as group:
             sync = Synchronizer(model, "partial", group=group)
             start = flat(model)
             all_here.wait(30)

@@ -1,4 +1,4 @@
-"""`tradewind config`: every setting of a run, its value, and where that comes from."""
+"""`tradewind config`: every option of a run, its value, and where that comes from."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ EXAMPLE = "TRADEWIND_PLANNER=ring tradewind config"
 
 
 def run(json: JsonOption = False) -> None:
-    """Show what a run started here would be told: by the environment (TRADEWIND_*), by a file, or by default.
+    """Show the options of a run started here: from the environment (TRADEWIND_*), a file, a scheme, or by default.
 
-    The file is `tradewind.toml` in the working directory, or what TRADEWIND_CONFIG names. Arguments of the program,
-    which go first, are not known here.
+    The file is `tradewind.toml` in the working directory, or the one that TRADEWIND_CONFIG names. Arguments of the
+    program, which take precedence, are not known here.
     """
     from tradewind.cli.output import console, print_json, show, table
-    from tradewind.cli.planner_flags import option_meanings
-    from tradewind.runtime.options import Options, resolve_settings
+    from tradewind.cli.planner_flags import run_option_meanings
+    from tradewind.runtime.options import resolve_options
 
-    _, settings = resolve_settings()
-    meanings = option_meanings(Options)
+    _, settings = resolve_options()
+    meanings = run_option_meanings()
     if json:
         print_json(
             [
-                {"setting": s.name, "value": _plain(s.value), "origin": s.origin, "meaning": meanings[s.name]}
+                {"option": s.name, "value": _plain(s.value), "origin": s.origin, "meaning": meanings[s.name]}
                 for s in settings
             ]
         )
         return
-    made = table("setting", "value", "origin", "meaning")
+    made = table("option", "value", "origin", "meaning")
     for setting in settings:
         made.add_row(setting.name, _shown(setting), setting.origin, meanings[setting.name])
     show(console(), made)

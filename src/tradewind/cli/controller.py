@@ -2,90 +2,90 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tradewind.cli.arguments import JsonOption
 
-EXAMPLE = "TRADEWIND_SECRET=... tradewind controller --listen 127.0.0.1:4000 --workers 4 --network gscale"
+EXAMPLE = "TRADEWIND_SECRET=... tradewind controller --listen 127.0.0.1:4000 --world 4 --network gscale"
 
 
 def run(
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where workers connect; port 0: one that is free.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where ranks connect; port 0: one that is free.")
     ],
-    workers: Annotated[int, typer.Option("--workers", metavar="N", help="How many the run has.")],
-    network: Annotated[
-        str | None, typer.Option("--network", metavar="NETWORK", help="A catalog name or a file; sites are workers.")
+    world: Annotated[int, typer.Option("--world", metavar="N", help="How many ranks the run has.")],
+    scheme: Annotated[
+        str | None, typer.Option("--scheme", metavar="NAME", help="A system such as crew, or POLICY+PLANNER.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Who synchronises when.")] = None,
+    policy_options: Annotated[
+        str | None, typer.Option("--policy-options", metavar="K=V,...", help="Options of the policy.")
     ] = None,
     planner: Annotated[str | None, typer.Option("--planner", metavar="NAME", help="How bytes travel.")] = None,
-    plan: Annotated[Path | None, typer.Option("--plan", metavar="F.json", help="Use this plan, no planner.")] = None,
-    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Who synchronises when.")] = "bsp",
+    planner_options: Annotated[
+        str | None, typer.Option("--planner-options", metavar="K=V,...", help="Options of the planner.")
+    ] = None,
+    plan: Annotated[str | None, typer.Option("--plan", metavar="F.json", help="Use this plan, no planner.")] = None,
     scatter: Annotated[
-        str, typer.Option("--scatter", metavar="HOW", help="blocking, or non-blocking: send before a round is known.")
-    ] = "blocking",
+        str | None,
+        typer.Option("--scatter", metavar="HOW", help="blocking, or non-blocking: send before a round is known."),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", metavar="NETWORK", help="A catalog name or a file; ranks are at its sites."),
+    ] = None,
     run_name: Annotated[str, typer.Option("--run", metavar="NAME", help="The run's name.")] = "tradewind",
-    patience: Annotated[str, typer.Option("--patience", metavar="TIME", help="How long a silence may be.")] = "30s",
-    tolerant: Annotated[bool, typer.Option("--tolerant", help="Go on without lost workers, also under bsp.")] = False,
+    patience_s: Annotated[
+        str | None,
+        typer.Option("--patience-s", metavar="TIME", help="Silence after which a rank is lost; by default 30s."),
+    ] = None,
+    tolerant: Annotated[
+        bool | None, typer.Option("--tolerant", help="Continue without lost ranks, also under bsp.")
+    ] = None,
     controllers: Annotated[int, typer.Option("--controllers", metavar="N", help="How many the run has.")] = 1,
     standby: Annotated[int, typer.Option("--standby", metavar="I", help="Be the I-th that stands by.")] = 0,
     ports: Annotated[
-        str | None,
-        typer.Option("--ports", metavar="A-B", help="Listen on a port of this range, by default TRADEWIND_PORTS."),
+        str | None, typer.Option("--ports", metavar="A-B", help="Listen on a port of this range, for a firewall.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run the controller of a run until it is over, for workers that connect with `embed=False`.
+    """Run the controller of a run until it is over, for ranks that connect with `controller=HOST:PORT`.
 
-    The run's secret is read from the environment variable TRADEWIND_SECRET.
+    The run's secret is read from the environment variable TRADEWIND_SECRET, every other option that is not given as
+    `tradewind config` shows.
     """
     from tradewind.cli.output import print_json
-    from tradewind.cli.resolve import resolve_network
-    from tradewind.control import ControlOptions
-    from tradewind.control.deadlines import Deadlines
-    from tradewind.control.options import choose_scatter
-    from tradewind.errors import BadOption, BadPlan
-    from tradewind.planning import planner as look_up_planner
-    from tradewind.planning.plan import plan_from_json
-    from tradewind.policy import policy as look_up_policy
-    from tradewind.runtime.addresses import HostPort, PortRange
+    from tradewind.errors import BadOption
+    from tradewind.runtime.addresses import HostPort
     from tradewind.runtime.control_server import ControlServer
     from tradewind.runtime.group import find_secret
-    from tradewind.units import parse_duration
+    from tradewind.runtime.options import options_by_field, resolve_options
     from tradewind.wire.handshake import Credentials
 
-    if workers < 1:
-        raise BadOption(f"--workers {workers}: a run has at least one.")
+    if world < 1:
+        raise BadOption(f"--world must be at least 1, got {world}.")
     if not 0 <= standby < controllers:
-        last = controllers - 1
-        raise BadOption(
-            f"--standby {standby} of --controllers {controllers}: the first, which acts, is 0, the last {last}."
-        )
-    look_up_policy(policy)
-    if planner is not None:
-        look_up_planner(planner)
+        raise BadOption(f"--standby must be in [0, {controllers}), the first being the one that acts, got {standby}.")
+    flags = {
+        "scheme": scheme,
+        "policy": policy,
+        "policy_options": policy_options,
+        "planner": planner,
+        "planner_options": planner_options,
+        "plan": plan,
+        "scatter": scatter,
+        "network": network,
+        "patience_s": patience_s,
+        "tolerant": tolerant,
+        "ports": ports,
+    }
+    options, _ = resolve_options(options_by_field(flags))
     where, secret = HostPort.parse(listen), find_secret(None)
-    found = None if network is None else resolve_network(network, None, None, None, None)
-    try:
-        given = None if plan is None else plan_from_json(plan.read_bytes(), str(plan))
-    except OSError as error:
-        raise BadPlan(f"cannot read {plan}: {error.strerror}.") from None
-    options = ControlOptions(
-        workers,
-        found,
-        given,
-        planner,
-        policy=policy,
-        scatter=choose_scatter(scatter),
-        deadlines=Deadlines(parse_duration(patience)),
-        tolerant=True if tolerant or controllers > 1 else None,
-        controllers=controllers,
-        index=standby,
-    )
+    control = options.control_options(world, controllers, standby)
     credentials = Credentials(run_name, f"controller {standby}", secret)
-    server = ControlServer(where.host, where.port, credentials, options, PortRange.find(ports))
+    server = ControlServer(where.host, where.port, credentials, control, options.transport.port_range)
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()

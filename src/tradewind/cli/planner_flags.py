@@ -152,3 +152,16 @@ def option_meanings(options: type) -> dict[str, str]:
     if len(meanings) == 1:
         meanings = {name: meaning or (inspect.getdoc(options) or "") for name, meaning in meanings.items()}
     return meanings
+
+
+def run_option_meanings() -> dict[str, str]:
+    """What each option of a run means, by its path."""
+    from tradewind.runtime.options import GROUPS, RunOptions, option_paths
+
+    own = option_meanings(RunOptions)
+    nested = {group: option_meanings(kind) for group, kind in GROUPS.items()}
+    found = {}
+    for path in option_paths():
+        group, _, field = path.rpartition(".")
+        found[path] = nested[group][field] if group else own[field]
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,47 +37,47 @@ def run(
     ports: Annotated[
         str | None, typer.Option("--ports", metavar="A-B", help="Listen on ports of this range, for a firewall.")
     ] = None,
-    pair_time: Annotated[str, typer.Option("--pair-time", metavar="TIME", help="For two sites, at most.")] = "2s",
-    patience: Annotated[str, typer.Option("--patience", metavar="TIME", help="How long a silence may be.")] = "30s",
+    probe_s: Annotated[
+        str | None, typer.Option("--probe-s", metavar="TIME", help="For two sites, at most; by default 2s.")
+    ] = None,
+    patience_s: Annotated[
+        str | None,
+        typer.Option("--patience-s", metavar="TIME", help="Silence after which a rank is lost; by default 30s."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="F.json", help="Write the network there.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Measure bandwidth and latency of every link between processes that all run this, one on each machine.
 
-    Two sites at a time measure their link both ways, so that nobody gets in anybody's way; that takes at most the pair
-    time for each of N - 1 turns (N if N is odd). Every process learns the result; rank 0 shows it. Links that could not
-    be measured are shown as such and left out of the file; if none could, it fails. The secret is read from
-    TRADEWIND_SECRET, what else is not given from TRADEWIND_SITE, _BIND, _INTERFACE, _ADVERTISE and _PORTS.
+    Two sites at a time measure their link both ways, so that measurements do not disturb each other; that takes at most
+    --probe-s for each of N - 1 turns (N if N is odd). Every process learns the result; rank 0 shows it. Links that
+    could not be measured are shown as such and left out of the file; if none could, it fails. The secret is read from
+    TRADEWIND_SECRET, every other option that is not given as `tradewind config` shows.
     """
     from tradewind.cli.output import check_out, print_json, progress, write_whole
     from tradewind.errors import BadOption
     from tradewind.formats import network_to_json
-    from tradewind.runtime.options import Options, resolve_settings
+    from tradewind.runtime.options import options_by_field
     from tradewind.runtime.probe import probe_network
-    from tradewind.units import parse_duration
 
-    probe_s = parse_duration(pair_time)
     check_out(out, (".json",))
     if controller is None:
         host, port = (os.environ.get(variable) for variable in ("MASTER_ADDR", "MASTER_PORT"))
         if not (host and port):
             raise BadOption("where rank 0 listens is not set. Give --controller, or MASTER_ADDR and MASTER_PORT.")
         controller = f"{host}:{port}"
-    flags: dict[str, Any] = {"site": site, "bind": bind, "interface": interface, "advertise": advertise, "ports": ports}
-    settings, _ = resolve_settings(Options(**{name: value for name, value in flags.items() if value is not None}))
+    flags = {
+        "site": site,
+        "bind": bind,
+        "interface": interface,
+        "advertise": advertise,
+        "ports": ports,
+        "probe_s": probe_s,
+        "patience_s": patience_s,
+    }
+    options = options_by_field(flags)
     with progress(f"rank {rank} of {world}"):
-        seen = probe_network(
-            controller,
-            rank,
-            world,
-            probe_s,
-            name=settings.site,
-            bind=settings.bind,
-            interface=settings.interface,
-            advertise=settings.advertise,
-            ports=settings.ports,
-            patience_s=parse_duration(patience),
-        )
+        seen = probe_network(controller, rank, world, options)
     if out is not None:
         write_whole(out, network_to_json(seen.measured_network))
     if seen.unmeasured and rank == 0:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tradewind.errors import BadOption
+from tradewind.registry import OptionGroup
 
 LEAD_BYTES = 32 * 1024
 """As in `engine.measuring`: the first bytes after a pause say nothing of a link."""
@@ -14,20 +15,22 @@ TRAIN_S, SHORTEST_CHUNK_BYTES = 0.1, 16 * 1024
 """How long an exploration keeps a link busy, about; a measurement of shorter chunks is one of processors."""
 
 
-@dataclass(frozen=True, slots=True)
-class Awareness:
-    """What the controller does about measurements."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awareness(OptionGroup):
+    """How a run measures its network and when its plans follow the measurements."""
+
+    renamed: ClassVar = {"chunk_bytes": "transport=Transport(chunk_bytes=...)"}
 
     measure: bool = True
     """Whether links are measured and plans follow them (ENABLE_AWARENESS)."""
     estimator: Literal["arrivals", "delays"] = "arrivals"
-    """How: by the time between chunks that follow each other, or by NetStorm's Eq. (17)."""
+    """Estimate rates from the time between chunks that follow each other, or by NetStorm's Eq. (17) (delays)."""
     min_chunk_bytes: int = 8 * 1024
-    """Smaller chunks say nothing about a link (PROBE_CHUNK_SIZE)."""
+    """Smaller chunks are not used for measurements (PROBE_CHUNK_SIZE)."""
     update_time_s: float = 5.0
-    """Plans are looked at again every so often (UPDATE_TIME)."""
+    """Seconds between two reviews of the plans (UPDATE_TIME)."""
     significant_change: float = 0.2
-    """A link that changes by this share has its plans looked at at once (UPDATE_RATE)."""
+    """A link that changes by this share has its plans reviewed at once (UPDATE_RATE)."""
     min_gain: float = 0.05
     """A new plan is used if rounds by it end sooner by this share: noise is no reason to change."""
     reroute_gain: float = 0.5
@@ -37,15 +40,13 @@ class Awareness:
     probe: bool = False
     """Whether all links are measured before the first round."""
     probe_s: float = 2.0
-    """How long two sites measure their links at most, then."""
+    """Seconds that two sites measure their links then, at most."""
     probe_chunk_bytes: int = 64 * 1024
     """Size of the chunks that explore and probe; on narrow links they are smaller."""
     probe_chunks: int = 4
     """How many a measurement rests on at least (PROBE_CHUNK_NUM)."""
-    chunk_bytes: int | None = None
-    """Size of the chunks that arrays are cut into (CHUNK_SIZE); None: as the planner says."""
     auxiliary: bool = False
-    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH); has cost more than it gained (docs)."""
+    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH); has cost more than it gained."""
     primary_busy_bound: int = 2
     """How many chunks must be waiting for a link before one takes another path (PRIMARY_BUSY_BOUND)."""
     auxiliary_queue_length: int = 1
@@ -74,18 +75,23 @@ class Awareness:
         return 0.4 * self.update_time_s
 
     def __post_init__(self) -> None:
+        OptionGroup.__post_init__(self)
         for name, value, fits, rule in (
-            ("update_time_s", self.update_time_s, 0 < self.update_time_s < 1e6, "a number of seconds above zero"),
-            ("significant_change", self.significant_change, 0 <= self.significant_change < 1e3, "at least 0"),
-            ("min_gain", self.min_gain, 0 <= self.min_gain < 1e3, "at least 0"),
-            ("reroute_gain", self.reroute_gain, self.reroute_gain > 0, "above 0, or infinite"),
-            ("explore_share", self.explore_share, 0 <= self.explore_share <= 0.5, "between 0 and 0.5"),
-            ("probe_s", self.probe_s, 0 < self.probe_s < 1e4, "a number of seconds above zero"),
-            ("probe_chunk_bytes", self.probe_chunk_bytes, 1024 <= self.probe_chunk_bytes <= 2**22, "1 KiB to 4 MiB"),
-            ("chunk_bytes", self.chunk_bytes, 1024 <= (self.chunk_bytes or 1024) <= 2**23, "1 KiB to 8 MiB"),
-            ("probe_chunks", self.probe_chunks, 2 <= self.probe_chunks <= 4096, "2 to 4096"),
-            ("primary_busy_bound", self.primary_busy_bound, self.primary_busy_bound >= 1, "at least 1"),
-            ("auxiliary_queue_length", self.auxiliary_queue_length, self.auxiliary_queue_length >= 1, "at least 1"),
+            ("update_time_s", self.update_time_s, 0 < self.update_time_s < 1e6, "a finite number of seconds > 0"),
+            ("significant_change", self.significant_change, 0 <= self.significant_change < 1e3, ">= 0"),
+            ("min_gain", self.min_gain, 0 <= self.min_gain < 1e3, ">= 0"),
+            ("reroute_gain", self.reroute_gain, self.reroute_gain > 0, "> 0 (inf is allowed)"),
+            ("explore_share", self.explore_share, 0 <= self.explore_share <= 0.5, "in [0, 0.5]"),
+            ("probe_s", self.probe_s, 0 < self.probe_s < 1e4, "a finite number of seconds > 0"),
+            (
+                "probe_chunk_bytes",
+                self.probe_chunk_bytes,
+                1024 <= self.probe_chunk_bytes <= 2**22,
+                "from 1 KiB to 4 MiB",
+            ),
+            ("probe_chunks", self.probe_chunks, 2 <= self.probe_chunks <= 4096, "in [2, 4096]"),
+            ("primary_busy_bound", self.primary_busy_bound, self.primary_busy_bound >= 1, ">= 1"),
+            ("auxiliary_queue_length", self.auxiliary_queue_length, self.auxiliary_queue_length >= 1, ">= 1"),
         ):
             if not fits:
-                raise BadOption(f"awareness: {name} is {value}; it must be {rule}.")
+                raise BadOption(f"{name} must be {rule}, got {value}.")

@@ -20,9 +20,9 @@ class Deadlines:
 
     def __post_init__(self) -> None:
         if self.asked_straggler_s is not None and not self.asked_straggler_s > 0:
-            raise BadOption(f"nobody becomes ready within {self.asked_straggler_s} s: give a number above zero.")
+            raise BadOption(f"straggler_s must be > 0, got {self.asked_straggler_s}.")
         if not (math.isfinite(self.patience_s) and self.patience_s > 0):
-            raise BadOption(f"patience {self.patience_s} s makes no sense: give a finite number of seconds above zero.")
+            raise BadOption(f"patience_s must be a finite number of seconds > 0, got {self.patience_s}.")
 
     @property
     def heartbeat_s(self) -> float:

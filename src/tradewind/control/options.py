@@ -72,6 +72,8 @@ class ControlOptions:
     tolerant: bool | None = None
     """Whether the run goes on without those who are lost; None: as the policy suggests."""
     awareness: Awareness = field(default_factory=Awareness)
+    chunk_bytes: int | None = None
+    """Size of the chunks that arrays are cut into; None: as the planner says."""
     controllers: int = 1
     """How many there are; those beside the one that acts stand by."""
     index: int = 0

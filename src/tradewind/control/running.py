@@ -33,7 +33,7 @@ class Running:
                 options.planner,
                 dict(options.planner_options),
                 options.plan,
-                options.awareness.chunk_bytes,
+                options.chunk_bytes,
                 first_version=members.term * VERSIONS_PER_TERM,
                 helpers=options.helpers,
             )

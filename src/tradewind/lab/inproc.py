@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from tradewind.network import Network
 from tradewind.planning import make_plan
 from tradewind.planning.cost import cost
 from tradewind.runtime.addresses import LOOPBACK, listen_on
-from tradewind.runtime.group import Group, connect
+from tradewind.runtime.group import Group, Hooks, connect
+from tradewind.runtime.options import RunFields, RunOptions, Transport, choose_options
 from tradewind.runtime.shaping import ShapedNetwork
 
 CARRIED_BPS = 4e8
@@ -42,27 +43,27 @@ class WanTimes:
 
 
 def run_inproc(
-    network: Network, body: Callable[[Group], T], shape: ShapedNetwork | None = None, /, **options: object
+    network: Network,
+    body: Callable[[Group], T],
+    shape: ShapedNetwork | None = None,
+    options: RunOptions | None = None,
+    /,
+    **fields: Unpack[RunFields],
 ) -> list[T]:
     """Run `body` on a rank at every site; what it returned, in the order of sites. Raises the first error of any.
 
-    With `network=None` among the options nobody is told what the network is like.
+    With `network=None` among the options the run is not told what the network is like.
     """
     with listen_on(LOOPBACK, 0) as probe:
         address = f"{LOOPBACK}:{probe.getsockname()[1]}"
-    shaped = shape or ShapedNetwork(network)
+    hooks = Hooks(shape=shape or ShapedNetwork(network))
     secret = secrets.token_hex(16)
+    # No firewall lies between the threads of a process.
+    here = RunOptions(network=network, transport=Transport(connections=1, ports=""))
+    chosen = choose_options(options, fields).over(here)
 
     def rank_at(rank: int) -> T:
-        given = {
-            "secret": secret,
-            "network": network,
-            "connections": 1,
-            "shape": shaped,
-            "ports": "",  # no firewall lies between the threads of a process
-            **options,
-        }
-        with connect(address, rank, len(network), **given) as group:  # type: ignore[arg-type]
+        with connect(address, rank, len(network), chosen, secret=secret, hooks=hooks) as group:
             answer = body(group)
             group.barrier()
             return answer

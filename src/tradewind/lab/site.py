@@ -12,7 +12,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -23,6 +23,7 @@ from tradewind.network import Network
 
 if TYPE_CHECKING:
     from tradewind.runtime.group import Group
+    from tradewind.runtime.options import RunFields, RunOptions
 
 ADDRESSES_VARIABLE = "TRADEWIND_CONTROLLERS"
 NETWORK_VARIABLE = "TRADEWIND_NETWORK"
@@ -58,14 +59,15 @@ class Place:
         addresses = tuple(os.environ[ADDRESSES_VARIABLE].split(","))
         return cls(rank, int(os.environ["WORLD_SIZE"]), network.names[rank], network, addresses)
 
-    def connect(self, group: int = 0, **options: Any) -> Group:
+    def connect(self, group: int = 0, options: RunOptions | None = None, **fields: Unpack[RunFields]) -> Group:
         """Join the sites' group of that number, on the imitated network, which the controller knows."""
         from tradewind.runtime.group import connect
+        from tradewind.runtime.options import RunOptions, Transport, choose_options
 
-        bind = os.environ.get(BIND_VARIABLE)
         # Controllers have their ports already, and no firewall lies between the sites: TRADEWIND_PORTS does not count.
-        given = {"run": f"group-{group}", "network": self.network, "connections": 1, "bind": bind, "ports": ""}
-        return connect(self.controllers[group], self.rank, self.world, **{**given, **options})
+        here = RunOptions(network=self.network, transport=Transport(connections=1, ports=""))
+        chosen = choose_options(options, fields).over(here)
+        return connect(self.controllers[group], self.rank, self.world, chosen, run=f"group-{group}")
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import ipaddress
-import os
 import socket
 import struct
 import sys
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from tradewind.errors import BadOption, UnknownName
 
 LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
-PORTS_VARIABLE = "TRADEWIND_PORTS"
 WILDCARDS = ("0.0.0.0", "::", "")
 """To bind to these is to listen on every address."""
 _SIOCGIFADDR = 0x8915
@@ -73,14 +71,6 @@ class PortRange:
                 f"ports={text!r}: expected a port or a range within 1 to 65535, lowest first, such as 29600-29607."
             )
         return cls(int(first), int(last))
-
-    @classmethod
-    def find(cls, given: str | int | PortRange | None) -> PortRange | None:
-        """The range that was given, or else that of the environment variable TRADEWIND_PORTS; an empty text is none."""
-        if isinstance(given, PortRange):
-            return given
-        chosen = os.environ.get(PORTS_VARIABLE, "") if given is None else given
-        return None if chosen == "" else cls.parse(chosen)
 
     def __contains__(self, port: int) -> bool:
         return self.first <= port <= self.last

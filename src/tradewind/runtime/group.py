@@ -14,28 +14,22 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tradewind.arithmetic import Array, check_operation, name_dtype
-from tradewind.control import ControlOptions
-from tradewind.control.awareness import Awareness
-from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.control.network.view import FAST_BPS
-from tradewind.control.options import Scatter
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.effects import Outcome
 from tradewind.node.measuring import MeasuringOptions
-from tradewind.planning.plan import Plan
 from tradewind.runtime import welcome
 from tradewind.runtime.addresses import (
     HostPort,
-    PortRange,
     choose_addresses,
     is_on_this_host,
     listen_for_neighbours,
@@ -44,11 +38,18 @@ from tradewind.runtime.addresses import (
 from tradewind.runtime.arrays import as_array, check_out, check_storage
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.forking import Home
-from tradewind.runtime.options import load_network, load_plan
+from tradewind.runtime.options import (
+    MAX_CONNECTIONS,
+    RunFields,
+    RunOptions,
+    choose_options,
+    load_network,
+    resolve_options,
+)
 from tradewind.runtime.probe import SeenNetwork
+from tradewind.runtime.report import set_log_level
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
-from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES, check_carried_bytes
 from tradewind.runtime.worker import Worker
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation
@@ -57,7 +58,6 @@ log = logging.getLogger("tradewind.runtime")
 
 STREAM_BYTES = 4 * 2**20
 """What one TCP connection keeps under way with usual buffers; more bandwidth x delay needs more connections."""
-MAX_CONNECTIONS = 16
 LONGEST_REASON = 1000
 """Letters of an error that others are told."""
 ASK_AGAIN_S = 0.5
@@ -278,104 +278,73 @@ def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
     return max(1, min(MAX_CONNECTIONS, math.ceil(under_way / STREAM_BYTES)))
 
 
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What callers inside Tradewind (lab, PyTorch backend, tests) add to `connect`."""
+
+    shape: ShapedNetwork | None = None
+    """Make data connections behave like this network's links. Default: the file that TRADEWIND_SHAPE names, if set."""
+    listening: Callable[[str], None] | None = None
+    """Called with the controller's address, where it runs, before any other rank is needed."""
+    abandoned: Callable[[], str | None] | None = None
+    """Asked, while other ranks are waited for, for a reason to stop."""
+
+
 def connect(
-    controller: str | Sequence[str],
+    address: str | Sequence[str] | None,
     rank: int,
     world: int,
+    options: RunOptions | None = None,
     *,
     secret: str | bytes | None = None,
-    name: str | None = None,
     run: str = "tradewind",
-    network: Network | str | Path | None = None,
-    planner: str | None = None,
-    planner_options: Mapping[str, object] | None = None,
-    plan: Plan | str | Path | None = None,
-    policy: str = "bsp",
-    policy_options: Mapping[str, object] | None = None,
-    scatter: Scatter = "blocking",
-    embed: bool = True,
-    bind: str | None = None,
-    interface: str | None = None,
-    advertise: str | None = None,
-    ports: str | int | None = None,
-    connections: int | None = None,
-    local_sockets: bool = True,
-    patience_s: float = DEFAULT_PATIENCE_S,
-    tolerant: bool | None = None,
-    straggler_s: float | None = None,
-    awareness: Awareness | None = None,
-    carried_bytes: int = DEFAULT_CARRIED_BYTES,
-    shape: ShapedNetwork | None = None,
-    listening: Callable[[str], None] | None = None,
-    abandoned: Callable[[], str | None] | None = None,
+    hooks: Hooks | None = None,
+    **fields: Unpack[RunFields],
 ) -> Group:
     """Join a run of `world` processes; returns when all have joined.
 
-    `controller` is where the controller listens: rank 0 runs it there, unless `embed` is false and `tradewind
-    controller` does. With several addresses the first controller acts and the others stand by (docs/failover.md), rank
-    1 running the second, and so on; such a run is tolerant. What concerns the whole run (`network` to `scatter`)
-    counts where the controller runs. `network` is a Network, the name of one in the catalog, or a file.
+    `address` is where the controller listens: rank 0 runs it there. With several addresses the first controller acts
+    and the others stand by (docs/failover.md), rank 1 running the second, and so on; such a run is tolerant. Where
+    `controller` is set, by argument, environment or file, `tradewind controller` runs it there and `address` may be
+    None. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
 
-    The secret comes from the argument or the environment variable TRADEWIND_SECRET.
-    Data connections listen on loopback unless `bind` or `interface` says otherwise. `ports` (by default
-    TRADEWIND_PORTS, if set) is the port or range, such as "29600-29607", of all that this process listens on; "" is
-    none. Processes of one machine (and one network namespace) exchange data through Unix sockets, at half the kernel's
-    time of TCP, unless `local_sockets` is false. A `tolerant` run goes on without those who are lost, who may come
-    back; by default it is one unless the policy is bsp. `patience_s` is how long a silence may be before somebody is
-    lost; every other time limit follows from it, unless `straggler_s` says how long a round waits for its last member.
-    `awareness` is what the run does about a network that is unknown or changes (docs/awareness.md). Arrays of up to
-    `carried_bytes` travel in messages, if all members do so (0: never; nor on a network that is imitated). Where the
-    controller runs, `listening` is called with its address before anybody else is needed. While others are waited for,
-    `abandoned` may return a reason to stop. `shape` makes data connections behave like a network's (see `lab`); a
-    process by itself takes it from the file that TRADEWIND_SHAPE names, and its name, if none is given, too.
+    Everything else is an option of the run (docs/options.md), as `options=RunOptions(planner="ring")` or as keywords
+    (`planner="ring"`), which mean the same. What is not given comes from TRADEWIND_* variables, then `tradewind.toml`.
     """
     if not 0 <= rank < world:
-        raise BadOption(f"rank {rank} of {world} makes no sense: ranks go from 0 to world - 1.")
-    check_carried_bytes(carried_bytes)
-    shape = shape or shape_from_environment()
-    network = load_network(network)
-    name = _name(rank, world, name, network, shape)
-    places = [controller] if isinstance(controller, str) else list(controller)
-    addresses, deadlines = [HostPort.parse(place) for place in places], Deadlines(patience_s, straggler_s)
+        raise BadOption(f"rank must be in [0, {world}), got {rank}.")
+    chosen, _ = resolve_options(choose_options(options, fields))
+    hooks = hooks or Hooks()
+    if "log" in chosen.given:
+        set_log_level(chosen.log)
+    network = load_network(chosen.network)
+    chosen = chosen.replaced(network=network)
+    shape = hooks.shape or shape_from_environment()
+    name = _name(rank, world, chosen.site, network, shape)
+    addresses = [HostPort.parse(place) for place in _places(address, chosen)]
     credentials = Credentials(run, name, find_secret(secret))
-    aware = awareness or Awareness()
+    aware, transport = chosen.awareness, chosen.transport
     how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
-    counts = _connections(name, network, connections)
-    bound, advertised = choose_addresses(bind, interface, advertise)
-    allowed = PortRange.find(ports)
+    bound, advertised = choose_addresses(transport.bind, transport.interface, transport.advertise)
     server = None
-    if rank < len(addresses) and embed:
-        given = load_plan(plan) if isinstance(plan, str | Path) else plan
-        options = ControlOptions(
-            world,
-            network,
-            given,
-            planner,
-            planner_options or {},
-            policy,
-            policy_options or {},
-            deadlines,
-            scatter,
-            awareness=aware,
-            tolerant=True if len(addresses) > 1 else tolerant,
-            controllers=len(addresses),
-            index=rank,
-        )
-        control = Credentials(run, f"controller of {name}", credentials.secret)
-        server = ControlServer(addresses[rank].host, addresses[rank].port, control, options, allowed)
+    if rank < len(addresses) and not chosen.controllers:
+        server = _serve(addresses[rank], credentials, chosen, world, len(addresses), rank)
         addresses[rank] = HostPort(addresses[rank].host, server.port)
-    near = local_sockets and shape is None
-    worker = Worker(credentials, deadlines, counts, _is_slow(network), shape, how if aware.measure else None, near)
-    worker.carried_bytes = carried_bytes if shape is None else 0  # messages are not slowed down there
+    near = transport.local_sockets and shape is None
+    counts = _connections(name, network, transport.connections)
+    measuring = how if aware.measure else None
+    worker = Worker(credentials, chosen.tolerance.deadlines, counts, _is_slow(network), shape, measuring, near)
+    worker.inline_bytes = transport.inline_bytes if shape is None else 0  # messages are not slowed down there
     try:
-        if server is not None and listening is not None:
-            listening(str(addresses[rank]))
-        controllers = {address.port for address in addresses if allowed and is_on_this_host(address.host)}
+        if server is not None and hooks.listening is not None:
+            hooks.listening(str(addresses[rank]))
+        allowed = transport.port_range
+        controllers = {place.port for place in addresses if allowed and is_on_this_host(place.host)}
         socks = [listen_on(bound, 0, allowed, reserved=controllers)]
         if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
             socks.append(beside)
         worker.start(addresses, socks, advertised, rank)
-        _wait_for_others(worker, world, abandoned)
+        _wait_for_others(worker, world, hooks.abandoned)
         if worker.lost is not None:
             raise worker.lost.fresh()
     except BaseException as error:
@@ -384,6 +353,24 @@ def connect(
             server.close(f"{name!r}, which runs the controller, could not join ({str(error)[:LONGEST_REASON]})")
         raise
     return Group(worker, server, rank)
+
+
+def _places(address: str | Sequence[str] | None, options: RunOptions) -> Sequence[str]:
+    """Where the controllers are."""
+    if options.controllers:
+        return options.controllers
+    if address is None:
+        raise BadOption("address is None: give HOST:PORT where rank 0 runs the controller, or set controller=.")
+    return [address] if isinstance(address, str) else address
+
+
+def _serve(
+    where: HostPort, own: Credentials, options: RunOptions, world: int, controllers: int, index: int
+) -> ControlServer:
+    """Run one of the run's controllers in this process."""
+    credentials = Credentials(own.run, f"controller of {own.site}", own.secret)
+    control = options.control_options(world, controllers, index)
+    return ControlServer(where.host, where.port, credentials, control, options.transport.port_range)
 
 
 def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | None] | None) -> None:
@@ -404,7 +391,7 @@ def _name(rank: int, world: int, name: str | None, network: Network | None, shap
     names = network.names if network is not None else shape.names if shape is not None else ()
     if name is None and names and len(names) < world:
         raise BadOption(
-            f"{world} ranks do not fit on the {len(names)} sites of the network. Give name= or a larger one."
+            f"{world} ranks do not fit on the {len(names)} sites of the network. Give site= or a larger network."
         )
     found = name or (names[rank] if names else f"rank{rank}")
     if shape is not None and found not in shape.names:
@@ -432,15 +419,8 @@ def _is_slow(network: Network | None) -> bool:
     return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
 
 
-def check_connections(asked: int) -> None:
-    """Refuse a number of connections to each peer that is out of range."""
-    if not 1 <= asked <= MAX_CONNECTIONS:
-        raise BadOption(f"connections must be from 1 to {MAX_CONNECTIONS}, got {asked}.")
-
-
 def _connections(here: str, network: Network | None, asked: int | None) -> Any:
     if asked is not None:
-        check_connections(asked)
         return lambda _: asked
 
     def needed(peer: str) -> int:

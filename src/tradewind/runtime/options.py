@@ -1,10 +1,13 @@
-"""Every setting of a run, in one place, and where its value came from.
+"""`RunOptions`: every option of a run, under one name in Python, environment, file and command line.
 
-An argument goes before the environment (`TRADEWIND_PLANNER=ring`), the environment before a file (`tradewind.toml` in
-the working directory, or what TRADEWIND_CONFIG names), and the file before the default. What is not understood is
-refused, wherever it stands: a misspelt setting that is silently ignored costs somebody a day.
+An argument takes precedence over the environment (`TRADEWIND_PLANNER=ring`), the environment over a file
+(`tradewind.toml` in the working directory, or the one that TRADEWIND_CONFIG names), and the file over the default. A
+variable is TRADEWIND_ and the field's name in upper case, whichever group the field belongs to; in a file the groups
+are tables (`[transport]`). A name or value that is not understood is refused: a misspelt option that is silently
+ignored is hard to find.
 
-To add a setting, add a field with the text below it; environment, file and `tradewind config` follow from that.
+To add an option, add a field with its meaning below it. Environment, file, `tradewind config` and docs/options.md
+follow from the field.
 """
 
 from __future__ import annotations
@@ -12,23 +15,26 @@ from __future__ import annotations
 import dataclasses
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_type_hints
+from typing import Any, ClassVar, Literal, TypedDict
 
-import msgspec
-
+from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
-from tradewind.control.options import Scatter
+from tradewind.control.options import STRICT_POLICY, Scatter, check_scatter
 from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
 from tradewind.network import Network
 from tradewind.planning import planner_options as look_up_planner_options
 from tradewind.planning.plan import Plan, plan_from_json
+from tradewind.policy import policy as look_up_policy
+from tradewind.policy import policy_names
 from tradewind.policy import policy_options as look_up_policy_options
+from tradewind.policy.server import ServerMachine
+from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
-from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES, check_carried_bytes
-from tradewind.units import parse_duration
+from tradewind.schemes import make_scheme
+from tradewind.wire.messages import MAX_CARRIED_BYTES
 
 PREFIX = "TRADEWIND_"
 FILE = "tradewind.toml"
@@ -40,204 +46,475 @@ OTHER_VARIABLES = (
     "TRADEWIND_CONTROLLERS",
     "TRADEWIND_DEBUG",
 )
-"""Of ours, but no settings: a secret is never printed or written to a file."""
+"""Variables of ours that are no options: a secret is never printed or written to a file."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_INLINE_BYTES = 16 * 1024
+MAX_CONNECTIONS = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a run is to be; validated on construction. `said` are the settings that were given, by name.
+class Transport(OptionGroup):
+    """Where a rank listens, and how arrays travel."""
 
-    >>> Options(planner="ring").said, Options(deadline=5).deadline
-    (frozenset({'planner'}), 5.0)
-    """
-
-    planner: str | None = None
-    """How bytes travel; by default optimal on a network that is known, equal shares on one that is not."""
-    planner_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of the planner, as in `tradewind planners NAME`; in the environment as key=value,key=value."""
-    plan: Path | None = None
-    """A file with the plan to use, instead of a planner."""
-    policy: str = "bsp"
-    """Who averages with whom, where a `Synchronizer` or `Group.average` does; all other operations are of everybody."""
-    policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of the policy; in the environment as key=value,key=value."""
-    scatter: Scatter = "blocking"
-    """non-blocking: a worker that is ready sends before its round is known (docs/synchronizer.md)."""
-    network: str | Network | None = None
-    """What lies between the sites: a name from `tradewind networks` or a file."""
-    site: str | None = None
-    """Which site of the network this process is; by default the one at the place of its rank."""
-    controller: str | None = None
-    """HOST:PORT of a `tradewind controller`; by default rank 0 of every group embeds one."""
-    deadline: float = DEFAULT_PATIENCE_S
-    """Seconds of silence after which a worker is lost and everybody is told; all other time limits follow."""
     bind: str | None = None
-    """The address to listen on; by default the one that reaches the master, loopback if that is on this host."""
+    """The address to listen on. Default: loopback for `connect`; in PyTorch the address that reaches the master."""
     interface: str | None = None
     """The network interface to listen on, instead of an address."""
     advertise: str | None = None
-    """The address that others are told to call, where it is not the one to listen on."""
+    """The address that other ranks call, where it is not the one to listen on."""
     ports: str | int | None = None
-    """The port or range of ports to listen on, such as 29600-29607, for a firewall; by default any that is free."""
+    """The port or range of ports to listen on, such as 29600-29607, for a firewall. Default, or "": any free port."""
     connections: int | None = None
-    """TCP connections to each peer; by default as many as bandwidth x delay of the network asks for."""
+    """TCP connections to each peer, 1 to 16. Default: as many as bandwidth x delay of the network needs."""
     local_sockets: bool = True
-    """Whether processes of one machine exchange data through Unix sockets, at half the kernel's time of TCP."""
-    inner: Literal["auto", "gloo"] = "auto"
-    """Who does everything but all-reduce for CUDA tensors of a PyTorch group: auto (NCCL where it is there) or gloo."""
-    awareness: bool = True
-    """Whether links are measured while running, and plans follow (docs/awareness.md)."""
-    update_time: float = 5.0
-    """Seconds after which plans are looked at again."""
-    significant_change: float = 0.2
-    """A link that changes by this share has its plans looked at at once."""
-    probe: bool = False
-    """Whether every link is measured before the first round."""
-    probe_chunk_size: int = 8192
-    """Bytes; smaller chunks say nothing about a link."""
-    probe_chunks: int = 4
-    """How many chunks a measurement rests on at least."""
-    auxiliary_paths: bool = False
-    """Whether chunks that would wait for a busy link take other paths."""
-    roots: int | None = None
-    """How many roots planner fapt uses; by default every member."""
-    chunk_size: int | None = None
-    """Bytes of the chunks that arrays are cut into; by default as the planner says."""
-    carried_size: int = DEFAULT_CARRIED_BYTES
-    """Bytes; smaller arrays travel in the messages to the controller and back, which saves hops; 0: none do."""
-    log: str = "warning"
-    """How much a run says: debug, info (the network, the plan and why, in the end what limited it), warning, error."""
-
-    said: frozenset[str] = dataclasses.field(init=False, repr=False, compare=False)
-    """Which settings were given, to this object; the others are defaults."""
-
-    def __new__(cls, **given: object) -> Self:
-        self = super().__new__(cls)
-        object.__setattr__(self, "said", frozenset(given))
-        return self
+    """Whether ranks of one machine exchange data through Unix sockets, which take half the kernel time of TCP."""
+    inline_bytes: int = DEFAULT_INLINE_BYTES
+    """Arrays up to this size travel in control messages (an inline round), which saves hops; 0: never."""
+    chunk_bytes: int | None = None
+    """Size of the chunks that arrays are cut into (NetStorm: CHUNK_SIZE). Default: as the planner decides."""
 
     def __post_init__(self) -> None:
-        for name in setting_names():
-            object.__setattr__(self, name, _converted(name, getattr(self, name)))
-        Deadlines(self.deadline)
-        self.aware  # noqa: B018 - refuses what makes no sense
-        if self.planner is not None:
-            look_up_planner_options(self.planner, self.chosen_planner_options)
-        look_up_policy_options(self.policy, self.policy_options)
-        if self.roots is not None and self.planner != "fapt":
-            raise BadOption(f"roots={self.roots} is for planner fapt, not {self.planner or 'the default one'}.")
+        OptionGroup.__post_init__(self)
+        if self.connections is not None and not 1 <= self.connections <= MAX_CONNECTIONS:
+            raise BadOption(f"connections must be from 1 to {MAX_CONNECTIONS}, got {self.connections}.")
+        if not 0 <= self.inline_bytes <= MAX_CARRIED_BYTES:
+            raise BadOption(f"inline_bytes must be from 0 to {MAX_CARRIED_BYTES}, got {self.inline_bytes}.")
+        if self.chunk_bytes is not None and not 1024 <= self.chunk_bytes <= 2**23:
+            raise BadOption(f"chunk_bytes must be from 1 KiB to 8 MiB, got {self.chunk_bytes}.")
+        self.port_range  # noqa: B018 - raises for what is no range
+
+    @property
+    def port_range(self) -> PortRange | None:
+        """The ports to listen on; None: any that is free."""
+        return None if self.ports is None or self.ports == "" else PortRange.parse(self.ports)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tolerance(OptionGroup):
+    """What a run does about ranks that are lost, silent or late."""
+
+    tolerant: bool | None = None
+    """Whether the run continues without lost ranks, which may come back. Default: unless the policy is bsp."""
+    patience_s: float = DEFAULT_PATIENCE_S
+    """Seconds of silence after which a rank counts as lost; every other time limit follows from it."""
+    straggler_s: float | None = None
+    """Seconds that a round waits for its last member. Default: 20 x patience_s; in PyTorch the group's timeout."""
+
+    def __post_init__(self) -> None:
+        OptionGroup.__post_init__(self)
+        self.deadlines  # noqa: B018 - raises for what is no time limit
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """Every time limit that follows."""
+        return Deadlines(self.patience_s, self.straggler_s)
+
+
+GROUPS: dict[str, type[OptionGroup]] = {"awareness": Awareness, "transport": Transport, "tolerance": Tolerance}
+"""The nested dataclasses of `RunOptions`, by field. No two of them have a field of the same name."""
+
+RENAMED = {
+    "abandoned": "hooks.abandoned",
+    "auxiliary_paths": "awareness.auxiliary",
+    "carried_bytes": "transport.inline_bytes",
+    "carried_size": "transport.inline_bytes",
+    "chunk_size": "transport.chunk_bytes",
+    "deadline": "tolerance.patience_s",
+    "embed": "controller",
+    "listening": "hooks.listening",
+    "name": "site",
+    "probe_chunk_size": "awareness.min_chunk_bytes",
+    "roots": "planner_options.roots",
+    "shape": "hooks.shape",
+    "update_time": "awareness.update_time_s",
+}
+"""Names of earlier versions, and where the option is now."""
+
+
+def _as_argument(path: str) -> str:
+    """How an option is written in Python.
+
+    >>> _as_argument("transport.ports"), _as_argument("site")
+    ('transport=Transport(ports=...)', 'site=...')
+    """
+    group, _, field = path.rpartition(".")
+    if group == "planner_options":
+        return f'planner_options={{"{field}": ...}}'
+    return f"{group}={group.capitalize()}({field}=...)" if group else f"{field}=..."
+
+
+def _as_variable(path: str) -> str:
+    group, _, field = path.rpartition(".")
+    return f"{PREFIX}PLANNER_OPTIONS={field}=..." if group == "planner_options" else f"{PREFIX}{field.upper()}"
+
+
+def _as_file_entry(path: str) -> str:
+    group, _, field = path.rpartition(".")
+    return f"{field} in table [{group}]" if group else field
+
+
+_IN_GROUPS = {name: f"{group}.{name}" for group, kind in GROUPS.items() for name in kind.field_names()}
+_ARGUMENTS = {old: _as_argument(path) for old, path in {**_IN_GROUPS, **RENAMED}.items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(OptionGroup):
+    """How a run synchronises; validated on construction.
+
+    What concerns the whole run (`scheme` to `network`, `awareness`, `tolerance`) counts where its controller runs.
+
+    >>> RunOptions(scheme="crew", policy_options={"p": 4}).planner
+    'scatter'
+    >>> RunOptions(tolerance=Tolerance(patience_s="90ms")).tolerance.patience_s
+    0.09
+    """
+
+    renamed: ClassVar = _ARGUMENTS
+
+    scheme: str | None = None
+    """A system such as crew, or POLICY+PLANNER: sets policy, planner, their options and scatter (docs/options.md)."""
+    policy: str = STRICT_POLICY
+    """Which ranks average together in `Group.average` and `Synchronizer`; other operations involve all ranks."""
+    policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the policy; in the environment as key=value,key=value."""
+    planner: str | None = None
+    """How bytes travel. Default: optimal on a network that is known, equal shares on one that is not."""
+    planner_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the planner, as in `tradewind planners NAME`; in the environment as key=value,key=value."""
+    plan: Plan | Path | str | None = None
+    """The plan to use, or its file, instead of a planner."""
+    scatter: Scatter = "blocking"
+    """non-blocking: a ready rank sends before its round is known (docs/synchronizer.md)."""
+    network: Network | Path | str | None = None
+    """What lies between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
+    site: str | None = None
+    """The site of the network where this process runs. Default: the site at the position of its rank."""
+    controller: str | tuple[str, ...] | None = None
+    """HOST:PORT of a `tradewind controller`; several, separated by commas, with standbys. Default: rank 0 runs it."""
+    awareness: Awareness = dataclasses.field(default_factory=Awareness)
+    """How links are measured and plans follow (docs/awareness.md)."""
+    transport: Transport = dataclasses.field(default_factory=Transport)
+    """Where to listen, and how arrays travel."""
+    tolerance: Tolerance = dataclasses.field(default_factory=Tolerance)
+    """What happens to ranks that are lost, silent or late."""
+    inner: Literal["auto", "gloo"] = "auto"
+    """PyTorch only: what does everything but all-reduce for CUDA tensors, auto (NCCL where available) or gloo."""
+    log: str = "warning"
+    """What a run logs: debug, info (network, plan and reason, at the end what limited it), warning, error."""
+
+    def __post_init__(self) -> None:
+        OptionGroup.__post_init__(self)
         if self.planner is not None and self.plan is not None:
+            raise BadOption(f"planner={self.planner!r} and a plan both state how bytes travel. Give one of them.")
+        if self.scheme is not None:
+            self._follow(self.scheme)
+        if issubclass(look_up_policy(self.policy).make, ServerMachine):
+            able = [name for name in policy_names() if not issubclass(look_up_policy(name).make, ServerMachine)]
             raise BadOption(
-                f"planner={self.planner!r} and plan={str(self.plan)!r} both say how bytes travel. Give one."
+                f"policy {self.policy!r} needs a server that keeps a shared model, which only the simulator has. Use "
+                f"{', '.join(able)}."
             )
-        check_carried_bytes(self.carried_size)
-        if self.controller is not None:
-            HostPort.parse(self.controller)
-        if self.ports is not None:
-            PortRange.parse(self.ports)
+        if self.planner is not None:
+            look_up_planner_options(self.planner, self.planner_options)
+        if self.given & {"policy", "scheme"}:
+            look_up_policy_options(self.policy, self.policy_options)
+        for address in self.controllers:
+            HostPort.parse(address)
         if self.log not in LOG_LEVELS:
             raise UnknownName("log level", self.log, LOG_LEVELS)
 
-    @property
-    def chosen_planner_options(self) -> Mapping[str, Any]:
-        """The planner's options, roots included."""
-        return self.planner_options if self.roots is None else {**self.planner_options, "roots": self.roots}
+    def _follow(self, scheme: str) -> None:
+        """Fill in what the scheme says, where nothing was given."""
+        made = make_scheme(
+            scheme,
+            policy=self.policy if "policy" in self.given else None,
+            planner=self.planner,
+            policy_options=self.policy_options,
+            planner_options=self.planner_options,
+        )
+        parts: dict[str, object] = {"policy": made.policy, "policy_options": made.policy_options}
+        if self.plan is None:
+            parts |= {"planner": made.planner, "planner_options": made.planner_options}
+        if "scatter" not in self.given:
+            parts["scatter"] = made.scatter
+        for name, value in parts.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def convert_field(cls, name: str, value: object) -> object:
+        """The value as the field's type; raises BadOption if it cannot be one."""
+        if name in GROUPS:
+            return _converted_group(name, value)
+        if name in ("network", "plan"):
+            expected = Network if name == "network" else Plan
+            if isinstance(value, str) and name == "plan":
+                return Path(value)
+            if value is None or isinstance(value, expected | Path | str):
+                return value
+            raise BadOption(f"{name} must be a {expected.__name__}, a file or a name, got {value!r}.")
+        if name == "controller" and isinstance(value, str) and "," in value:
+            value = [part.strip() for part in value.split(",")]
+        if name in ("planner_options", "policy_options") and isinstance(value, str):
+            value = dict(_pair(part) for part in value.split(","))
+        return super().convert_field(name, value)
 
     @property
-    def aware(self) -> Awareness:
-        """What the run does about its network."""
-        return Awareness(
-            measure=self.awareness,
-            update_time_s=self.update_time,
-            significant_change=self.significant_change,
-            probe=self.probe,
-            min_chunk_bytes=self.probe_chunk_size,
-            probe_chunks=self.probe_chunks,
-            auxiliary=self.auxiliary_paths,
-            chunk_bytes=self.chunk_size,
+    def controllers(self) -> tuple[str, ...]:
+        """Addresses of the controllers that run as processes of their own, the acting one first."""
+        return (self.controller,) if isinstance(self.controller, str) else self.controller or ()
+
+    def over(self, lower: RunOptions) -> RunOptions:
+        """These options, and those of `lower` where nothing is given here.
+
+        A scheme replaces what `lower` says of its parts.
+
+        >>> options = RunOptions(planner="ring").over(RunOptions(planner="star", transport=Transport(ports=29600)))
+        >>> options.planner, options.transport.ports
+        ('ring', 29600)
+        """
+        return _build(_merged(_entries(lower, ""), _entries(self, "")))
+
+    def check_combination(self) -> None:
+        """Raise what can only be known when all sources are merged."""
+        look_up_policy_options(self.policy, self.policy_options)
+        check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
+
+    def control_options(self, world: int, controllers: int = 1, index: int = 0) -> ControlOptions:
+        """What the controller number `index` of a run of `world` ranks has to know."""
+        return ControlOptions(
+            world,
+            load_network(self.network),
+            load_plan(self.plan) if isinstance(self.plan, str | Path) else self.plan,
+            self.planner,
+            self.planner_options,
+            self.policy,
+            self.policy_options,
+            self.tolerance.deadlines,
+            self.scatter,
+            tolerant=True if controllers > 1 else self.tolerance.tolerant,
+            awareness=self.awareness,
+            chunk_bytes=self.transport.chunk_bytes,
+            controllers=controllers,
+            index=index,
         )
 
 
-def setting_names() -> tuple[str, ...]:
-    """All of them, in the order of the fields."""
-    return tuple(field.name for field in dataclasses.fields(Options) if field.init)
+class RunFields(TypedDict, total=False):
+    """The fields of `RunOptions`, for functions that take them as keywords."""
+
+    scheme: str | None
+    policy: str
+    policy_options: Mapping[str, Any]
+    planner: str | None
+    planner_options: Mapping[str, Any]
+    plan: Plan | Path | str | None
+    scatter: Scatter
+    network: Network | Path | str | None
+    site: str | None
+    controller: str | tuple[str, ...] | None
+    awareness: Awareness
+    transport: Transport
+    tolerance: Tolerance
+    inner: Literal["auto", "gloo"]
+    log: str
+
+
+SCHEME_PARTS = ("policy", "policy_options", "planner", "planner_options", "plan", "scatter")
+_CHECKED_TOGETHER = ("policy_options", "planner_options", "scatter")
+"""Whether these are valid depends on other options, which another source may give."""
+
+
+def choose_options(options: RunOptions | None, fields: RunFields) -> RunOptions:
+    """The options that a caller gave, as one object or as keywords."""
+    if options is None:
+        return RunOptions(**fields)
+    if fields:
+        raise BadOption(
+            f"options= and {', '.join(fields)}= are both given. Put all of them into options=RunOptions(...)."
+        )
+    if not isinstance(options, RunOptions):
+        raise BadOption(f"options must be RunOptions, got {type(options).__name__}.")
+    return options
+
+
+def option_paths() -> tuple[str, ...]:
+    """All options in the order of the fields, nested ones as GROUP.FIELD."""
+    return tuple(_paths())
+
+
+def _paths() -> Iterator[str]:
+    for name in RunOptions.field_names():
+        if name in GROUPS:
+            yield from (f"{name}.{nested}" for nested in GROUPS[name].field_names())
+        else:
+            yield name
+
+
+def options_by_field(values: Mapping[str, object]) -> RunOptions:
+    """Options from field names, whichever group they belong to, as flags and variables have them; None is not given.
+
+    >>> options_by_field({"ports": "29600", "site": None}).transport.ports
+    '29600'
+    """
+    paths = {path.rpartition(".")[2]: path for path in option_paths()}
+    return _build({paths[name]: (value, "") for name, value in values.items() if value is not None})
+
+
+def value_at(options: RunOptions, path: str) -> object:
+    """The value of an option by its path.
+
+    >>> value_at(RunOptions(), "tolerance.patience_s")
+    30.0
+    """
+    group, _, field = path.rpartition(".")
+    return getattr(getattr(options, group) if group else options, field)
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting's value and who said so."""
+    """The value of an option and its origin."""
 
     name: str
+    """Its path: `transport.ports`."""
     value: object
     origin: str
-    """`argument`, `default`, or the name of the variable or file."""
+    """`argument`, `default`, `scheme NAME`, or the name of the variable or file."""
 
 
-def resolve_settings(
-    given: Options | None = None, environment: Mapping[str, str] | None = None, folder: Path | None = None
-) -> tuple[Options, tuple[Setting, ...]]:
-    """The options that hold, and where each comes from, in the order of the fields."""
+Entries = dict[str, tuple[Any, str]]
+"""Values and their origins, by path."""
+
+
+def resolve_options(
+    given: RunOptions | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    *,
+    default: RunOptions | None = None,
+) -> tuple[RunOptions, tuple[Setting, ...]]:
+    """The options of a run from all sources, and where each comes from, in the order of the fields.
+
+    `default` holds what applies where no source says anything, if that differs from the defaults of the fields.
+    """
     environment = os.environ if environment is None else environment
-    names = setting_names()
-    said: dict[str, tuple[Any, str]] = {}
-    for name, value, origin in (*_from_file(environment, folder or Path.cwd()), *_from_environment(environment)):
-        if name not in names:
-            raise _unknown(name, names, origin)
-        try:
-            Options(**{name: value})
-        except InputError as error:
-            raise BadOption(f"{origin}: {error}") from None
-        said[name] = (value, origin)
-    for name in sorted(given.said) if given is not None else ():
-        said[name] = (getattr(given, name), "argument")
-    options = Options(**{name: value for name, (value, _) in said.items()})
-    settings = (Setting(name, getattr(options, name), said.get(name, (None, "default"))[1]) for name in names)
+    sources = (
+        {} if default is None else _entries(default, "default"),
+        _from_file(environment, folder or Path.cwd()),
+        _from_environment(environment),
+        {} if given is None else _entries(given, "argument"),
+    )
+    entries: Entries = {}
+    for source in sources:
+        entries = _merged(entries, source)
+    options = _build(entries)
+    options.check_combination()
+    parts = set(SCHEME_PARTS) - {"plan"} if options.scheme is not None else ()
+    settings = (
+        Setting(
+            path,
+            value_at(options, path),
+            entries[path][1] if path in entries else f"scheme {options.scheme}" if path in parts else "default",
+        )
+        for path in option_paths()
+    )
     return options, tuple(settings)
 
 
-def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, Any, str]]:
-    return [
-        (variable.removeprefix(PREFIX).lower(), environment[variable], variable)
-        for variable in sorted(environment)
-        if variable.startswith(PREFIX) and variable not in OTHER_VARIABLES and environment[variable] != ""
-    ]
+def _entries(options: RunOptions, origin: str) -> Entries:
+    """The options that were given to this object."""
+    return {
+        path: (value_at(options, path), origin)
+        for path in option_paths()
+        if path.partition(".")[0] in options.given
+        and ("." not in path or path.partition(".")[2] in getattr(options, path.partition(".")[0]).given)
+    }
 
 
-def _from_file(environment: Mapping[str, str], folder: Path) -> list[tuple[str, Any, str]]:
+def _merged(lower: Entries, upper: Entries) -> Entries:
+    if upper.get("scheme", (None, ""))[0] is not None:
+        lower = {path: entry for path, entry in lower.items() if path not in SCHEME_PARTS}
+    return {**lower, **upper}
+
+
+def _build(entries: Entries) -> RunOptions:
+    given: dict[str, Any] = {}
+    for path, (value, _) in entries.items():
+        group, _, field = path.rpartition(".")
+        (given.setdefault(group, {}) if group else given)[field] = value
+    return RunOptions(**given)
+
+
+def _from_environment(environment: Mapping[str, str]) -> Entries:
+    paths = {_as_variable(path): path for path in option_paths()}
+    entries: Entries = {}
+    for variable in sorted(environment):
+        value = environment[variable]
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES or value == "":
+            continue
+        if variable not in paths:
+            name = variable.removeprefix(PREFIX).lower()
+            new = {**RENAMED, "awareness": "awareness.measure"}.get(name, "hooks.")
+            if not new.startswith("hooks."):
+                raise BadOption(f"{variable} has a new name: set {_as_variable(new)}.")
+            known = tuple(path.rpartition(".")[2] for path in paths.values())
+            raise BadOption(f"{variable}: {UnknownName('option', name, known)} `tradewind config` shows them all.")
+        entries[paths[variable]] = _checked(paths[variable], value, variable)
+    return entries
+
+
+def _from_file(environment: Mapping[str, str], folder: Path) -> Entries:
     named = environment.get(FILE_VARIABLE)
     path = Path(named) if named else folder / FILE
     if not named and not path.is_file():
-        return []
+        return {}
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadOption(f"{path}: cannot be read ({error.strerror}). Correct {FILE_VARIABLE}.") from None
     except ValueError as error:
-        raise BadOption(f"{path}: is no TOML: {error}.") from None
-    return [(key.replace("-", "_"), value, str(path)) for key, value in found.items()]
+        raise BadOption(f"{path}: not valid TOML: {error}.") from None
+    entries: Entries = {}
+    for name, value in _flat(found):
+        if name not in option_paths():
+            new = {**_IN_GROUPS, **RENAMED, "awareness": "awareness.measure"}.get(name, "hooks.")
+            if not new.startswith("hooks."):
+                raise BadOption(f"{path}: {name} has a new place: write {_as_file_entry(new)}.")
+            raise BadOption(f"{path}: {UnknownName('option', name, option_paths())} `tradewind config` shows them all.")
+        entries[name] = _checked(name, value, str(path))
+    return entries
 
 
-def _unknown(name: str, names: tuple[str, ...], origin: str) -> BadOption:
-    return BadOption(f"{origin}: {UnknownName('setting', name, names)} `tradewind config` shows them all.")
+def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a file, those of tables as TABLE.NAME; `-` and `_` are the same in names."""
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if name in GROUPS and isinstance(value, dict):
+            yield from ((f"{name}.{inner.replace('-', '_')}", of) for inner, of in value.items())
+        else:
+            yield name, value
 
 
-def _converted(name: str, value: object) -> object:
-    """A value of the field's type; from text, as a variable or a file has it, where need be."""
-    if name == "network" and isinstance(value, Network):
-        return value
-    if isinstance(value, Path):
-        value = str(value)
-    if name == "deadline" and isinstance(value, str) and value[-1:].isalpha():
-        value = parse_duration(value)
-    if name in ("planner_options", "policy_options") and isinstance(value, str):
-        value = dict(_pair(part) for part in value.split(","))
-    kind = str | None if name in ("network", "plan") else get_type_hints(Options)[name]
+def _checked(path: str, value: object, origin: str) -> tuple[object, str]:
+    """The value of one option, if it is one by itself."""
     try:
-        made = msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise BadOption(f"{name}={value!r}: {error}.") from None
-    return Path(made) if name == "plan" and made is not None else made
+        if path in _CHECKED_TOGETHER:
+            return RunOptions.convert_field(path, value), origin
+        return value_at(_build({path: (value, origin)}), path), origin
+    except InputError as error:
+        raise BadOption(f"{origin}: {error}") from None
+
+
+def _converted_group(name: str, value: object) -> OptionGroup:
+    kind = GROUPS[name]
+    if isinstance(value, Mapping):
+        return kind(**value)
+    if not isinstance(value, kind):
+        example = "measure" if name == "awareness" else kind.field_names()[0]
+        raise BadOption(f"{name} must be {kind.__name__}({example}=...), got {value!r}.")
+    return value
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -247,8 +524,11 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def load_network(named: str | Path | Network | None) -> Network | None:
-    """The network that a setting names: in the catalog, or in a file."""
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def load_network(named: Network | Path | str | None) -> Network | None:
+    """The network that an option names: in the catalog, or in a file."""
     if named is None or isinstance(named, Network):
         return named
     from tradewind import catalog

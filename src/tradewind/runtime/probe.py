@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
-from tradewind.control.awareness import Awareness
 from tradewind.errors import BadOption, PeerLost
 from tradewind.network import Link, Network, Site
 from tradewind.runtime.addresses import HostPort, address_towards, ranks_share_a_host
+from tradewind.runtime.options import RunFields, RunOptions, Transport, choose_options, resolve_options
 from tradewind.wire.messages import LOST, LinkSeen, NetworkSeen
 
 
@@ -47,20 +47,27 @@ class SeenNetwork:
         return cls(Network.from_links(name, sites, links), message.links)
 
 
-def probe_network(controller: str, rank: int, world: int, probe_s: float = 2.0, **options: Any) -> SeenNetwork:
-    """Measure every link between `world` processes that all call this, and leave; `options` as for `connect`.
+def probe_network(
+    address: str, rank: int, world: int, options: RunOptions | None = None, **fields: Unpack[RunFields]
+) -> SeenNetwork:
+    """Measure every link between `world` processes that all call this, and leave; options as for `connect`.
 
-    Without `bind` or `interface` it listens on this host's address on the route to the controller. Raises `PeerLost` if
+    A network that is given, such as TRADEWIND_NETWORK in a lab, is not used: what counts is what is measured. Without
+    `bind` or `interface` it listens on this host's address on the route to the controller. Raises `PeerLost` if
     not a single link could be measured.
     """
     from tradewind.runtime.group import connect
 
     if world < 2:
-        raise BadOption(f"world is {world}: there are no links to measure between fewer than 2 ranks.")
-    if options.get("bind") is None and options.get("interface") is None:
-        options["bind"] = address_towards(HostPort.parse(controller).host, ranks_share_a_host(os.environ))
-    awareness = Awareness(probe=True, probe_s=probe_s)
-    with connect(controller, rank, world, awareness=awareness, **options) as group:
+        raise BadOption(f"world must be at least 2 to have links to measure, got {world}.")
+    chosen, _ = resolve_options(choose_options(options, fields))
+    if chosen.transport.bind is None and chosen.transport.interface is None:
+        host = HostPort.parse(chosen.controllers[0] if chosen.controllers else address).host
+        chosen = RunOptions(transport=Transport(bind=address_towards(host, ranks_share_a_host(os.environ)))).over(
+            chosen
+        )
+    chosen = chosen.replaced(awareness=chosen.awareness.replaced(probe=True), network=None)
+    with connect(address, rank, world, chosen) as group:
         group.barrier()  # which waits until everything is measured
         seen = group.network()
         group.barrier()  # nobody leaves before all have heard

@@ -6,20 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tradewind.errors import BadOption, TradewindError
+from tradewind.errors import TradewindError
 from tradewind.node.effects import Outcome
-from tradewind.wire.messages import MAX_CARRIED_BYTES
-
-DEFAULT_CARRIED_BYTES = 16 * 1024
-"""Arrays up to this size travel in messages, unless somebody says otherwise."""
-
-
-def check_carried_bytes(nbytes: int) -> int:
-    """Refuse what messages cannot hold."""
-    if not 0 <= nbytes <= MAX_CARRIED_BYTES:
-        raise BadOption(f"arrays of {nbytes} bytes cannot travel in messages: give 0 to {MAX_CARRIED_BYTES}.")
-    return nbytes
-
 
 Ended = Callable[[TradewindError | Outcome], None]
 """Called when an operation ends, with its error or what came of it."""

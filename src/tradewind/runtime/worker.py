@@ -63,7 +63,7 @@ class Worker:
     ) -> None:
         self.credentials, self.deadlines = credentials, deadlines
         self.site = credentials.site
-        self.carried_bytes = 0
+        self.inline_bytes = 0
         """Arrays of at most so many travel in messages."""
         self.joined = threading.Event()
         """Set when everybody is there, or nothing works any more."""
@@ -180,7 +180,7 @@ class Worker:
 
     def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
         """Ask for a round of all ranks, or a part of a step; `ended` is called once, in a thread of ours."""
-        inline = small_array(operation, own, self.site, self.carried_bytes, len(self.addresses))
+        inline = small_array(operation, own, self.site, self.inline_bytes, len(self.addresses))
         overwrites = same_memory(own, result)
         if overwrites and self.tolerant:
             own, overwrites = own.copy(), False  # a round may have to be done again from the input

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tradewind.torch.registration import register
 
 if TYPE_CHECKING:
-    from tradewind.runtime.options import Options
+    from tradewind.runtime.options import RunOptions as Options
     from tradewind.torch.backend import configure
     from tradewind.torch.ensemble import Ensemble
     from tradewind.torch.outer import Outer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Ensemble": "tradewind.torch.ensemble",
-    "Options": "tradewind.runtime.options",
+    "Options": "tradewind.runtime.options:RunOptions",
     "Outer": "tradewind.torch.outer",
     "Synchronizer": "tradewind.torch.synchronizer",
     "configure": "tradewind.torch.backend",
@@ -33,7 +33,8 @@ register()
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tradewind.torch' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, other_name = _HOMES[name].partition(":")
+    return getattr(import_module(module), other_name or name)
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tradewind.network import Network
-from tradewind.runtime.options import Options
+from tradewind.runtime.options import RunOptions, Transport
 
 Array = np.ndarray[Any, Any]
 
@@ -86,7 +86,7 @@ def make_store(address: str, rank: int, world: int) -> dist.Store:
 def process_group(store: dist.Store, name: str, rank: int, world: int, network: Network, plan: str) -> Iterator[None]:
     """The default process group on our backend, for the scheme of that name."""
     torch.set_num_threads(1)
-    options = Options(network=network, plan=Path(plan), connections=1)
+    options = RunOptions(network=network, plan=Path(plan), transport=Transport(connections=1))
     dist.init_process_group(
         "tradewind", store=dist.PrefixStore(name, store), rank=rank, world_size=world, pg_options=options
     )

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore
 
 from tradewind.errors import BadOption
 from tradewind.runtime.group import Group, connect
-from tradewind.runtime.options import Options, resolve_settings
+from tradewind.runtime.options import RunFields, RunOptions, choose_options, resolve_options
 from tradewind.torch.rendezvous import Place, connect_group, identify
 
-KEEPS_A_SERVER = ("asp", "ssp")
+DEFAULTS = RunOptions(policy="partial")
+FINDING: tuple[str, ...] = ("address", "rank", "world", "secret", "run")
+"""What `connect` needs beside options to find the other ranks."""
 _count = itertools.count()
 
 
-def join(policy: str, policy_options: Mapping[str, object], planner: str | None, options: Mapping[str, Any]) -> Group:
-    """A run of its own: with an address, rank and world as `tradewind.connect` takes them, or as torch has them."""
-    if policy in KEEPS_A_SERVER:
-        raise BadOption(
-            f"policy {policy!r} needs a server that keeps a shared model, which only the simulator has. Use partial, "
-            "selective, shuffle, gossip, hierarchical or bsp."
-        )
-    given = {**options, "policy": policy, "policy_options": policy_options}
-    if planner is not None:
-        given["planner"] = planner
-    if "rank" in options or "world" in options:
-        return connect(**given)
+def join(options: RunOptions, found: Mapping[str, Any]) -> Group:
+    """A run of its own: with address, rank and world as `tradewind.connect` takes them, or as torch has them."""
+    if found:
+        missing = [name for name in ("rank", "world") if name not in found]
+        if missing or ("address" not in found and not options.controllers):
+            raise BadOption(
+                f"{', '.join(missing or ['address'])} is not set: give address=, rank= and world= together."
+            )
+        return connect(**{"address": None, **found}, options=options)
     if not dist.is_available() or not dist.is_initialized():
         raise BadOption(
-            "a Synchronizer does not know the others: call torch.distributed.init_process_group before (any backend), "
-            "or give controller=, rank=, world= and secret= as for tradewind.connect."
+            "a Synchronizer cannot find the other ranks: call torch.distributed.init_process_group before (any "
+            "backend), or give address=, rank=, world= and secret= as for tradewind.connect."
         )
-    resolved, _ = resolve_settings(Options(**given))
     place = _place()
-    return connect_group(place, resolved, identify(place, resolved))
+    return connect_group(place, options, identify(place, options))
+
+
+def choose(options: RunOptions | None, fields: Mapping[str, Any]) -> RunOptions:
+    """The options of a Synchronizer from all sources; by default its policy is partial."""
+    resolved, _ = resolve_options(choose_options(options, cast("RunFields", fields)), default=DEFAULTS)
+    return resolved
 
 
 def _place() -> Place:

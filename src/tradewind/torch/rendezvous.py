@@ -14,8 +14,9 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +24,6 @@ import numpy as np
 from torch.distributed import PrefixStore
 
 from tradewind.control.network.view import NetworkView, unknown_network
-from tradewind.control.options import check_scatter
 from tradewind.control.plans.versions import SHARED_BYTES, Plans
 from tradewind.errors import BadOption, PeerLost, TradewindError, UnknownName
 from tradewind.network import Network
@@ -32,14 +32,15 @@ from tradewind.planning.cost import busiest_resource, cost
 from tradewind.runtime.addresses import (
     LOOPBACK,
     WILDCARDS,
+    HostPort,
     address_towards,
     choose_addresses,
     interface_of_address,
     listen_on,
     ranks_share_a_host,
 )
-from tradewind.runtime.group import Group, check_connections, connect
-from tradewind.runtime.options import Options, load_network, load_plan
+from tradewind.runtime.group import Group, Hooks, connect
+from tradewind.runtime.options import RunOptions, Tolerance, Transport, load_network, load_plan
 from tradewind.runtime.threads import is_ending, pause
 
 log = logging.getLogger("tradewind.torch")
@@ -83,31 +84,25 @@ class Identity:
         return self.advertise if interface_of_address(self.advertise) is not None else None
 
 
-def connect_group(place: Place, options: Options, identity: Identity, depth: int = 0) -> Group:
+def connect_group(place: Place, options: RunOptions, identity: Identity, depth: int = 0) -> Group:
     """Join the run of a process group; `depth` tells apart the runs that one group may have."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"tradewind/{restart}/{depth}", place.store)
-    given: dict[str, Any] = {
-        "name": identity.name,
-        "run": f"{place.name}/{restart}/{depth}",
-        "network": identity.network,
-        "bind": identity.bind,
-        "advertise": identity.advertise,
-        "ports": options.ports,
-        "connections": options.connections,
-        "local_sockets": options.local_sockets,
-        "patience_s": options.deadline,
-        "straggler_s": place.timeout_s,
-        "awareness": options.aware,
-        "carried_bytes": options.carried_size,
-    }
-    if options.controller is not None and place.is_world and depth == 0:
-        return connect(options.controller, place.rank, place.size, embed=False, **(given | {"run": "tradewind"}))
+    run = f"{place.name}/{restart}/{depth}"
+    chosen = RunOptions(
+        site=identity.name,
+        network=identity.network,
+        plan=options.plan if place.is_world else None,
+        transport=Transport(bind=identity.bind, interface=None, advertise=identity.advertise),
+        tolerance=Tolerance(straggler_s=options.tolerance.straggler_s or place.timeout_s),
+    ).over(options)
+    if options.controllers and place.is_world and depth == 0:
+        return connect(None, place.rank, place.size, chosen)
     if place.rank == 0:
-        return _lead(place, store, options, given)
+        return _lead(place, store, run, chosen.replaced(controller=None))
     address, secret = _look_up(store, place.timeout_s)
     try:
-        return connect(address, place.rank, place.size, secret=secret, embed=False, **given)
+        return connect(None, place.rank, place.size, chosen.replaced(controller=address), secret=secret, run=run)
     except TradewindError as error:
         if is_ending():
             raise
@@ -116,32 +111,24 @@ def connect_group(place: Place, options: Options, identity: Identity, depth: int
         raise
 
 
-def _lead(place: Place, store: Any, options: Options, given: Mapping[str, Any]) -> Group:
-    """Run the controller, and say where; if it cannot run, say that, so that nobody waits for it."""
+def _lead(place: Place, store: Any, run: str, options: RunOptions) -> Group:
+    """Run the controller, and say where; if it cannot run, say that, so that no rank waits for it."""
     secret = secrets.token_hex(16)
-    host = given["bind"]
+    transport = options.transport
+    assert transport.bind is not None and transport.advertise is not None
+    told = transport.advertise
+    hooks = Hooks(
+        listening=lambda address: store.set(WHERE, f"{secret} {HostPort(told, HostPort.parse(address).port)}"),
+        abandoned=lambda: _find_unreached(store),
+    )
     try:
-        group = connect(
-            f"[{host}]:0" if ":" in host else f"{host}:0",
-            0,
-            place.size,
-            secret=secret,
-            planner=options.planner,
-            planner_options=options.chosen_planner_options,
-            policy=options.policy,
-            policy_options=options.policy_options,
-            scatter=options.scatter,
-            plan=options.plan if place.is_world else None,
-            listening=lambda address: store.set(WHERE, f"{secret} {_called_from_outside(address, given)}"),
-            abandoned=lambda: _find_unreached(store),
-            **given,
-        )
+        group = connect(str(HostPort(transport.bind, 0)), 0, place.size, options, secret=secret, run=run, hooks=hooks)
     except Exception as error:
         if not is_ending():
             with contextlib.suppress(RuntimeError):  # the store may be gone with its process
                 store.set(WHERE, f"{FAILED} {error}")
         raise
-    store.delete_key(WHERE)  # everybody has it: who comes after a restart must not find it
+    store.delete_key(WHERE)  # every rank has it, and one that starts after a restart must not find it
     return group
 
 
@@ -151,12 +138,6 @@ def _find_unreached(store: Any) -> str | None:
         if store.check([UNREACHED]):
             return str(store.get(UNREACHED).decode())
     return None
-
-
-def _called_from_outside(address: str, given: Mapping[str, Any]) -> str:
-    advertise = given["advertise"]
-    port = address.rpartition(":")[2]
-    return f"[{advertise}]:{port}" if ":" in advertise else f"{advertise}:{port}"
 
 
 def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
@@ -190,25 +171,24 @@ class Entry(msgspec.Struct, omit_defaults=True):
     """Of the network that it plans with; that of rank 0 counts."""
 
 
-def identify(place: Place, options: Options) -> Identity:
+def identify(place: Place, options: RunOptions) -> Identity:
     """What this rank is called and where it listens, when every rank of the group is known to have valid settings.
 
     A rank that raised alone would leave the others waiting for it until the group's timeout. So a rank with a wrong
     setting says so, and the others raise as well.
     """
-    store = PrefixStore("tradewind/identity", place.store)
     entry = Entry(options.site)
     try:
         network = load_network(options.network)
-        bind, advertise = choose_addresses(_bind(place.store, options), options.interface, options.advertise)
+        transport = options.transport
+        bind, advertise = choose_addresses(_bind(place.store, transport), transport.interface, transport.advertise)
         _check(place, options, bind)
         if network is not None:
             entry.network, entry.sites = network.name, list(network.names)
     except TradewindError as error:
-        entry.problem = str(error)
-        store.set(str(place.rank), msgspec.json.encode(entry))
+        tell_problem(place, error)
         raise
-    entries = _exchange(place, entry, store)
+    entries = _exchange(place, entry, _identities(place))
     sites = _sites(place.global_ranks, entries)
     if max(Counter(sites).values()) > 1:
         # Several ranks at a site: the network says nothing about what lies between those.
@@ -218,13 +198,19 @@ def identify(place: Place, options: Options) -> Identity:
     return Identity(sites[place.rank], network, bind, advertise)
 
 
-def _check(place: Place, options: Options, bind: str) -> None:
+def tell_problem(place: Place, error: TradewindError) -> None:
+    """Tell the other ranks why this one cannot take part; they would wait for it until the group's timeout."""
+    _identities(place).set(str(place.rank), msgspec.json.encode(Entry(problem=str(error))))
+
+
+def _identities(place: Place) -> Any:
+    return PrefixStore("tradewind/identity", place.store)
+
+
+def _check(place: Place, options: RunOptions, bind: str) -> None:
     """Raise now, when the group is made, what its first all-reduce would find wrong with the settings."""
     listen_on(bind, 0).close()
-    if options.connections is not None:
-        check_connections(options.connections)
-    check_scatter(options.scatter, options.planner, options.policy, options.policy_options)
-    if options.plan is not None and place.is_world and place.rank == 0:
+    if isinstance(options.plan, str | Path) and place.is_world and place.rank == 0:
         load_plan(options.plan)
 
 
@@ -269,7 +255,7 @@ def _sites(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:
     return sites
 
 
-def describe_sharing(network: Network, sites: Sequence[str], global_ranks: Sequence[int], options: Options) -> str:
+def describe_sharing(network: Network, sites: Sequence[str], global_ranks: Sequence[int], options: RunOptions) -> str:
     """Which ranks share a site, what that costs, and what to do."""
     at = {site: [str(own) for own, of in zip(global_ranks, sites, strict=True) if of == site] for site in sites}
     shared = ", ".join(f"ranks {', '.join(ranks)} share site {site!r}" for site, ranks in at.items() if len(ranks) > 1)
@@ -280,12 +266,12 @@ def describe_sharing(network: Network, sites: Sequence[str], global_ranks: Seque
     )
 
 
-def _cost_of_sharing(network: Network, sites: Sequence[str], options: Options) -> str:
+def _cost_of_sharing(network: Network, sites: Sequence[str], options: RunOptions) -> str:
     """How the plan that knows nothing of the network compares with the limit, for a large array."""
     names = tuple(f"rank{rank}" for rank in range(len(sites)))
     unknown = unknown_network(names)
     try:
-        plans = Plans(NetworkView(unknown, is_guess=True), options.planner, dict(options.chosen_planner_options))
+        plans = Plans(NetworkView(unknown, is_guess=True), options.planner, dict(options.planner_options))
         between_ranks = cost(plans.make(names, SHARED_BYTES), unknown).link_bytes
     except TradewindError:
         return ""  # the run itself will say what is wrong with its planner
@@ -296,7 +282,7 @@ def _cost_of_sharing(network: Network, sites: Sequence[str], options: Options) -
         return ""  # no link is known that these bytes could take
     seconds, where = busiest_resource(between_sites, network)
     times = seconds * bound(network, network.names, SHARED_BYTES).rate_bps / (8.0 * SHARED_BYTES)
-    until = " until enough links have been measured" if options.awareness else ""
+    until = " until enough links have been measured" if options.awareness.measure else ""
     return (
         f"Expect large all-reduces to take about {times:.1f} times the least time that the network allows{until}, "
         f"because of {where}. "
@@ -306,9 +292,9 @@ def _cost_of_sharing(network: Network, sites: Sequence[str], options: Options) -
 # --- addresses -----------------------------------------------------------------------------------------------------
 
 
-def _bind(store: Any, options: Options) -> str | None:
-    if options.bind is not None or options.interface is not None:
-        return options.bind
+def _bind(store: Any, transport: Transport) -> str | None:
+    if transport.bind is not None or transport.interface is not None:
+        return transport.bind
     return address_towards(_master(store), ranks_share_a_host(os.environ))
 
 

@@ -24,9 +24,10 @@ from torch.optim import Optimizer
 from tradewind.errors import BadOption
 from tradewind.node.effects import Outcome
 from tradewind.runtime.group import Group, Handle
+from tradewind.runtime.options import RunOptions
 from tradewind.torch.buckets import BUCKET_BYTES, Bucket, Tracked, pack, tracked_tensors
 from tradewind.torch.ensemble import Ensemble, MovingAverage
-from tradewind.torch.joining import join
+from tradewind.torch.joining import FINDING, choose, join
 from tradewind.torch.outer import Outer, OuterSteps
 from tradewind.torch.overlap import LayerwiseOverlap
 from tradewind.torch.starting import start_from_others
@@ -36,9 +37,10 @@ from tradewind.torch.tensors import as_array
 class Synchronizer:
     """One worker's model, kept together with the others'.
 
-    Connects as `tradewind.connect` does, with its `options` (`controller`, `rank`, `world`, `secret`, `network`, ...),
-    or through torch.distributed's store where that is initialised, with any backend; or uses `group`. Everybody starts
-    from rank 0's model; whoever joins a run that is under way, from that of a member.
+    Finds the other ranks through torch.distributed's store where that is initialised, with any backend; or, with
+    `address`, `rank`, `world` and `secret`, as `tradewind.connect` does; or uses `group`. Options of the run are given
+    as `options=RunOptions(...)` or as keywords (`scheme`, `policy_options`, `network`, `transport`, ...); the default
+    policy is partial. All ranks start from rank 0's model; a rank that joins later, from that of a member.
 
     `every`: local steps between rounds. `overlap`: average layer by layer behind the computation; `step` then takes the
     optimizer's step, too (see `overlap`). `outer`: an outer optimizer (see `outer`). `ensemble`: a moving average of
@@ -48,10 +50,10 @@ class Synchronizer:
     def __init__(
         self,
         model: nn.Module,
-        policy: str = "partial",
+        policy: str | None = None,
         planner: str | None = None,
         *,
-        policy_options: Mapping[str, object] | None = None,
+        options: RunOptions | None = None,
         group: Group | None = None,
         every: int = 1,
         optimizer: Optimizer | None = None,
@@ -61,17 +63,20 @@ class Synchronizer:
         ensemble: Ensemble | bool = False,
         buffers: bool = True,
         bucket_bytes: int | None = None,
-        **options: Any,
+        **fields: Any,
     ) -> None:
         if every < 1:
-            raise BadOption(f"every={every} makes no sense: synchronise after 1 local step or more.")
+            raise BadOption(f"every must be at least 1 local step, got {every}.")
         if (overlap or average_state) and optimizer is None:
             raise BadOption("overlap and average_state need the optimizer: give optimizer= as well.")
         if overlap and (outer or average_state):
             raise BadOption("overlap averages parameters as they are: use it without outer and average_state.")
         tracked = tracked_tensors(model, buffers)
         self._owns_group = group is None
-        self.group = join(policy, policy_options or {}, planner, options) if group is None else group
+        found = {name: fields.pop(name) for name in FINDING if name in fields}
+        fields |= {name: of for name, of in (("policy", policy), ("planner", planner)) if of is not None}
+        run_options = choose(options, fields)
+        self.group = join(run_options, found) if group is None else group
         self.model, self.optimizer, self.every = model, optimizer, every
         self.iteration = 0
         """Local steps so far."""
@@ -84,7 +89,9 @@ class Synchronizer:
         self._outer: OuterSteps | None = None
         if outer:
             trained = pack([t for t in tracked if t.trained], bucket_bytes, exact=True)
-            self._outer = OuterSteps(outer if isinstance(outer, Outer) else Outer(), trained, common=policy == "bsp")
+            self._outer = OuterSteps(
+                outer if isinstance(outer, Outer) else Outer(), trained, common=run_options.policy == "bsp"
+            )
             tracked = [t for t in tracked if not t.trained]
         self._buckets = pack(tracked, BUCKET_BYTES if overlap and bucket_bytes is None else bucket_bytes)
         self._ensemble: MovingAverage | None = None

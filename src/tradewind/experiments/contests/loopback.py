@@ -26,7 +26,7 @@ import numpy as np
 from tradewind.errors import RemoteFault
 from tradewind.runtime.addresses import LOOPBACK, listen_on
 from tradewind.runtime.group import connect
-from tradewind.runtime.submitted import DEFAULT_CARRIED_BYTES
+from tradewind.runtime.options import DEFAULT_INLINE_BYTES, RunOptions, Transport
 from tradewind.wire.handshake import SECRET_VARIABLE
 
 WARM_UP_ROUNDS = 2
@@ -120,9 +120,9 @@ def _peak_bytes() -> int:
 
 
 def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rounds: int, planner: str | None) -> None:
-    carried_bytes = 0 if planner else DEFAULT_CARRIED_BYTES  # who names a planner wants to see its plans
-    about: dict[str, Any] = {"planner": planner, "carried_bytes": carried_bytes, "ports": ""}
-    group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, **about)
+    inline_bytes = 0 if planner else DEFAULT_INLINE_BYTES  # a planner that is named is there to be measured
+    transport = Transport(inline_bytes=inline_bytes, ports="")
+    group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, planner=planner, transport=transport)
     array = np.ones(nbytes // 4, np.float32)
     systems: dict[str, Callable[[], object]] = {OURS: lambda: group.all_reduce(array, out=array)}
     group.barrier()
@@ -130,7 +130,8 @@ def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rou
     for _ in range(WARM_UP_ROUNDS):
         systems[OURS]()
     extra = np.array([_peak_bytes() - before], np.int64)
-    by_tcp = connect(f"{LOOPBACK}:{ports[1]}", rank, world, run=OVER_TCP, local_sockets=False, **about)
+    over_tcp = RunOptions(planner=planner, transport=transport.replaced(local_sockets=False))
+    by_tcp = connect(f"{LOOPBACK}:{ports[1]}", rank, world, over_tcp, run=OVER_TCP)
     systems[OVER_TCP] = lambda: by_tcp.all_reduce(array, out=array)
     gloo = _gloo(rank, ports[2], world, array)
     if gloo is not None:

@@ -39,6 +39,7 @@ from tradewind.lab.session import Lab
 from tradewind.lab.site import Place
 from tradewind.network import Network
 from tradewind.runtime.group import Group, Handle
+from tradewind.runtime.options import Transport
 
 COMPRESSION = 10.0
 RATE_SCALE = 0.1
@@ -81,10 +82,8 @@ class System:
         """The same in the runtime's words."""
         netstorm = Awareness(significant_change=NEVER, min_gain=0.0, explore_share=0.0, reroute_gain=math.inf)
         own = OURS if self.ours else netstorm
-        return replace(
-            own,
+        return own.replaced(
             measure=self.follows,
-            chunk_bytes=self.chunk_bytes,
             update_time_s=self.update_time_s,
             min_chunk_bytes=self.probe_chunk_bytes,
             probe_chunks=self.probe_chunks,
@@ -248,6 +247,7 @@ def _play(place: Place, number: int, turn: Turn) -> Played:
         planner=system.planner,
         planner_options=system.planner_options,
         awareness=system.awareness,
+        transport=Transport(chunk_bytes=system.chunk_bytes),
     )
     with contextlib.closing(group):
         array, result = (np.full(turn.nbytes // 4, place.rank + 1, np.float32) for _ in range(2))
