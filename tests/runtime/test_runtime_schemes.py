@@ -54,7 +54,7 @@ def test_selective_groups_ranks_by_bandwidth_with_its_name_in_the_environment(tm
     file.write_bytes(network_to_json(Network("two-kinds", [Site(f"rank{r}") for r in range(WORLD)], rates)))
     environment = {
         "TRADEWIND_SCHEME": "selective",
-        "TRADEWIND_POLICY_OPTIONS": "p=2,full_every=0",
+        "TRADEWIND_POLICY_OPTIONS": "p=2,full_every=0,weights=uniform",
         "TRADEWIND_NETWORK": str(file),
     }
     rounds = check_means(finished({"scheme": None}, environment))
