@@ -121,7 +121,7 @@ def test_a_changing_network_begins_with_the_draw_after_the_known_one() -> None:
 
 def test_chunk_sizes_are_the_papers_in_miniature() -> None:
     for value, system in PARAMETERS[CHUNK].systems.items():
-        assert system.awareness.chunk_bytes == system.chunk_bytes == round(4e6 * value / SHRINK)
+        assert system.transport.chunk_bytes == system.chunk_bytes == round(4e6 * value / SHRINK)
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------
