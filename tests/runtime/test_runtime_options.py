@@ -121,6 +121,13 @@ def test_options_of_a_policy_and_the_policy_may_come_from_different_sources(tmp_
     assert (options.policy, options.policy_options, options.planner) == ("partial", {"p": 3}, "scatter")
 
 
+def test_complete_options_depend_on_no_environment(tmp_path: Path) -> None:
+    environment = {"TRADEWIND_SCHEME": "crew", "TRADEWIND_PORTS": "29600", "TRADEWIND_CONTROLLER": "a:1"}
+    for options in (RunOptions(), RunOptions(scheme="mtree"), RunOptions(scheme="crew", plan="plan.json")):
+        resolved, _ = resolve_options(options.complete(), environment | {"TRADEWIND_LOG": "info"}, tmp_path)
+        assert resolved == options.replaced(log="info")
+
+
 def test_connect_reads_environment_and_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tradewind.toml").write_text('site = "from the file"\nnetwork = "pair.json"\n')

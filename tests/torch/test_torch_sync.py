@@ -11,7 +11,7 @@ import pytest
 from ranks import SECRET, free_port, run_ranks
 from tradewind.errors import BadArray, BadOption
 from tradewind.runtime.group import Group, connect
-from tradewind.runtime.options import Tolerance
+from tradewind.runtime.options import RunOptions, Tolerance
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
 from torch_training import batch, flat, network, sgd, train  # noqa: E402
 from tradewind.torch.buckets import pack, tracked_tensors  # noqa: E402
 from tradewind.torch.ensemble import Ensemble  # noqa: E402
+from tradewind.torch.joining import choose  # noqa: E402
 from tradewind.torch.outer import Outer  # noqa: E402
 from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
 from tradewind.wire.messages import MAX_PARTS  # noqa: E402
@@ -165,6 +166,23 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(options: di
         return np.array_equal(whole["final"], second["final"]), whole["sync"]["iteration"], second["sync"]["iteration"]
 
     assert run_ranks(2, body) == [(True, 8, 8)] * 2
+
+
+def test_options_of_a_synchronizer_come_from_arguments_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose(None, {}).policy == "partial"
+    assert choose(None, {"scheme": "crew"}).planner == "scatter"
+    assert choose(RunOptions(policy="bsp"), {}).policy == "bsp"
+    monkeypatch.setenv("TRADEWIND_SCHEME", "ds-sync")
+    assert (choose(None, {}).policy, choose(None, {}).planner) == ("shuffle", "ring")
+    found = {"address": "127.0.0.1:0", "rank": 0, "world": 1, "secret": SECRET}
+    with Synchronizer(network(), scheme="crew", site="here", **found) as sync:
+        assert sync.group.name == "here" and sync.step() is not None
+    with pytest.raises(BadOption, match=r"write tolerance=Tolerance\(patience_s=...\)"):
+        Synchronizer(network(), deadline=20, **found)
+    with pytest.raises(BadOption, match="address is not set"):
+        Synchronizer(network(), rank=0, world=1)
+    with pytest.raises(BadOption, match="policy= are both given"):
+        Synchronizer(network(), "bsp", options=RunOptions(), **found)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -52,15 +52,15 @@ def run_inproc(
 ) -> list[T]:
     """Run `body` on a rank at every site; what it returned, in the order of sites. Raises the first error of any.
 
-    With `network=None` among the options the run is not told what the network is like.
+    Options are those given here, whatever environment and `tradewind.toml` say. With `network=None` the run is not told
+    what the network is like.
     """
     with listen_on(LOOPBACK, 0) as probe:
         address = f"{LOOPBACK}:{probe.getsockname()[1]}"
     hooks = Hooks(shape=shape or ShapedNetwork(network))
     secret = secrets.token_hex(16)
-    # No firewall lies between the threads of a process.
-    here = RunOptions(network=network, transport=Transport(connections=1, ports=""))
-    chosen = choose_options(options, fields).over(here)
+    here = RunOptions(network=network, transport=Transport(connections=1))
+    chosen = choose_options(options, fields).over(here).complete()
 
     def rank_at(rank: int) -> T:
         with connect(address, rank, len(network), chosen, secret=secret, hooks=hooks) as group:

@@ -60,13 +60,16 @@ class Place:
         return cls(rank, int(os.environ["WORLD_SIZE"]), network.names[rank], network, addresses)
 
     def connect(self, group: int = 0, options: RunOptions | None = None, **fields: Unpack[RunFields]) -> Group:
-        """Join the sites' group of that number, on the imitated network, which the controller knows."""
+        """Join the sites' group of that number, on the imitated network, which the controller knows.
+
+        Options are those given here, whatever environment and `tradewind.toml` say.
+        """
         from tradewind.runtime.group import connect
         from tradewind.runtime.options import RunOptions, Transport, choose_options
 
-        # Controllers have their ports already, and no firewall lies between the sites: TRADEWIND_PORTS does not count.
-        here = RunOptions(network=self.network, transport=Transport(connections=1, ports=""))
-        chosen = choose_options(options, fields).over(here)
+        bind = os.environ.get(BIND_VARIABLE)
+        here = RunOptions(network=self.network, transport=Transport(connections=1, bind=bind))
+        chosen = choose_options(options, fields).over(here).complete()
         return connect(self.controllers[group], self.rank, self.world, chosen, run=f"group-{group}")
 
 

@@ -274,6 +274,13 @@ class RunOptions(OptionGroup):
         """
         return _build(_merged(_entries(lower, ""), _entries(self, "")))
 
+    def complete(self) -> RunOptions:
+        """The same options, every one but `log` as given: neither environment nor file changes them any more.
+
+        What measures something must not depend on what the user's shell happens to set.
+        """
+        return _build({path: (value_at(self, path), "") for path in option_paths() if path != "log"}).over(self)
+
     def check_combination(self) -> None:
         """Raise what can only be known when all sources are merged."""
         look_up_policy_options(self.policy, self.policy_options)

@@ -121,8 +121,8 @@ def _peak_bytes() -> int:
 
 def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rounds: int, planner: str | None) -> None:
     inline_bytes = 0 if planner else DEFAULT_INLINE_BYTES  # a planner that is named is there to be measured
-    transport = Transport(inline_bytes=inline_bytes, ports="")
-    group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, planner=planner, transport=transport)
+    options = RunOptions(planner=planner, transport=Transport(inline_bytes=inline_bytes)).complete()
+    group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, options)
     array = np.ones(nbytes // 4, np.float32)
     systems: dict[str, Callable[[], object]] = {OURS: lambda: group.all_reduce(array, out=array)}
     group.barrier()
@@ -130,7 +130,7 @@ def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rou
     for _ in range(WARM_UP_ROUNDS):
         systems[OURS]()
     extra = np.array([_peak_bytes() - before], np.int64)
-    over_tcp = RunOptions(planner=planner, transport=transport.replaced(local_sockets=False))
+    over_tcp = options.replaced(transport=options.transport.replaced(local_sockets=False))
     by_tcp = connect(f"{LOOPBACK}:{ports[1]}", rank, world, over_tcp, run=OVER_TCP)
     systems[OVER_TCP] = lambda: by_tcp.all_reduce(array, out=array)
     gloo = _gloo(rank, ports[2], world, array)

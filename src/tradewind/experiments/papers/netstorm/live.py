@@ -93,6 +93,11 @@ class System:
         )
 
     @property
+    def transport(self) -> Transport:
+        """The size of its chunks."""
+        return Transport(chunk_bytes=self.chunk_bytes)
+
+    @property
     def planner_options(self) -> dict[str, Any]:
         """Of its planner."""
         return {} if self.roots is None else {"roots": self.roots}
@@ -247,7 +252,7 @@ def _play(place: Place, number: int, turn: Turn) -> Played:
         planner=system.planner,
         planner_options=system.planner_options,
         awareness=system.awareness,
-        transport=Transport(chunk_bytes=system.chunk_bytes),
+        transport=system.transport,
     )
     with contextlib.closing(group):
         array, result = (np.full(turn.nbytes // 4, place.rank + 1, np.float32) for _ in range(2))
