@@ -112,8 +112,8 @@ def _tightest_set(weight: Matrix, degree: npt.NDArray[np.float64], price: Matrix
     flow = maximum_flow(whole, v, sink).flow
     residual = whole - flow
     residual.eliminate_zeros()
-    reached = breadth_first_order(residual, v, return_predecessors=False)
-    return np.sort(reached).astype(np.int64)
+    reached: Labels = breadth_first_order(residual, v, return_predecessors=False).astype(np.int64)
+    return np.sort(reached)
 
 
 def minimum_cut(capacity: Matrix, src: int, dst: int) -> npt.NDArray[np.bool_]:

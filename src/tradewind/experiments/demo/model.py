@@ -97,8 +97,8 @@ class Perceptron:
             values = values @ weights + bias
             scores = values
             values = np.maximum(values, 0.0)
-        raised = np.exp(scores - scores.max(axis=1, keepdims=True))
-        shares: Vector = raised / raised.sum(axis=1, keepdims=True)
+        shares: Vector = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
         return inputs, shares
 
 
