@@ -174,7 +174,7 @@ def test_options_of_a_synchronizer_come_from_arguments_and_environment(monkeypat
     assert choose(RunOptions(policy="bsp"), {}).policy == "bsp"
     monkeypatch.setenv("TRADEWIND_SCHEME", "ds-sync")
     assert (choose(None, {}).policy, choose(None, {}).planner) == ("shuffle", "ring")
-    found = {"address": "127.0.0.1:0", "rank": 0, "world": 1, "secret": SECRET}
+    found: dict[str, Any] = {"address": "127.0.0.1:0", "rank": 0, "world": 1, "secret": SECRET}
     with Synchronizer(network(), scheme="crew", site="here", **found) as sync:
         assert sync.group.name == "here" and sync.step() is not None
     with pytest.raises(BadOption, match=r"write tolerance=Tolerance\(patience_s=...\)"):
