@@ -190,8 +190,9 @@ class Running:
         """All members hold the same result."""
         self.rounds.commit(round_)
         nbytes = round_.operation.nbytes
-        self.updating.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
-        self._tell_new_plan()
+        adopted = self.updating.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
+        if adopted is not None:
+            self._tell_new_plan(adopted)
         self.schedule.committed(round_, now_s)
 
     def trouble(self, worker: str, message: m.Trouble, now_s: float) -> None:
@@ -288,16 +289,17 @@ class Running:
 
     def planned(self, made: PlanMade, now_s: float) -> None:
         """A plan that was wanted is there."""
-        self.updating.planned(made, now_s)
-        self._tell_new_plan()
-        for plan in self.updating.take_better():
-            self.rounds.reroute(plan, self.options.awareness.update_time_s, now_s)
+        adopted = self.updating.planned(made, now_s)
+        if adopted is None:
+            return
+        self._tell_new_plan(adopted.version)
+        if adopted.onto is not None:
+            self.rounds.reroute(adopted.onto, self.options.awareness.update_time_s, now_s)
 
-    def _tell_new_plan(self) -> None:
+    def _tell_new_plan(self, version: int) -> None:
         """Let a plan that rounds will start with from now on travel while those before it are under way.
 
         Where members scatter early, rounds start with plans that are made from it for what was sent.
         """
-        newest = self.updating.updates[-1].version if self.updating.updates else None
-        if newest is not None and self.scattering is None and self.rounds.plans.key_of(newest) is not None:
-            self.rounds.tell_plan(newest)
+        if self.scattering is None:
+            self.rounds.tell_plan(version)

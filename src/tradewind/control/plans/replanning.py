@@ -63,6 +63,15 @@ class Update:
     """To the plan before, because rounds took longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A new plan that rounds start with from now on."""
+
+    version: int
+    onto: Plan | None
+    """The plan, where it is so much better that rounds under way should go on by it."""
+
+
 class Updating:
     """One run's."""
 
@@ -84,8 +93,6 @@ class Updating:
         self._upheaval = Upheaval(plans.view, options)
         self._is_due = False
         """An upheaval has ended, and nothing was planned for it yet."""
-        self._better: list[Plan] = []
-        """Plans that are much better than what rounds under way run by."""
         self._ended_s = now_s
         """When the last round did."""
         self._probing: Probing | None = None
@@ -129,26 +136,30 @@ class Updating:
             self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
         return []
 
-    def ended(self, nbytes: int, members: int, version: int, started_s: float, now_s: float) -> None:
-        """A round has moved an array by some version of its plan; at the least, that is what its links carried."""
+    def ended(self, nbytes: int, members: int, version: int, started_s: float, now_s: float) -> int | None:
+        """A round has moved an array by some version of its plan; at the least, that is what its links carried.
+
+        Returns the version that rounds start with from now on where the plan on trial is taken back.
+        """
         self._exploring.moved(2 * nbytes * (members - 1))
         if not self.options.measure or nbytes <= SMALL_BYTES:
-            return
+            return None
         seconds, self._ended_s = now_s - max(started_s, self._ended_s), now_s
         key = self._plans.key_of(version)
         if key is None:
             for trials in self._trials.values():
                 trials.ended_late(nbytes, seconds, version)
-            return
+            return None
         ended = self._trials_of(key).ended(nbytes, seconds, *self._plans.current_of(key), now_s)
-        if ended is None:
-            return
-        if ended.proven:
+        if ended is not None and ended.proven:
             self._wait = 1
-        elif ended.back_to is not None:
-            self._wait = min(LONGEST_WAIT, 2 * self._wait)
-            self._updated_s = now_s
-            self._note(Update(now_s, 0.0, self._plans.adopt(key, ended.back_to), is_return=True))
+        if ended is None or ended.proven or ended.back_to is None:
+            return None
+        self._wait = min(LONGEST_WAIT, 2 * self._wait)
+        self._updated_s = now_s
+        adopted = self._plans.adopt(key, ended.back_to)
+        self._note(Update(now_s, 0.0, adopted, is_return=True))
+        return adopted
 
     def tick(self, now_s: float) -> list[PlanWanted]:
         """Look at the estimates, if it is time."""
@@ -187,24 +198,19 @@ class Updating:
             self._trials.clear()  # what rounds took before is no measure
             self._wait, self._is_due = 1, ends
 
-    def planned(self, made: PlanMade, now_s: float) -> None:
-        """A plan that was wanted is there."""
+    def planned(self, made: PlanMade, now_s: float) -> Adopted | None:
+        """A plan that was wanted is there: what comes of it, if it is used."""
         self._under_way = max(0, self._under_way - 1)
-        version = None
+        adopted = None
         needed = max(self.options.min_gain, self._plans.view.noise)
         gain = min(made.gain, self._gain_over_rounds(made))
         self._refuted = self._refuted or gain <= needed < made.gain
         if made.plan is not None and gain > needed and self._plans.is_current(made.key):
             self._trials_of(made.key).switched(*self._plans.current_of(made.key), now_s)
-            version = self._plans.adopt(made.key, made.plan)
-            if made.seconds and gain > self.options.reroute_gain:
-                self._better.append(made.plan)
-        self._note(Update(now_s, gain, version, made.problem))
-
-    def take_better(self) -> list[Plan]:
-        """Plans by which rounds under way should go on."""
-        better, self._better = self._better, []
-        return better
+            is_much_better = made.seconds > 0 and gain > self.options.reroute_gain
+            adopted = Adopted(self._plans.adopt(made.key, made.plan), made.plan if is_much_better else None)
+        self._note(Update(now_s, gain, None if adopted is None else adopted.version, made.problem))
+        return adopted
 
     def _gain_over_rounds(self, made: PlanMade) -> float:
         """How much sooner rounds would end than they do: a link that is not slow, but thought to be, promises a lot."""
