@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli import succeed, tradewind
+from cli import succeed
 from tradewind.errors import CannotEmulate
 from tradewind.experiments.papers import experiment, resolve_experiments
 from tradewind.experiments.papers.report import Verdict
@@ -79,7 +79,7 @@ def test_without_namespaces_it_says_what_is_needed() -> None:
 def test_a_quick_run_from_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     args = ("reproduce", "tradewind/stragglers", "--live", "--quick", "--json", "--out", str(tmp_path))
-    (document,) = json.loads(succeed(tradewind(*args)))
+    (document,) = json.loads(succeed(*args))
     assert len(document["claims"]) == len(experiment("tradewind/stragglers/live").claims)
     assert (tmp_path / "tradewind-stragglers-live.png").stat().st_size > 10_000
 
