@@ -1,8 +1,8 @@
-"""A worker's data plane without I/O: any plan, carried out chunk by chunk, for any number of rounds at once.
+"""A rank's side of a run without I/O: the control protocol and a data plane.
 
-`layout` turns a plan into one site's part in it; `engine` is the state machine, told what happened (`events`) and
-answering with the payload work to do (`actions`); `arithmetic` is that work, as far as it is not I/O. The drivers are
-`runtime` on sockets, and `sim` on a virtual network.
+`node` joins the two; `protocol` talks to the controller; `chunk_plane` carries rounds out chunk by chunk with the
+`engine`, told what happened (`events`) and answering with the work to do (`actions`); `measuring` tells what links
+carry. The drivers are `runtime` on sockets, and `sim` on a virtual network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Driver 2: the engine and the controller on real sockets and clocks.
+"""The node and the controller on real sockets and clocks.
 
 In-process daemon threads with blocking sockets: one to receive and one to send for each data connection, one for the
 control connection, one that watches the time. One lock guards the engine's state; payloads are received, added and sent

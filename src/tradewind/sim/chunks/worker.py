@@ -1,4 +1,4 @@
-"""A simulated worker: the engine and the client of the real one, on virtual connections.
+"""A simulated rank: the node of a real one, on virtual connections.
 
 What must hold at every step is checked here, and raised as `InternalError`: no chunk is applied twice, no buffer is
 used after it was released, and what is kept stays within its bound.
