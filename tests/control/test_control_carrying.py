@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_driver import said
+from data_planes import InstantPlane
 from tradewind.arithmetic import DTYPES, OPERATIONS, storage_of
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action
 from tradewind.control.quorum import resolve
 from tradewind.errors import BadFrame
-from tradewind.node.effects import SendControl, Succeeded
-from tradewind.node.pending import small_array
-from tradewind.node.protocol import Client
+from tradewind.node.actions import SendControl, Succeeded
+from tradewind.node.node import Node, small_array
 from tradewind.wire import messages as m
 from tradewind.wire.frames import HEADER_BYTES
 from tradewind.wire.messages import decode_message, encode_message
@@ -110,11 +110,11 @@ def test_a_member_that_received_something_else_is_sent_away_and_the_others_go_on
     assert all(m.Commit(answer.round) in told[worker] for worker in "ac")
 
 
-def joined(site: str, tolerant: bool) -> Client:
-    client = Client(site)
+def joined(site: str, tolerant: bool) -> Node:
+    node = Node(site, InstantPlane())
     workers = tuple(m.Address(number, name, "host", 1) for number, name in enumerate("abc"))
-    client.handle(m.Roster(workers, 1.0, tolerant))
-    return client
+    node.told(m.Roster(workers, 1.0, tolerant))
+    return node
 
 
 def carried(round_: int, final: bool, iteration: int = 1) -> m.Carried:
@@ -132,47 +132,47 @@ def test_arrays_are_carried_as_far_as_the_controllers_links_go() -> None:
     assert small_array(broadcast, np.zeros(3, np.uint8), "a", 100, 2) == b""
 
 
-def test_a_client_uses_a_final_answer_at_once_and_asks_for_the_next() -> None:
-    client = joined("a", tolerant=False)
-    number, (asked,) = client.submit(SUM, array=array(1, 2))
+def test_a_node_uses_a_final_answer_at_once_and_asks_for_the_next() -> None:
+    node = joined("a", tolerant=False)
+    number, (asked,) = node.submit(SUM, inline=array(1, 2))
     assert asked == SendControl(m.Ready(0, 1, SUM, array(1, 2)))
-    (succeeded,) = client.handle(carried(5, final=True))
+    (succeeded,) = node.told(carried(5, final=True))
     assert isinstance(succeeded, Succeeded) and succeeded.operation == number
     assert succeeded.array == array(9, 12) and succeeded.outcome.carried and succeeded.outcome.round == 5
 
 
-def test_a_client_holds_an_answer_back_until_the_commit_and_reports_it_meanwhile() -> None:
-    client = joined("a", tolerant=True)
-    client.submit(SUM, array=array(1, 2))
-    (finished,) = client.handle(carried(5, final=False))
+def test_a_node_holds_an_answer_back_until_the_commit_and_reports_it_meanwhile() -> None:
+    node = joined("a", tolerant=True)
+    node.submit(SUM, inline=array(1, 2))
+    (finished,) = node.told(carried(5, final=False))
     digest = zlib.crc32(array(9, 12))
     assert finished == SendControl(m.Finished(5, m.CARRIED_VERSION, digest))
-    report = client.report()
+    report = node.report()
     assert report is not None and report.ready == ()
     (holding,) = report.holdings
     assert holding.finished and holding.digest == digest and holding.ready == m.Ready(0, 1, SUM, array(1, 2))
     assert resolve({"a": report}).abandoned == {5: ("a",)}, "nobody knows whether the others have it"
     others = dict.fromkeys("abc", report)
     assert resolve(others).committed == {5: ("a", "b", "c")}
-    (succeeded,) = client.handle(m.Commit(5))
+    (succeeded,) = node.told(m.Commit(5))
     assert isinstance(succeeded, Succeeded) and succeeded.array == array(9, 12)
 
 
-def test_a_client_whose_answer_is_taken_back_waits_ready_as_before() -> None:
-    client = joined("a", tolerant=True)
-    number, _ = client.submit(SUM, array=array(1, 2))
-    client.handle(carried(5, final=False))
-    assert client.handle(m.Abandon(5, "its controller was lost")) == []
-    assert client.pending == (number,)
-    client.handle(carried(6, final=False))
-    assert isinstance(client.handle(m.Commit(6))[0], Succeeded)
+def test_a_node_whose_answer_is_taken_back_waits_ready_as_before() -> None:
+    node = joined("a", tolerant=True)
+    number, _ = node.submit(SUM, inline=array(1, 2))
+    node.told(carried(5, final=False))
+    assert node.told(m.Abandon(5, "its controller was lost")) == []
+    assert node.pending == (number,)
+    node.told(carried(6, final=False))
+    assert isinstance(node.told(m.Commit(6))[0], Succeeded)
 
 
 def test_an_answer_that_nobody_asked_for_is_not_used() -> None:
-    client = joined("a", tolerant=True)
-    client.submit(SUM, array=array(1, 2))
-    (distrust,) = client.handle(carried(5, final=False, iteration=2))
-    assert "nobody here asked for" in distrust.reason  # type: ignore[union-attr]
+    node = joined("a", tolerant=True)
+    node.submit(SUM, inline=array(1, 2))
+    (distrust,) = node.told(carried(5, final=False, iteration=2))
+    assert "this rank did not ask for" in distrust.reason  # type: ignore[union-attr]
 
 
 @given(

@@ -9,15 +9,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from data_planes import InstantPlane
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Send
 from tradewind.control.network.view import NetworkView
 from tradewind.control.plans.versions import KEPT_KINDS, KEPT_VERSIONS, Plans
 from tradewind.network import Network, Site
-from tradewind.node.actions import RoundComplete
-from tradewind.node.effects import Effect, Open, SendControl, Succeeded
+from tradewind.node.actions import NodeAction, SendControl, Succeeded
 from tradewind.node.engine.layout import Layout
-from tradewind.node.protocol import Client
+from tradewind.node.node import Node
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
@@ -27,47 +27,44 @@ NETWORK = Network("mesh", [Site(name) for name in NAMES], 1e8 * (1 - np.eye(len(
 
 
 class Run:
-    """The production controller and a production client of each rank, with nothing between them but a queue."""
+    """The production controller and a production node of each rank, with nothing between them but a queue."""
 
     def __init__(self) -> None:
         self.controller = Controller(ControlOptions(len(NAMES), NETWORK, tolerant=True, planner="ring"), 0.0)
-        self.clients: dict[str, Client] = {}
+        self.nodes: dict[str, Node] = {}
         self.now_s = 0.0
         self.succeeded = 0
         self._actions: deque[Action] = deque()
         for name in NAMES:
-            self.join(name, Client(name))
+            self.join(name, Node(name, InstantPlane()))
 
-    def join(self, name: str, client: Client) -> None:
+    def join(self, name: str, node: Node) -> None:
         """A rank connects; one that was in the run before reports."""
-        self.clients[name] = client
+        self.nodes[name] = node
         self._actions += self.controller.connected(name, self.now_s)
-        self._said(name, m.Join("host", 1000, NAMES.index(name), client.report()))
+        self._said(name, m.Join("host", 1000, NAMES.index(name), node.report()))
 
-    def lose(self, name: str) -> Client:
+    def lose(self, name: str) -> Node:
         """A rank's connection to the controller breaks."""
-        client = self.clients.pop(name)
+        node = self.nodes.pop(name)
         self._actions += self.controller.disconnected(name, "it broke", self.now_s)
         self._deliver()
-        return client
+        return node
 
     def all_reduce(self) -> None:
         """One all-reduce of every size, by those who are there."""
-        before, there = self.succeeded, list(self.clients)
+        before, there = self.succeeded, list(self.nodes)
         for size in SIZES:
             for name in there:
-                _, effects = self.clients[name].submit(m.Operation(size // 4, 4, "float32", "sum"))
-                self._carry_out(name, effects)
+                _, actions = self.nodes[name].submit(m.Operation(size // 4, 4, "float32", "sum"))
+                self._carry_out(name, actions)
         assert self.succeeded == before + len(SIZES) * len(there)
 
-    def _carry_out(self, name: str, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
+    def _carry_out(self, name: str, actions: list[NodeAction]) -> None:
+        for action in actions:
+            match action:
                 case SendControl(message):
                     self._said(name, message)
-                case Open(event, _, _):  # and done at once
-                    complete = RoundComplete(event.round, event.version)
-                    self._carry_out(name, self.clients[name].completed(complete, digest=7))
                 case Succeeded():
                     self.succeeded += 1
                 case _:
@@ -80,8 +77,8 @@ class Run:
     def _deliver(self) -> None:
         while self._actions:
             action = self._actions.popleft()
-            if isinstance(action, Send) and action.worker in self.clients:
-                self._carry_out(action.worker, self.clients[action.worker].handle(action.message))
+            if isinstance(action, Send) and action.worker in self.nodes:
+                self._carry_out(action.worker, self.nodes[action.worker].told(action.message))
         self.now_s += 1e-3
 
 
@@ -91,15 +88,15 @@ def test_plans_do_not_pile_up_when_a_rank_comes_and_goes(restarts: bool) -> None
     run = Run()
     for _ in range(20):
         run.all_reduce()
-        client = run.lose("d")
+        node = run.lose("d")
         run.all_reduce()
-        run.join("d", Client("d") if restarts else client)
+        run.join("d", Node("d", InstantPlane()) if restarts else node)
     run.all_reduce()
-    del client
+    del node
     assert len(run.controller.plans.by_version) <= KEPT_VERSIONS + 2 * len(SIZES)
     assert len(run.controller.plans.keys) == len(SIZES)
-    for name, client in run.clients.items():
-        assert len(client.plan_versions) <= 2 * len(SIZES), f"{name} keeps {len(client.plan_versions)} plans"
+    for name, node in run.nodes.items():
+        assert len(node.plan_versions) <= 2 * len(SIZES), f"{name} keeps {len(node.plan_versions)} plans"
     at_ranks = 2 * len(SIZES) * len(NAMES)
     assert alive(Layout) - layouts <= at_ranks and alive(Plan) - plans <= KEPT_VERSIONS + at_ranks + 2 * len(SIZES)
 

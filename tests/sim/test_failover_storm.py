@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tradewind.errors import InternalError
-from tradewind.node.actions import RoundQuiet
-from tradewind.node.effects import Effect
-from tradewind.node.protocol import Client
+from tradewind.node.actions import RoundComplete, RoundQuiet
+from tradewind.node.chunk_plane import ChunkPlane
 from tradewind.sim.chunks.storm import run_storm, storm_of, strict_storm_of
 
 
@@ -64,13 +64,17 @@ def test_the_same_seed_gives_the_same_storm() -> None:
 
 def test_a_violation_is_found_and_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What half a chunk of a broken connection leaves behind must never be taken for final."""
-    quiet = Client.quiet
+    take_reports = ChunkPlane.take_reports
 
-    def all_final(self: Client, message: RoundQuiet) -> list[Effect]:
-        lies = RoundQuiet(message.round, message.chunk_items, tuple(b"\xff" * 99 for _ in message.final))
-        return quiet(self, lies)
+    def all_final(self: ChunkPlane) -> list[tuple[RoundComplete, int | None] | RoundQuiet]:
+        return [
+            replace(report, final=tuple(b"\xff" * 99 for _ in report.final))
+            if isinstance(report, RoundQuiet)
+            else report
+            for report in take_reports(self)
+        ]
 
-    monkeypatch.setattr(Client, "quiet", all_final)
+    monkeypatch.setattr(ChunkPlane, "take_reports", all_final)
     with pytest.raises(InternalError, match=r"replay: python -c .*run_storm\(storm_of"):
         for seed in range(7):
             run_storm(storm_of(seed))

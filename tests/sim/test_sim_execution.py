@@ -9,7 +9,6 @@ from networks import Problem, problems
 from tradewind.catalog import load_network
 from tradewind.network import Network, Site
 from tradewind.node.actions import RoundComplete
-from tradewind.node.effects import Open
 from tradewind.planning import planner, planner_options, resolve_members
 from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, Shard
@@ -42,7 +41,7 @@ def seconds(
         weights = (1.0,) * len(plan.members)
         start = m.Start(number, 1, 0, 1, plan.members, weights, m.Operation(plan.nbytes, 1, "int8", "sum"), 0)
         for site in plan.sites:
-            engine.open(site, Open(start, plan, 0, None))
+            engine.open(site, start, plan, None)
     clock.run(1e12)
     return [ended[number] for number in range(len(plans))]
 

@@ -1,8 +1,8 @@
 """A rank's side of a run without I/O: the control protocol and a data plane.
 
-`node` joins the two; `protocol` talks to the controller; `chunk_plane` carries rounds out chunk by chunk with the
-`engine`, told what happened (`events`) and answering with the work to do (`actions`); `measuring` tells what links
-carry. The drivers are `runtime` on sockets, and `sim` on a virtual network.
+`node` talks to the controller and to the data plane; `chunk_plane` carries rounds out chunk by chunk with the `engine`,
+told what happened (`events`) and answering with the work to do (`actions`); `measuring` tells what links carry. The
+drivers are `runtime` on sockets, and `sim` on a virtual network.
 """
 
 from __future__ import annotations

@@ -14,12 +14,11 @@ import numpy as np
 
 from tradewind.arithmetic import Array, arithmetic_of
 from tradewind.node import actions as do
-from tradewind.node import effects as to
 from tradewind.node import events as ev
 from tradewind.node.engine.engine import Engine
-from tradewind.node.engine.known_plans import Layouts
-from tradewind.node.engine.layout import peers_in
+from tradewind.node.engine.layout import Layout, lay_out, peers_in
 from tradewind.node.payload import EarlyPayloads, RoundPayload
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameKind
 
@@ -32,7 +31,36 @@ class Digest:
     payload: RoundPayload
 
 
-Action = do.Receive | do.Combine | do.Transmit | do.Release | do.PeerFaulty | Digest | to.Connect
+Action = do.Receive | do.Combine | do.Transmit | do.Release | do.PeerFaulty | Digest | do.Connect
+
+
+class Layouts:
+    """A site's part in each plan that it was told, worked out once for each version and size of array."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[tuple[int, int, int], Layout] = {}
+
+    def told(self, version: int, plan: Plan, forget: tuple[int, ...], site: str, numbers: Mapping[str, int]) -> None:
+        """A new plan, and which of the others are over: rounds of the same sizes will come by it, so get ready."""
+        sizes = sorted({key[1:] for key in self._layouts if key[0] in forget})
+        self._layouts = {key: layout for key, layout in self._layouts.items() if key[0] not in forget}
+        if numbers.keys() >= set(plan.sites):
+            for size in sizes:
+                self._layouts[version, *size] = lay_out(plan, numbers, site, *size)
+
+    def renumbered(self) -> None:
+        """Sites may have other numbers now."""
+        self._layouts.clear()
+
+    def layout(self, plan: Plan, start: m.Start, site: str, numbers: Mapping[str, int]) -> Layout:
+        """A site's part in a round by a plan."""
+        cut = start.chunk_items
+        key = start.version, start.operation.items, start.operation.item_bytes
+        if cut:  # as was decided for this round alone
+            return lay_out(plan, numbers, site, *key[1:], cut, scattered=start.scattered is not None)
+        if key not in self._layouts:
+            self._layouts[key] = lay_out(plan, numbers, site, *key[1:])
+        return self._layouts[key]
 
 
 class ChunkPlane:
@@ -59,11 +87,11 @@ class ChunkPlane:
         assert arrays is not None
         self._arrays[operation] = arrays
 
-    def end(self, ended: to.Succeeded | to.Failed) -> None:
+    def end(self, ended: do.Succeeded | do.Failed) -> None:
         """An operation has ended: its result is in place from here on, if it has one. Drivers call this."""
         own, result = self._arrays.pop(ended.operation)
         self._early.end(ended.operation)
-        if isinstance(ended, to.Failed):
+        if isinstance(ended, do.Failed):
             return
         if ended.array is not None:
             result.reshape(-1).view(np.uint8)[:] = np.frombuffer(ended.array, np.uint8)
@@ -80,21 +108,20 @@ class ChunkPlane:
             self.engine = Engine(self._run, here)
             self.forget_below(roster.floor)
 
-    def prepare(self, new: to.NewPlan) -> None:
+    def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
         """Rounds will start with this plan: connect, and lay it out for the sizes that are in use."""
-        self._layouts.told(new, self._site, self._numbers)
-        self._connect(self._numbers[peer] for peer in peers_in(new.plan, self._site) if peer in self._numbers)
+        self._layouts.told(version, plan, forget, self._site, self._numbers)
+        self._connect(self._numbers[peer] for peer in peers_in(plan, self._site) if peer in self._numbers)
 
-    def open(self, opened: to.Open) -> None:
+    def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ev.ScatteredRound | None) -> None:
         """Begin a round."""
-        start = opened.start
         weights = dict(zip(start.members, start.weights, strict=True))
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
-        layout = self._layouts.layout(opened.plan, start, self._site, self._numbers)
-        own, result = (None, None) if opened.operation is None else self._arrays[opened.operation]
+        layout = self._layouts.layout(plan, start, self._site, self._numbers)
+        own, result = (None, None) if operation is None else self._arrays[operation]
         self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result, start.version)
         self._connect(layout.peers)
-        done = start.done, opened.scattered, start.turn
+        done = start.done, scattered, start.turn
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
 
     def halt(self, number: int) -> None:
@@ -168,7 +195,7 @@ class ChunkPlane:
         return payload.outgoing(action)
 
     def _connect(self, peers: Iterable[int]) -> None:
-        self._actions += [to.Connect(peer) for peer in peers]
+        self._actions += [do.Connect(peer) for peer in peers]
 
     def _tell(self, event: ev.Event) -> None:
         assert self.engine is not None, f"{event} came before the roster"

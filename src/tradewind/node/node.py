@@ -1,24 +1,54 @@
 """A rank's side of a run as one state machine without I/O: the control protocol, and a data plane behind it.
 
-    message ─> protocol ──Open, Halt, Close, ...──> data plane ──RoundComplete, RoundQuiet──> protocol ─> actions
+    message, submit ─> Node ──open, halt, close, ...──> data plane ──RoundComplete, RoundQuiet──> Node ─> actions
 
 Drivers move bytes and timers: they hand over messages and what happens on connections, and carry out the actions that
 come back. What protocol and data plane say to each other stays in here. There are two data planes: chunks
-(`chunk_plane`, on sockets in `runtime` and on virtual links in `sim`) and fluid flows (`sim.fluid_engine`).
+(`chunk_plane`, on sockets in `runtime` and on virtual links in `sim`) and fluid flows (`sim.fluid.engine`).
+
+Operations of all ranks are dealt to lanes in turn, one at a time in each, so that several rounds are under way; every
+rank must ask for the same ones in the same order, as with any collective. What a rank synchronises with the members
+that the policy chooses is a step: one operation, or several parts that run with the same members. Steps follow each
+other: none is asked for before the last one has ended.
+
+In a tolerant run the controller may be lost. What is under way goes on; the driver looks for a controller, and `report`
+is what that one has to know. If it takes too long (`give_up`), steps end alone, until a roster comes again. A roster of
+an older term than was acknowledged comes from a controller that has been replaced: the driver is told to look on.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 from tradewind.arithmetic import Array
-from tradewind.errors import TradewindError
-from tradewind.node import effects as to
-from tradewind.node.actions import RoundComplete, RoundQuiet
-from tradewind.node.events import AuxiliaryChanged, BeginScatter, EndScatter, Explore
-from tradewind.node.protocol import Client
+from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
+from tradewind.node.actions import (
+    Connect,
+    Departed,
+    Distrust,
+    Failed,
+    Joined,
+    NodeAction,
+    Outcome,
+    RoundComplete,
+    RoundQuiet,
+    SendControl,
+    Started,
+    Succeeded,
+)
+from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
+
+COMMITTED = 256
+"""So many rounds back a new controller can tell that one was committed."""
+CARRIED_MEMBERS = 16
+"""The controller's own links carry every member's array: above so many others, arrays have to be smaller."""
 
 Arrays = tuple[Array, Array]
 """The input of an operation, and where its result goes."""
@@ -35,12 +65,15 @@ class DataPlane(Protocol):
         """The roster, and this rank's number in it."""
         ...
 
-    def prepare(self, new: to.NewPlan) -> None:
-        """Rounds will start with this plan."""
+    def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
+        """Rounds will start with this version of the plan, and none with those to forget."""
         ...
 
-    def open(self, opened: to.Open) -> None:
-        """Begin a round, or begin it again by another version of its plan. Ends with a `RoundComplete`."""
+    def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ScatteredRound | None) -> None:
+        """Begin a round with an operation's arrays (None: as a helper), or begin it again by another version.
+
+        Ends with a `RoundComplete`.
+        """
         ...
 
     def halt(self, number: int) -> None:
@@ -76,27 +109,143 @@ class DataPlane(Protocol):
         ...
 
 
-NodeAction = (
-    to.Connect
-    | to.Departed
-    | to.Distrust
-    | to.Failed
-    | to.Joined
-    | to.SendControl
-    | to.Started
-    | to.Succeeded
-    | m.NetworkSeen
-)
-"""What a node asks its driver to do about messages, connections and operations."""
+@dataclass(slots=True)
+class Asked:
+    """An operation that has not ended."""
+
+    operation: m.Operation
+    lane: int
+    iteration: int
+    array: bytes | None
+    """To travel with the question, where it is small."""
+    outcome: Outcome | None = None
+    scatter: int | None = None
+    """The version of the splitting that it is being sent by, before its round is known."""
+    overwrites: bool = False
+    """The result goes over the input."""
+
+
+@dataclass(slots=True)
+class Holding:
+    """A round that has not ended."""
+
+    version: int
+    members: tuple[str, ...]
+    operation: int | None
+    """The own one; None: as a helper."""
+    finished: bool = False
+    digest: int | None = None
+    result: bytes | None = None
+    """Of a carried round, until it is committed."""
+
+
+class DefaultScatters:
+    """What the controller said last, for each kind of array. Without a word from it workers wait for their rounds."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], m.ScatterBy] = {}
+
+    def told(self, message: m.ScatterBy) -> None:
+        """It counts from the next step on."""
+        self._known[message.items, message.item_bytes, message.parts] = message
+
+    def forget(self) -> None:
+        """Another controller acts, who knows nothing of it."""
+        self._known.clear()
+
+    def begin(self, asked: Asked, site: str, numbers: Mapping[str, int]) -> BeginScatter | None:
+        """How an operation's array is sent, which is noted there; None where it has to wait for its round."""
+        operation, lane = asked.operation, asked.lane
+        said = self._known.get((operation.items, operation.item_bytes, operation.parts))
+        waits = said is None or asked.array is not None or lane < m.POLICY_LANE
+        if said is None or waits or any(name not in numbers for name in said.sites):
+            return None
+        asked.scatter = said.version
+        spans = zip(said.sites, pairwise((0, *said.ends)), strict=True)
+        blocks = tuple((numbers[name], first, end) for name, (first, end) in spans if name != site)
+        size = operation.items, operation.item_bytes, said.chunk_items
+        return BeginScatter(said.epoch, lane - m.POLICY_LANE, asked.iteration, *size, said.window, blocks)
+
+
+def scattered_round(start: m.Start, numbers: Mapping[str, int]) -> ScatteredRound | None:
+    """What a round takes over, in numbers."""
+    said = start.scattered
+    if said is None:
+        return None
+    pairs = zip(said.members, said.iterations, strict=True)
+    steps = tuple((numbers[name], step) for name, step in pairs if name in numbers)
+    return ScatteredRound(said.epoch, said.part, start.chunk_items[0], steps)
+
+
+def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, workers: int) -> bytes | None:
+    """What goes along with the question for an operation; None where that would be too much.
+
+    The array as it is now, and of a broadcast the source's alone.
+    """
+    if not most_bytes or own.nbytes * max(CARRIED_MEMBERS, workers - 1) > most_bytes * CARRIED_MEMBERS:
+        return None
+    return b"" if operation.op == "broadcast" and operation.root != site else own.tobytes()
 
 
 class Node:
-    """One rank."""
+    """One rank: its side of the control protocol, with the data plane that carries its rounds out."""
 
     def __init__(self, site: str, data: DataPlane) -> None:
-        self.site = site
-        self.protocol = Client(site)
-        self.data = data
+        self.site, self.data = site, data
+        self._actions: list[NodeAction] = []
+        self.lost: TradewindError | None = None
+        """Why nothing works any more, if so."""
+        self.numbers: dict[str, int] = {}
+        """Sites to their numbers in frames."""
+        self.rounds_helped = 0
+        """Rounds of others that this worker carried a part of."""
+        self._submitted = 0
+        self._for_everybody = 0
+        self._step = 0
+        self._parts_given: set[int] = set()
+        self._parts_wanted = 0
+        self._waiting: dict[int, deque[int]] = {}
+        self._asked: dict[int, int] = {}
+        """In each lane, the operation that the controller was asked for."""
+        self._operations: dict[int, Asked] = {}
+        self._rounds: dict[int, Holding] = {}
+        self._plans: dict[int, Plan] = {}
+        self._scatters = DefaultScatters()
+        self.tolerant = False
+        """Whether the run goes on when somebody is lost."""
+        self._roster: m.Roster | None = None
+        self.alone = False
+        """Whether there has been no controller for too long."""
+        self._committed: deque[tuple[int, int]] = deque(maxlen=COMMITTED)
+        self._halted: dict[int, int] = {}
+        """Rounds to report on when they are quiet, with their version."""
+        self._closing: set[int] = set()
+        """Rounds that were given up and are not quiet yet: their arrays cannot be used."""
+        self._held: deque[m.Message | None] = deque()
+        """What the controller said since, that may need them; None: that all is to end without a controller."""
+
+    @property
+    def term(self) -> int:
+        """The newest that it has acknowledged; -1: none."""
+        return -1 if self._roster is None else self._roster.term
+
+    @property
+    def plan_versions(self) -> tuple[int, ...]:
+        """The plans that are kept for rounds to come."""
+        return tuple(sorted(self._plans))
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Operations that have not ended."""
+        return tuple(self._operations)
+
+    def outcome(self, number: int) -> Outcome:
+        """What an operation in a round will have come to, if all goes well."""
+        outcome = self._operations[number].outcome
+        assert outcome is not None
+        return outcome
+
+    # --- for drivers -------------------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -109,62 +258,345 @@ class Node:
         """Ask for an operation of all ranks, or for a part of a step: its number, and what to do now.
 
         `arrays` are the input and where the result goes; `inline` is the input again where it is small enough to travel
-        with the request.
+        with the request. The result comes with the answer if all members do that.
         """
-        number, effects = self.protocol.submit(operation, part, inline, overwrites)
+        if self.lost is not None:
+            raise self.lost.fresh()
+        if part is None:
+            lanes = 1 if self.tolerant else m.POLICY_LANE  # who joins later cannot know how often others have asked
+            lane, turn = self._for_everybody % lanes, self._for_everybody // lanes
+            self._for_everybody += 1
+            asked = Asked(operation, lane, turn + 1, inline, overwrites=overwrites)
+        else:
+            step = self._number_step(part, operation.parts)
+            asked = Asked(operation, m.POLICY_LANE + part, step, inline, overwrites=overwrites)
+        number = self._submitted
+        self._submitted += 1
+        self._operations[number] = asked
+        self._waiting.setdefault(asked.lane, deque()).append(number)
         self.data.give(number, arrays)
-        return number, self.apply(effects)
+        self._ask(asked.lane)
+        return number, self.advance()
 
     def told(self, message: m.Message) -> list[NodeAction]:
         """The controller said something."""
-        return self.apply(self.protocol.handle(message))
+        self._handle(message)
+        return self.advance()
 
     def give_up(self) -> list[NodeAction]:
-        """There has been no controller for too long."""
-        return self.apply(self.protocol.give_up())
+        """There has been no controller for too long: steps end alone, with inputs as they are."""
+        if not self.alone and self.lost is None and self.tolerant:
+            self.alone = True
+            for number in sorted(self._rounds):
+                self._abandon(number)
+            if self._closing:
+                self._held.append(None)
+            else:
+                self._end_all()
+        return self.advance()
 
     def fail(self, error: TradewindError) -> list[NodeAction]:
         """Nothing works any more: every operation ends."""
-        return self.apply(self.protocol.fail(error))
+        self._fail(error)
+        return self.advance()
 
-    def apply(self, effects: list[to.Effect]) -> list[NodeAction]:
-        """Have the data plane do what the protocol asks of it, and the other way round; the rest is the driver's."""
-        actions: list[NodeAction] = []
-        waiting = deque(effects)
-        data = self.data
-        while True:
-            for report in data.take_reports():
+    def advance(self) -> list[NodeAction]:
+        """What there is to do, with all that the data plane has reported."""
+        while reports := self.data.take_reports():
+            for report in reports:
                 if isinstance(report, RoundQuiet):
-                    waiting.extend(self.protocol.quiet(report))
+                    self._quiet(report)
                 else:
-                    waiting.extend(self.protocol.completed(*report))
-            if not waiting:
-                return actions
-            effect = waiting.popleft()
-            match effect:
-                case to.Open(start, _, operation):
-                    data.open(effect)
-                    if operation is not None:
-                        actions.append(to.Started(operation, start.round))
-                case to.Close(number):
-                    data.close(number)
-                case to.Forget(number):
-                    data.forget_below(number)
-                case to.Halt(number):
-                    data.halt(number)
-                case to.NewPlan():
-                    data.prepare(effect)
-                case to.Scatter(event, operation):
-                    data.scatter(event, operation)
-                case EndScatter(part):
-                    data.end_scatter(part)
-                case Explore() | AuxiliaryChanged():
-                    data.steer(effect)
-                case to.Joined(roster):
-                    data.joined(roster, self.protocol.numbers[self.site])
-                    actions.append(effect)
-                case to.Departed(peer):
-                    data.peer_gone(peer)
-                    actions.append(effect)
-                case _:
-                    actions.append(effect)
+                    self._completed(*report)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _number_step(self, part: int, parts: int) -> int:
+        """The number of the step that a part belongs to: a new one when the last one has all its parts."""
+        begins = len(self._parts_given) == self._parts_wanted
+        given = set() if begins else self._parts_given
+        wanted = parts if begins else self._parts_wanted
+        if not 0 <= part < parts <= m.MAX_PARTS or parts != wanted or part in given:
+            raise BadOption(
+                f"part {part} of {parts} makes no sense: a step has 1 to {m.MAX_PARTS} parts, and this one has had "
+                f"{sorted(given)} of {wanted}. Give every part of a step once before the next step."
+            )
+        self._step += begins
+        self._parts_given, self._parts_wanted = {*given, part}, wanted
+        return self._step
+
+    # --- what the controller says ------------------------------------------------------------------------------
+
+    def _handle(self, message: m.Message) -> None:
+        do = self._actions
+        match message:
+            case m.Roster():
+                self._join(message)
+            case m.StandingDown(reason):
+                do.append(Distrust(reason))
+            case m.Lost(site, _) if site in self.numbers:
+                self._depart(self.numbers.pop(site))
+            case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
+                self.data.steer(Explore(self.numbers[peer], train, chunks, chunk_bytes))
+            case m.Connect(peers):
+                do += [Connect(self.numbers[peer]) for peer in peers if peer in self.numbers]
+            case m.ScatterBy(sites=sites):
+                self._scatters.told(message)
+                do += [Connect(self.numbers[peer]) for peer in sites if peer in self.numbers and peer != self.site]
+            case m.AuxiliaryChanged(paths, queue_length):
+                self.data.steer(self._auxiliary(paths, queue_length))
+            case m.NetworkSeen():
+                do.append(message)
+            case m.Closing(reason, _):
+                self._fail(PeerLost(f"the run is over: {reason.rstrip('.')}."))
+            case m.Refused(reason):
+                self._fail(PeerLost(f"the controller refused {self.site!r}: {reason}"))
+            case _ if self._closing:
+                self._held.append(message)
+            case _:
+                self._about_rounds(message)
+
+    def _about_rounds(self, message: m.Message) -> None:
+        match message:
+            case m.PlanChanged(version, packed, forget):
+                plan = self._plans[version] = packed.plan
+                for old in forget:
+                    self._plans.pop(old, None)
+                self.data.prepare(version, plan, forget)
+            case m.Start():
+                self._start(message)
+            case m.Carried():
+                self._carried(message)
+            case m.Commit(round_):
+                self._commit(round_)
+            case m.Halt(round_, version) if round_ in self._rounds:
+                self._halted[round_] = version
+                self._rounds[round_].finished = False
+                self.data.halt(round_)
+            case m.Abandon(round_, _):
+                self._abandon(round_)
+            case m.Mismatch(lane, _, reason) if lane in self._asked:
+                self._end(lane, Failed(self._asked[lane], BadArray(reason)))
+            case m.Broken(lane, _, reason) if lane in self._asked:
+                self._end(lane, Failed(self._asked[lane], PeerLost(reason)))
+            case m.Proceed(lane, _, _) if lane in self._asked:
+                self._proceed(lane)
+
+    def _join(self, roster: m.Roster) -> None:
+        if self._roster is not None and (roster.term, roster.sequence) < (self._roster.term, self._roster.sequence):
+            self._actions.append(Distrust(f"it is of term {roster.term}, but {self._roster.term} has begun"))
+            return
+        if roster.term != self.term:
+            self._scatters.forget()
+        numbers = {address.site: address.number for address in roster.workers}
+        gone = sorted(set(self.numbers.values()) - set(numbers.values()))
+        self.numbers = numbers
+        self.tolerant, self.alone, self._roster = roster.tolerant, False, roster
+        for number in gone:
+            self._depart(number)
+        self.data.joined(roster, numbers[self.site])
+        self._actions.append(Joined(roster))
+        if roster.tolerant:
+            self._send(m.RosterSeen(roster.term, roster.sequence))
+        for lane in sorted(self._waiting):
+            self._ask(lane)
+
+    def _depart(self, peer: int) -> None:
+        self.data.peer_gone(peer)
+        self._actions.append(Departed(peer))
+
+    def report(self) -> m.Report | None:
+        """What a controller has to know of us; None: we were in no run yet.
+
+        Made once for each connection to a controller, and all that counts from then on: messages of the last connection
+        that had to wait are dropped, and so are its plans, since the controller sends every plan again that it needs.
+        """
+        if self._roster is None:
+            return None
+        self._held = deque(message for message in self._held if message is None)
+        self._plans.clear()
+        in_rounds = {held.operation for held in self._rounds.values()}
+        return m.Report(
+            term=self._roster.term,
+            sequence=self._roster.sequence,
+            roster=self._roster.workers,
+            numbers=self._roster.numbers,
+            electorates=self._roster.electorates,
+            holdings=tuple(self._holding(number, held) for number, held in sorted(self._rounds.items())),
+            ready=tuple(self._ready(n) for _, n in sorted(self._asked.items()) if n not in in_rounds),
+            committed=tuple(self._committed),
+        )
+
+    def _holding(self, number: int, held: Holding) -> m.Holding:
+        ready = None if held.operation is None else self._ready(held.operation)
+        return m.Holding(number, held.version, held.members, held.finished, held.digest, ready)
+
+    def _ready(self, number: int) -> m.Ready:
+        asked = self._operations[number]
+        return m.Ready(asked.lane, asked.iteration, asked.operation, asked.array, asked.scatter, asked.overwrites)
+
+    # --- what the data plane says ------------------------------------------------------------------------------
+
+    def _completed(self, complete: RoundComplete, digest: int | None) -> None:
+        """The data plane has done its part of a round; the digest is that of the result, at a member."""
+        number, version = complete.round, complete.version
+        held = self._rounds.get(number)
+        if held is None or held.version != version or number in self._halted:
+            return
+        held.finished, held.digest = True, digest
+        if held.operation is not None:
+            asked = self._operations[held.operation]
+            asked.outcome = replace(self.outcome(held.operation), early_bytes=complete.early_bytes)
+        self._send(m.Finished(number, version, digest))
+
+    def _quiet(self, quiet: RoundQuiet) -> None:
+        """The arrays of a halted or closed round are not worked on any more."""
+        version = self._halted.pop(quiet.round, None)
+        if quiet.round in self._closing:
+            self._closing.discard(quiet.round)
+        elif version is not None:
+            self._send(m.Progress(quiet.round, version, quiet.chunk_items, quiet.final))
+            return
+        while self._held and not self._closing:
+            message = self._held.popleft()
+            if message is None:
+                self._end_all()
+            else:
+                self._about_rounds(message)
+
+    # --- operations --------------------------------------------------------------------------------------------
+
+    def _ask(self, lane: int) -> None:
+        waiting = self._waiting.get(lane)
+        if lane in self._asked or not waiting or self._too_early(self._operations[waiting[0]]):
+            return
+        number = self._asked[lane] = waiting.popleft()
+        if self.alone:
+            self._end_without_controller(lane)
+            return
+        event = self._scatters.begin(self._operations[number], self.site, self.numbers)
+        if event is not None:
+            self.data.scatter(event, number)
+        self._send(self._ready(number))
+
+    def _too_early(self, asked: Asked) -> bool:
+        """Whether it is part of a step while an earlier step has not ended."""
+        steps = [other.iteration for other in self._operations.values() if other.lane >= m.POLICY_LANE]
+        return asked.lane >= m.POLICY_LANE and min(steps) < asked.iteration
+
+    def _end_all(self) -> None:
+        for lane in sorted(self._asked):
+            self._end_without_controller(lane)
+        for lane in sorted(self._waiting):
+            self._ask(lane)
+
+    def _end_without_controller(self, lane: int) -> None:
+        if lane < m.POLICY_LANE:
+            lost = PeerLost("the controller is lost, and this operation needs all ranks. Ask again when there is one.")
+            self._end(lane, Failed(self._asked[lane], lost))
+        else:
+            self._proceed(lane)
+
+    def _proceed(self, lane: int) -> None:
+        operation = self._operations[self._asked[lane]].operation
+        outcome = Outcome((self.site,), (1.0,), (0,), operation.nbytes)
+        self._end(lane, Succeeded(self._asked[lane], outcome))
+
+    def _end(self, lane: int, how: Succeeded | Failed) -> None:
+        self._end_scatter(how.operation)
+        self._actions.append(how)
+        del self._asked[lane]
+        del self._operations[how.operation]
+        for next_ in (lane,) if lane < m.POLICY_LANE else sorted(n for n in self._waiting if n >= m.POLICY_LANE):
+            self._ask(next_)
+
+    def _end_scatter(self, operation: int | None) -> None:
+        """Nothing of it is sent any more before its round is known, or the round knows what was."""
+        if operation is not None and self._operations[operation].scatter is not None:
+            asked = self._operations[operation]
+            asked.scatter = None
+            self.data.end_scatter(asked.lane - m.POLICY_LANE)
+
+    def _fail(self, error: TradewindError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        for round_ in sorted(self._rounds):
+            self.data.close(round_)
+        self._actions += [Failed(number, error) for number in sorted(self._operations)]
+        self._rounds.clear()
+        self._operations.clear()
+
+    def _send(self, message: m.Message) -> None:
+        self._actions.append(SendControl(message))
+
+    # --- rounds ------------------------------------------------------------------------------------------------
+
+    def _auxiliary(self, paths: tuple[m.AuxiliaryPath, ...], queue_length: int) -> AuxiliaryChanged:
+        """In numbers; a path through a rank that is gone is no path."""
+        known = [path for path in paths if all(site in self.numbers for site in path.sites)]
+        numbered = tuple((tuple(self.numbers[s] for s in path.sites), path.busy_bound) for path in known)
+        return AuxiliaryChanged(numbered, queue_length)
+
+    def _start(self, start: m.Start) -> None:
+        is_member = self.site in start.members
+        if is_member and not self._wants(start):
+            self._actions.append(Distrust("it starts a round that this rank did not ask for"))
+            return
+        scattered = scattered_round(start, self.numbers)
+        operation = self._asked[start.lane] if is_member else None
+        self._rounds[start.round] = Holding(start.version, start.members, operation)
+        if operation is not None:
+            about = start.members, start.weights, start.staleness, start.operation.nbytes, start.round
+            self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
+        if scattered is not None and self.numbers[self.site] in dict(scattered.steps):
+            if operation is not None:
+                self._operations[operation].scatter = None  # what was sent counts for this round
+        else:
+            self._end_scatter(operation)
+        self.data.forget_below(start.floor)
+        self.data.open(start, self._plans[start.version], operation, scattered)
+        if operation is not None:
+            self._actions.append(Started(operation, start.round))
+
+    def _carried(self, done: m.Carried) -> None:
+        """The controller has done the whole round; in a tolerant run it may be used when all members have it."""
+        if not self._wants(done):
+            self._actions.append(Distrust("it ends a round that this rank did not ask for"))
+            return
+        number = self._asked[done.lane]
+        about = done.members, done.weights, done.staleness, len(done.array), done.round
+        self._operations[number].outcome = Outcome(*about, carried=True)
+        digest = None if done.final else zlib.crc32(done.array)
+        self._rounds[done.round] = Holding(m.CARRIED_VERSION, done.members, number, True, digest, done.array)
+        if done.final:
+            self._commit(done.round)
+        else:
+            self._send(m.Finished(done.round, m.CARRIED_VERSION, digest))
+
+    def _wants(self, start: m.Start | m.Carried) -> bool:
+        """Whether we still do: we may have gone on alone while a controller took over."""
+        number = self._asked.get(start.lane)
+        return number is not None and self._operations[number].iteration == start.iteration
+
+    def _commit(self, round_: int) -> None:
+        held = self._rounds.pop(round_, None)
+        if held is None or held.result is None:
+            self.data.close(round_)
+        if held is None:
+            return
+        self._committed.append((round_, held.version))
+        if held.operation is None:
+            self.rounds_helped += 1
+            return
+        asked = self._operations[held.operation]
+        assert asked.outcome is not None
+        self._end(asked.lane, Succeeded(held.operation, asked.outcome, held.result))
+
+    def _abandon(self, round_: int) -> None:
+        held = self._rounds.pop(round_, None)
+        if held is not None and held.result is not None:
+            return  # its arrays are not worked on
+        if held is not None and held.operation is not None:
+            self._closing.add(round_)
+        self.data.close(round_)

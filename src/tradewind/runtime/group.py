@@ -25,7 +25,7 @@ from tradewind.arithmetic import Array, check_operation, name_dtype
 from tradewind.control.network.view import FAST_BPS
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
-from tradewind.node.effects import Outcome
+from tradewind.node.actions import Outcome
 from tradewind.node.measuring import MeasuringOptions
 from tradewind.runtime import welcome
 from tradewind.runtime.addresses import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tradewind.errors import TradewindError
-from tradewind.node.effects import Outcome
+from tradewind.node.actions import Outcome
 
 Ended = Callable[[TradewindError | Outcome], None]
 """Called when an operation ends, with its error or what came of it."""

@@ -19,13 +19,11 @@ from tradewind.arithmetic import Array
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import PeerLost, TradewindError
 from tradewind.node import actions as do
-from tradewind.node import effects as to
 from tradewind.node import events as ev
 from tradewind.node.chunk_plane import Action, ChunkPlane, Digest
 from tradewind.node.measuring import LinkMeters, MeasuringOptions
-from tradewind.node.node import Node, NodeAction
+from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload, same_memory
-from tradewind.node.pending import small_array
 from tradewind.runtime import welcome
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.control_link import Control
@@ -45,7 +43,7 @@ log = logging.getLogger("tradewind.runtime")
 CLOCK_READINGS = 4
 """Heartbeats at the start, to compare clocks; the one that is answered most quickly counts."""
 
-Todo = Action | NodeAction
+Todo = Action | do.NodeAction
 
 
 class Worker:
@@ -117,12 +115,12 @@ class Worker:
     @property
     def tolerant(self) -> bool:
         """Whether the run goes on without those who are lost."""
-        return self._node.protocol.tolerant
+        return self._node.tolerant
 
     def join_message(self) -> m.Join:
         """What to say to a controller first."""
         with self._lock:
-            return m.Join(*self._place, self._node.protocol.report())
+            return m.Join(*self._place, self._node.report())
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -132,7 +130,7 @@ class Worker:
     @property
     def rounds_helped(self) -> int:
         """Rounds of others that this worker carried a part of, without an array of its own."""
-        return self._node.protocol.rounds_helped
+        return self._node.rounds_helped
 
     @property
     def kept_bytes(self) -> int:
@@ -143,7 +141,7 @@ class Worker:
         """Leave, and end every thread."""
         if self._closed.is_set():
             return
-        if error is None and self._node.protocol.lost is None and self._control is not None:
+        if error is None and self._node.lost is None and self._control is not None:
             self._control.leave()
         self.fail(error or PeerLost(f"{self.site!r} has left the run."))
 
@@ -163,7 +161,7 @@ class Worker:
     @property
     def lost(self) -> TradewindError | None:
         """Why nothing works any more, if so."""
-        return self._node.protocol.lost
+        return self._node.lost
 
     def network_seen(self) -> m.NetworkSeen:
         """What the controller knows of the network; to be asked by one thread at a time."""
@@ -190,15 +188,15 @@ class Worker:
             todo = self._settle(actions)
         self._act(todo)
 
-    def _ended(self, how: to.Succeeded | to.Failed) -> None:
+    def _ended(self, how: do.Succeeded | do.Failed) -> None:
         """An operation is over."""
         self._plane.end(how)
         submitted = self._operations.pop(how.operation)
-        submitted.ended(how.error if isinstance(how, to.Failed) else submitted.timed(how.outcome))
+        submitted.ended(how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome))
 
     def _join(self, roster: m.Roster) -> None:
         """All ranks are there, or one more."""
-        here = self._node.protocol.numbers[self.site]
+        here = self._node.numbers[self.site]
         self._controlled().joined()
         self.addresses = roster.workers
         self._peers.update({address.number: address for address in roster.workers}, here)
@@ -270,7 +268,7 @@ class Worker:
         if peer.purpose == welcome.PURPOSE:
             welcome.give(sock, self.offer, self.deadlines.silence_s)
             return
-        number = self._node.protocol.numbers.get(peer.site)
+        number = self._node.numbers.get(peer.site)
         if number is None or self._closed.is_set():
             hang_up(sock)
             return
@@ -305,9 +303,9 @@ class Worker:
         plane = self._plane
         for event in events:
             plane.handle(event)
-        return self._settle(self._node.apply([]) if plane.has_reports else [])
+        return self._settle(self._node.advance() if plane.has_reports else [])
 
-    def _settle(self, actions: Sequence[NodeAction]) -> list[Todo]:
+    def _settle(self, actions: Sequence[do.NodeAction]) -> list[Todo]:
         """What is to be done when the lock is let go. Frames are queued here: it guards which connection is idle."""
         todo: list[Todo] = []
         for action in self._plane.take_actions():
@@ -327,26 +325,26 @@ class Worker:
                     self._pool.give_back(self._buffers.pop(buffer, None))
                 case do.Combine():
                     self._combine(action)
-                case to.SendControl(message):
+                case do.SendControl(message):
                     self._say(message)
-                case to.Connect(peer):
+                case do.Connect(peer):
                     self._peers.want(peer)
-                case to.Started(operation):
+                case do.Started(operation):
                     self._operations[operation].start()
-                case to.Succeeded() | to.Failed():
+                case do.Succeeded() | do.Failed():
                     self._ended(action)
                 case Digest(complete, payload):
                     digest = payload.digest(complete.round)
                     with self._lock:
                         self._plane.digested(action, digest)
-                        more = self._settle(self._node.apply([]))
+                        more = self._settle(self._node.advance())
                     self._act(more)
-                case to.Joined(roster):
+                case do.Joined(roster):
                     self._join(roster)
-                case to.Departed(peer):
+                case do.Departed(peer):
                     self.addresses = tuple(address for address in self.addresses if address.number != peer)
                     self._peers.forget(peer)
-                case to.Distrust(reason):
+                case do.Distrust(reason):
                     log.info("%s looks for another controller: %s", self.site, reason)
                     self._controlled().look_on()
                 case do.PeerFaulty(peer, reason):

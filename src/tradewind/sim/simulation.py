@@ -26,9 +26,9 @@ from tradewind.control.deadlines import Deadlines
 from tradewind.control.options import Action, Decided, RoundEnded, Send
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import PeerLost
-from tradewind.node import effects as to
-from tradewind.node.actions import RoundComplete
-from tradewind.node.node import Node, NodeAction
+from tradewind.node import actions as to
+from tradewind.node.actions import NodeAction, RoundComplete
+from tradewind.node.node import Node
 from tradewind.policy import policy
 from tradewind.sim.clock import Clock, Priority
 from tradewind.sim.disturbances import Disturbances
@@ -196,7 +196,7 @@ class Simulation:
             node = self._nodes.get(site)
             if node is not None and not self.disturbances.is_down(site):
                 self._ports[site].reports.append((complete, None))
-                self._do(site, node.apply([]))
+                self._do(site, node.advance())
         self._deliver()
 
     # --- messages ----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tradewind.errors import BadOption
-from tradewind.node.effects import Outcome
+from tradewind.node.actions import Outcome
 from tradewind.runtime.group import Group, Handle
 from tradewind.runtime.options import RunOptions
 from tradewind.torch.buckets import BUCKET_BYTES, Bucket, Tracked, pack, tracked_tensors

@@ -94,7 +94,7 @@ class MeasuringWorker(SimulatedWorker):
         self.detoured += frame.what.auxiliary and frame.what.payload_bytes > 0
         sample = self._meters.arrived(peer, wire, frame.what, self.own_clock_s)
         if sample is not None:
-            names = {number: name for name, number in self.client.numbers.items()}
+            names = {number: name for name, number in self.node.numbers.items()}
             self._say(
                 self.name,
                 m.Measured(

@@ -17,7 +17,7 @@ import numpy as np
 
 from tradewind.control.quorum import ROUNDS_PER_TERM
 from tradewind.errors import InternalError, TradewindError
-from tradewind.node.effects import Outcome
+from tradewind.node.actions import Outcome
 from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.wire import messages as m
 

@@ -124,7 +124,7 @@ class Pairs:
         pair.broken_s = self._clock.now_s
         latest_s = self._clock.now_s
         for here, there in (workers, workers[::-1]):
-            number = here.client.numbers.get(there.name)
+            number = here.node.numbers.get(there.name)
             due_s = self._clock.now_s + NOTICE_S * self._random.random()
             latest_s = max(latest_s, due_s)
             if number is not None and not here.dead:
@@ -143,7 +143,7 @@ class Pairs:
         a, b = map(self._worker, pair.ends)
         if pair.wires or a is None or b is None or pair.trying:
             return
-        knows = b.name in a.client.numbers and a.name in b.client.numbers
+        knows = b.name in a.node.numbers and a.name in b.node.numbers
         if knows and not pair.cut and not self._still_noticing(a, b):
             self._connect(pair, a, b)
             return
@@ -163,7 +163,7 @@ class Pairs:
 
     @staticmethod
     def _still_noticing(a: SimulatedWorker, b: SimulatedWorker) -> bool:
-        return bool(a.outgoing.get(a.client.numbers[b.name]) or b.outgoing.get(b.client.numbers[a.name]))
+        return bool(a.outgoing.get(a.node.numbers[b.name]) or b.outgoing.get(b.node.numbers[a.name]))
 
     def _connect(self, pair: Pair, a: SimulatedWorker, b: SimulatedWorker) -> None:
         was_broken, pair.broken_s, pair.reported = pair.broken_s is not None, None, False
@@ -171,7 +171,7 @@ class Pairs:
         for here, there in ((a, b), (b, a)):
             wire = self._wire(here, there)
             pair.wires.append(wire)
-            here.connect(here.client.numbers[there.name], [wire])
+            here.connect(here.node.numbers[there.name], [wire])
         if was_broken:
             for here, there in ((a, b), (b, a)):
                 self._report(here.name, there.name, True)
@@ -180,7 +180,7 @@ class Pairs:
         i, j = self._network.index[here.name], self._network.index[there.name]
 
         def arrive(frame: Frame) -> None:
-            number = there.client.numbers.get(here.name)
+            number = there.node.numbers.get(here.name)
             if not there.dead and number is not None and number in there.outgoing:
                 there.frame_came(number, frame)
 

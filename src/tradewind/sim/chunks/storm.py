@@ -129,7 +129,7 @@ class StormRun:
 
     def _acted(self) -> None:
         if len(self.controllers) > 1:
-            terms = {n: t.worker.client.term for n, t in self.trainers.items()}
+            terms = {n: t.worker.node.term for n, t in self.trainers.items()}
             self.checks.controller_acts(self.controllers, terms)
 
     def _carried(self, controller: SimulatedController, answer: m.Carried, arrays: dict[str, bytes]) -> None:
@@ -177,7 +177,7 @@ class StormRun:
             if controller.call(line):
                 trainer.line, trainer.called_s = line, self.clock.now_s
                 rank = self.names.index(trainer.worker.name)
-                self._say(trainer, m.Join("virtual", 1, rank, trainer.worker.client.report()))
+                self._say(trainer, m.Join("virtual", 1, rank, trainer.worker.node.report()))
                 return
             trainer.which += 1
         self.clock.at(self.clock.now_s + RETRY_S, Priority.TIMER, self._call, trainer)
@@ -188,8 +188,8 @@ class StormRun:
             return
         before = trainer.worker.distrusts
         trainer.worker.told(message)
-        if trainer.worker.client.lost is not None:
-            raise InternalError(f"{line.worker} was given up: {trainer.worker.client.lost}")
+        if trainer.worker.node.lost is not None:
+            raise InternalError(f"{line.worker} was given up: {trainer.worker.node.lost}")
         if isinstance(message, m.Roster) and trainer.worker.distrusts == before:
             trainer.orphaned_s = None
             self.checks.acknowledged(trainer.worker, message.term, line)
@@ -235,7 +235,7 @@ class StormRun:
         self.clock.at(self.clock.now_s + pause_s, Priority.READY, self._submit, trainer)
 
     def _submit(self, trainer: Trainer) -> None:
-        if trainer.worker.dead or trainer.worker.client.lost is not None:
+        if trainer.worker.dead or trainer.worker.node.lost is not None:
             return
         self._value += 1
         value = float(self._value)

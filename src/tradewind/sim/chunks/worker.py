@@ -14,14 +14,28 @@ import numpy as np
 from tradewind.arithmetic import Array
 from tradewind.errors import InternalError, TradewindError
 from tradewind.node import events as ev
-from tradewind.node.actions import Combine, How, PeerFaulty, Receive, Release, Source, Transmit
+from tradewind.node.actions import (
+    Combine,
+    Departed,
+    Distrust,
+    Failed,
+    How,
+    NodeAction,
+    Outcome,
+    PeerFaulty,
+    Receive,
+    Release,
+    SendControl,
+    Source,
+    Started,
+    Succeeded,
+    Transmit,
+)
 from tradewind.node.chunk_plane import ChunkPlane, Digest
-from tradewind.node.effects import Departed, Distrust, Failed, Outcome, SendControl, Started, Succeeded
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import KEPT_BYTES
-from tradewind.node.node import Node, NodeAction
+from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload
-from tradewind.node.pending import small_array
 from tradewind.sim.chunks.links import Connection, Frame
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
@@ -41,7 +55,6 @@ class SimulatedWorker:
         self.name, self.clock, self._say, self._random = name, clock, say, random
         self.plane = ChunkPlane(name, RUN)
         self.node = Node(name, self.plane)
-        self.client = self.node.protocol
         self.carried_bytes = 0
         """Arrays of at most so many travel in messages."""
         self.outgoing: dict[int, list[Connection]] = {}
@@ -86,7 +99,7 @@ class SimulatedWorker:
 
     def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         try:
-            inline = small_array(operation, own, self.name, self.carried_bytes, len(self.client.numbers))
+            inline = small_array(operation, own, self.name, self.carried_bytes, len(self.node.numbers))
             number, actions = self.node.submit(operation, (own, result), part, inline, own is result)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
@@ -118,7 +131,7 @@ class SimulatedWorker:
                 case Distrust():
                     self.distrusts += 1
                 case Started(operation) if self.opened is not None:
-                    self.opened(self, operation, self.client.outcome(operation))
+                    self.opened(self, operation, self.node.outcome(operation))
                 case Succeeded(operation, outcome):
                     self.outcomes[operation] = outcome
                     self.plane.end(action)
@@ -206,7 +219,7 @@ class SimulatedWorker:
         """Let the engine handle an event, and do what it asks for but for receiving, which is returned."""
         self.plane.handle(event)
         receive = self._act()
-        self._do(self.node.apply([]))
+        self._do(self.node.advance())
         return receive
 
     def _act(self) -> Receive | None:
@@ -237,7 +250,7 @@ class SimulatedWorker:
             return
         kept, self._most_rounds = self.engine.kept_bytes, max(self._most_rounds, len(self.plane.payloads))
         self.most_kept_bytes = max(self.most_kept_bytes, kept)
-        if kept > KEPT_BYTES * (1 + max(1, self._most_rounds + len(self.client.pending))):  # 1: scattered
+        if kept > KEPT_BYTES * (1 + max(1, self._most_rounds + len(self.node.pending))):  # 1: scattered
             raise InternalError(f"{self.name} keeps {kept} bytes.")
         if kept != sum(map(len, self._buffers.values())):
             raise InternalError(f"{self.name} counts {kept} kept bytes wrongly.")
@@ -285,4 +298,4 @@ class SimulatedWorker:
     def story(self) -> dict[str, Any]:
         """What it is up to, for error messages."""
         rounds = () if self.engine is None else self.engine.open_rounds
-        return {"worker": self.name, "pending": self.client.pending, "open rounds": rounds}
+        return {"worker": self.name, "pending": self.node.pending, "open rounds": rounds}

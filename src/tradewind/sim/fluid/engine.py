@@ -20,9 +20,8 @@ from tradewind.errors import BadOption
 from tradewind.fluid import Resource
 from tradewind.network import Matrix
 from tradewind.node.actions import RoundComplete, RoundQuiet
-from tradewind.node.effects import NewPlan, Open
 from tradewind.node.engine.layout import shard_spans
-from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore
+from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.node.node import Arrays
 from tradewind.planning.plan import Plan
 from tradewind.schemes import Scheme
@@ -68,7 +67,10 @@ class Transfer(Protocol):
 class _Round:
     """A round in one version of its plan."""
 
-    opened: Open
+    start: m.Start
+    given: Plan
+    """As it was given."""
+    scattered: ScatteredRound | None
     plan: Plan
     """As it is carried out: for the bytes of this round, without what is final everywhere."""
     shard_items: tuple[int, ...]
@@ -133,13 +135,13 @@ class FluidEngine:
 
     # --- rounds ------------------------------------------------------------------------------------------------
 
-    def open(self, site: str, opened: Open) -> None:
+    def open(self, site: str, start: m.Start, plan: Plan, scattered: ScatteredRound | None) -> None:
         """A site may work on a round; it begins when all of its sites that are up may."""
-        start, known = opened.start, self._rounds.get(opened.start.round)
-        if known is None or known.opened.start.version < start.version:
+        known = self._rounds.get(start.round)
+        if known is None or known.start.version < start.version:
             if known is not None:
                 self._let_go(known)
-            known = self._rounds[start.round] = self._prepare(opened)
+            known = self._rounds[start.round] = self._prepare(start, plan, scattered)
         known.waiting.discard(site)
         if not known.waiting:
             self._begin(known)
@@ -152,9 +154,9 @@ class FluidEngine:
             return RoundQuiet(number)
         items, transfer = round_.shard_items, round_.transfer
         cut = round_.cut or self._cut(round_)
-        done = round_.opened.start.done
+        done = round_.start.done
         final = []
-        for k, shard in enumerate(round_.opened.plan.shards):
+        for k, shard in enumerate(round_.given.shards):
             if not shard.broadcast and shard.root != site:
                 final.append(b"")
                 continue
@@ -174,10 +176,10 @@ class FluidEngine:
         if round_ is not None:
             self._let_go(round_)
 
-    def _prepare(self, opened: Open) -> _Round:
-        start, shards = opened.start, opened.plan.shards
-        items = tuple(count for _, count in shard_spans(opened.plan, start.operation.items))
-        plan = replace(opened.plan, nbytes=max(1, start.operation.nbytes))
+    def _prepare(self, start: m.Start, given: Plan, scattered: ScatteredRound | None) -> _Round:
+        shards = given.shards
+        items = tuple(count for _, count in shard_spans(given, start.operation.items))
+        plan = replace(given, nbytes=max(1, start.operation.nbytes))
         if any(start.done):
             left = (_left(bits, n, cut) for bits, n, cut in zip(start.done, items, start.chunk_items, strict=True))
             plan = replace(
@@ -185,10 +187,10 @@ class FluidEngine:
             )
         index = self._truth.network.index
         waiting = {site for site in plan.sites if self._truth.is_site_up(index[site])}
-        return _Round(opened, plan, items, waiting)
+        return _Round(start, given, scattered, plan, items, waiting)
 
     def _begin(self, round_: _Round) -> None:
-        start = round_.opened.start
+        start = round_.start
 
         def complete() -> None:
             if round_.is_over:
@@ -201,7 +203,7 @@ class FluidEngine:
         elif isinstance(self._carrier, PipelinedRounds):
             round_.transfer = _OneFluid(self._carrier, start.round, round_.plan, complete)
         else:
-            early = self._adopt(round_) if round_.opened.scattered is not None else {}
+            early = self._adopt(round_) if round_.scattered is not None else {}
             flows = _Flows(
                 round_.plan,
                 start.round,
@@ -218,7 +220,7 @@ class FluidEngine:
         round_.cut = self._cut(round_)
 
     def _cut(self, round_: _Round) -> Cut:
-        start = round_.opened.start
+        start = round_.start
         if start.chunk_items:
             return start.chunk_items
         if round_.transfer is None:
@@ -269,7 +271,7 @@ class FluidEngine:
 
     def _adopt(self, round_: _Round) -> EarlyFlows:
         """What the members of a round have sent of it: a block's first run of chunks goes on as it is."""
-        scattered, index = round_.opened.scattered, self._truth.network.index
+        scattered, index = round_.scattered, self._truth.network.index
         assert scattered is not None
         ends = list(accumulate(_chunks(n, scattered.chunk_items) for n in round_.shard_items))
         runs = {
@@ -329,12 +331,18 @@ class FluidPort:
     def joined(self, roster: m.Roster, here: int) -> None:
         """Sites are known by their names."""
 
-    def prepare(self, new: NewPlan) -> None:
+    def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
         """There is nothing to prepare."""
 
-    def open(self, opened: Open) -> None:
+    def open(
+        self,
+        start: m.Start,
+        plan: Plan,
+        operation: int | None,  # noqa: ARG002 - of the protocol
+        scattered: ScatteredRound | None,
+    ) -> None:
         """Begin a round."""
-        self._engine.open(self._site, opened)
+        self._engine.open(self._site, start, plan, scattered)
 
     def halt(self, number: int) -> None:
         """Stop a round."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tradewind.catalog import load_network
-from tradewind.node.effects import NewPlan
-from tradewind.node.engine.known_plans import Layouts
+from tradewind.node.chunk_plane import Layouts
 from tradewind.planning import make_plan
 from tradewind.wire import messages as m
 
@@ -15,7 +14,7 @@ PLAN = make_plan("multi-star", NETWORK, 400)
 
 
 def told(plans: Layouts, version: int) -> None:
-    plans.told(NewPlan(version, PLAN, (version - 1,)), NAMES[0], NUMBERS)
+    plans.told(version, PLAN, (version - 1,), NAMES[0], NUMBERS)
 
 
 def start(version: int) -> m.Start:
@@ -72,7 +71,7 @@ def test_a_plan_with_somebody_who_is_not_there_waits_for_its_round() -> None:
     told(plans, 1)
     plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
     two = {name: NUMBERS[name] for name in NAMES[:2]}
-    plans.told(NewPlan(2, PLAN, (1,)), NAMES[0], two)
+    plans.told(2, PLAN, (1,), NAMES[0], two)
     assert plans._layouts == {}
 
 
