@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.control.rounds.remaining import remaining
+from tradewind.control.rounds.rounds import remaining
 from tradewind.node.engine.layout import Layout, lay_out
 from tradewind.node.engine.receiving import flags_of
 from tradewind.planning.plan import Plan, Shard

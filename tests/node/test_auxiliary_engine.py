@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine_driver import Driver
 from tradewind.arithmetic import Arithmetic
-from tradewind.control.plans.detours import detours
+from tradewind.control.plans.replanning import auxiliary_paths_of
 from tradewind.network import Network, Site
 from tradewind.node import events as ev
 from tradewind.node.engine.auxiliary import AuxiliaryPaths
@@ -53,7 +53,7 @@ def test_sums_are_right_whatever_way_chunks_take(seed: int, planner: str, connec
     plan = make_plan(planner, network, 4 * items)
     driver = Driver(network.names, random, connections)
     connect_all(driver)
-    for name, paths in detours(plan, network, busy_bound=1).items():
+    for name, paths in auxiliary_paths_of(plan, network, busy_bound=1).items():
         numbered = tuple((tuple(driver.roster[s] for s in path.sites), path.busy_bound) for path in paths)
         driver.tell(driver.roster[name], ev.AuxiliaryChanged(numbered, queue_length))
     arrays = {name: random.integers(-9, 9, items).astype(np.float32) for name in plan.members}
@@ -72,7 +72,7 @@ def test_a_star_over_idle_links_does_use_them() -> None:
     plan = make_plan("star", network, 400_000)
     driver = Driver(network.names, random)
     connect_all(driver)
-    for name, paths in detours(plan, network, busy_bound=2).items():
+    for name, paths in auxiliary_paths_of(plan, network, busy_bound=2).items():
         numbered = tuple((tuple(driver.roster[s] for s in path.sites), path.busy_bound) for path in paths)
         driver.tell(driver.roster[name], ev.AuxiliaryChanged(numbered, 1))
     arrays = {name: np.ones(100_000, np.float32) for name in plan.members}
@@ -136,7 +136,7 @@ def test_slow_detours_need_more_waiting_and_hopeless_ones_are_left_out() -> None
     rates = np.array([[0, 100, 100, 100], [100, 0, 25, 0], [100, 100, 0, 1], [100, 1, 1, 0]]) * 1e6
     network = Network("four", [Site(n) for n in "abcd"], rates)
     plan = make_plan("star", network, 10**6)
-    found = {path.sites: path.busy_bound for paths in detours(plan, network, 2).values() for path in paths}
+    found = {path.sites: path.busy_bound for paths in auxiliary_paths_of(plan, network, 2).values() for path in paths}
     assert all(len(sites) > 2 for sites in found)
     for sites, bound in found.items():
         rows = [network.index[s] for s in sites]

@@ -70,7 +70,7 @@ def test_a_switch_that_forgets_early_chunks_is_noticed(monkeypatch: pytest.Monke
     def dropped(self: object, early: object) -> None:
         del self, early
 
-    monkeypatch.setattr("tradewind.node.engine.early.EarlyChunks.put", dropped)
+    monkeypatch.setattr("tradewind.node.engine.buffers.EarlyChunks.put", dropped)
     with pytest.raises(InternalError):
         run_changing(switching(20, 3, 1.0))
 

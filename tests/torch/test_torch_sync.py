@@ -19,9 +19,8 @@ from torch import nn  # noqa: E402
 from torch_training import batch, flat, network, sgd, train  # noqa: E402
 from tradewind.torch.buckets import pack, tracked_tensors  # noqa: E402
 from tradewind.torch.ensemble import Ensemble  # noqa: E402
-from tradewind.torch.joining import choose  # noqa: E402
 from tradewind.torch.outer import Outer  # noqa: E402
-from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
+from tradewind.torch.synchronizer import Synchronizer, choose  # noqa: E402
 from tradewind.wire.messages import MAX_PARTS  # noqa: E402
 
 PARTIAL: dict[str, Any] = {"policy": "partial", "policy_options": {"p": 2}}

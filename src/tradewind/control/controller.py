@@ -6,7 +6,7 @@
                         tolerant: somebody is lost, comes, or comes back
 
 Theory of operation. Workers connect, prove themselves (that is the driver's and `wire.handshake`'s business) and join
-(`membership`). When all have, everybody gets the roster. A worker with an array says `Ready`; the policy of that lane
+(`members`). When all have, everybody gets the roster. A worker with an array says `Ready`; the policy of that lane
 decides who synchronises (`schedule`), a plan is made or found, and `Start` goes to every site of the plan. Each says
 `Finished` when its part is done, and when all have, `Commit` tells them that the result may be used (`rounds`).
 
@@ -33,12 +33,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tradewind.control.membership import Membership
+from tradewind.control.members import Members
 from tradewind.control.options import Action, ControlOptions, Disconnect, RoundEnded, Send
+from tradewind.control.outbox import Outbox
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.control.quorum import next_term
-from tradewind.control.rounds.round import Round
 from tradewind.control.rounds.schedule import Misfit, RunOver
+from tradewind.control.rounds.steps import Round
 from tradewind.control.running import Running
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network
@@ -57,7 +58,8 @@ class Controller:
         """Why the run is over, if it is."""
         self.closed_by: TradewindError | None = None
         """The error that ended it, if one did."""
-        self._members = Membership(options, now_s)
+        self._members = Members(options, now_s)
+        self._outbox = Outbox(self._members)
         self._running: Running | None = None
         self._last_term = -1
         self._now_s = self._deserted_s = now_s
@@ -110,13 +112,13 @@ class Controller:
         """A plan that was wanted is there."""
         if self._running is not None and not self.closed:
             self._running.planned(made, now_s)
-        return self._members.take_actions()
+        return self._outbox.take()
 
     def connected(self, worker: str, now_s: float) -> list[Action]:
         """A worker has proven itself and may talk."""
         if self.closed:
-            self._members.refuse(worker, f"the run is over: {self.closed.reason}.")
-            return self._members.take_actions()
+            self._outbox.refuse(worker, f"the run is over: {self.closed.reason}.")
+            return self._outbox.take()
         return self._do(lambda: self._connected(worker), now_s)
 
     def received(self, worker: str, message: m.Message, now_s: float) -> list[Action]:
@@ -146,7 +148,7 @@ class Controller:
             self._stand_down(reason)
         elif not self.closed:
             self._close(reason)
-        return self._members.take_actions()
+        return self._outbox.take()
 
     def _do(self, work: Callable[[], None], now_s: float) -> list[Action]:
         if not self.closed:
@@ -157,7 +159,7 @@ class Controller:
             except RunOver as over:
                 self.closed_by = over.__cause__ if isinstance(over.__cause__, TradewindError) else None
                 self._close(over.reason, over.lost)
-        return self._members.take_actions()
+        return self._outbox.take()
 
     def _settle(self) -> None:
         """What an event led to: rounds that are over, readiness that counts now, rounds that can be repaired."""
@@ -190,13 +192,13 @@ class Controller:
     def _connected(self, worker: str) -> None:
         if self._members.is_connected(worker):
             if not self.options.is_tolerant:
-                self._members.refuse(
+                self._outbox.refuse(
                     worker, f"a worker called {worker!r} is there already. Give every worker its own name."
                 )
                 return
             self._lose(worker, f"{worker!r} has connected anew")
         elif self._running is not None and not self.options.is_tolerant:
-            self._members.refuse(worker, f"all {self.options.world} workers have joined already.")
+            self._outbox.refuse(worker, f"all {self.options.world} workers have joined already.")
             return
         self._members.heard(worker, self._now_s)
 
@@ -204,7 +206,7 @@ class Controller:
         self._members.heard(worker, self._now_s)
         match message:
             case m.Heartbeat(sent_s):
-                self._members.send(worker, m.HeartbeatSeen(sent_s, self._now_s))
+                self._outbox.send(worker, m.HeartbeatSeen(sent_s, self._now_s))
             case m.Join() if worker not in self._members.joined:
                 self._join(worker, message)
             case m.Leave(reason):
@@ -226,10 +228,10 @@ class Controller:
         if not self.options.is_tolerant:
             raise RunOver(f"{worker!r} {what}", worker)
         if may_return:
-            self._members.send(worker, m.StandingDown(f"{worker!r} {what}"[:1000]))
+            self._outbox.send(worker, m.StandingDown(f"{worker!r} {what}"[:1000]))
             self._lose(worker, f"{worker!r} {what}", hang_up=True)
             return
-        self._members.refuse(worker, f"{worker!r} {what}.")
+        self._outbox.refuse(worker, f"{worker!r} {what}.")
         self._lose(worker, f"{worker!r} {what}")
 
     def _differ(self, round_: Round, running: Running) -> bool:
@@ -249,12 +251,12 @@ class Controller:
     def _join(self, worker: str, message: m.Join) -> None:
         if self.options.index and self._running is None and message.report is None and not self._members.reports:
             # A run begins at the first controller, and goes on where its workers are: this is neither.
-            self._members.send(worker, m.StandingDown("it stands by"))
-            self._members.drop(worker, hang_up=True)
+            self._outbox.send(worker, m.StandingDown("it stands by"))
+            self._drop(worker, hang_up=True)
             return
         refused = self._members.join(worker, message)
         if refused is not None:
-            self._members.refuse(worker, refused)
+            self._outbox.refuse(worker, refused)
             self._members.drop(worker)
         elif self._running is not None:
             self._running.join(worker, message, self._now_s)
@@ -267,7 +269,7 @@ class Controller:
         options = self.options
         self._last_term = next_term(self._members.reports, options.index, options.controllers, self._last_term)
         self._members.begin(self._last_term)
-        self._running = Running(self.options, self._members, self._now_s)
+        self._running = Running(self.options, self._members, self._outbox, self._now_s)
         self._running.announce()
         if self.options.controllers == 1:
             self._running.act(self._now_s)
@@ -279,7 +281,7 @@ class Controller:
             raise RunOver(f"{said}, as the last one", worker)
 
     def _lose(self, worker: str, reason: str, hang_up: bool = False) -> None:
-        was_joined = self._members.drop(worker, hang_up)
+        was_joined = self._drop(worker, hang_up)
         if not self.options.is_tolerant:
             raise RunOver(reason, worker)
         if not was_joined or self._running is None:
@@ -289,15 +291,21 @@ class Controller:
         if self.options.controllers > 1 and not self._running.has_majority:
             self._stand_down(f"most workers are gone; the last was {worker!r}: {reason}")
 
+    def _drop(self, worker: str, hang_up: bool) -> bool:
+        if hang_up:
+            self._outbox.disconnect(worker)
+        return self._members.drop(worker)
+
     def _stand_down(self, reason: str) -> None:
         """Somebody else may act now: forget everything, and have everybody look for who does."""
-        before, self._running = self._members, None
-        for worker in before.connected:
-            before.send(worker, m.StandingDown(reason[:1000]))
-            before.drop(worker, hang_up=True)
-        self._members = Membership(self.options, self._now_s, before.take_actions())
+        self._running = None
+        self._outbox.send_all(m.StandingDown(reason[:1000]))
+        for worker in self._members.connected:
+            self._outbox.disconnect(worker)
+        self._members = Members(self.options, self._now_s)
+        self._outbox = Outbox(self._members, self._outbox.take())
 
     def _close(self, reason: str, lost: str = "") -> None:
         self.closed = m.Closing(reason[:2000], lost)
-        self._members.send_all(self.closed)
+        self._outbox.send_all(self.closed)
         self._running = None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from tradewind.control.membership import Membership
+from tradewind.control.members import Members
 from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.options import STRICT_POLICY, ControlOptions
+from tradewind.control.outbox import Outbox
 from tradewind.control.plans.replanning import Updating
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.control.quorum import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
-from tradewind.control.rounds.round import Round
 from tradewind.control.rounds.rounds import Rounds
 from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.schedule import RunOver, Schedule
+from tradewind.control.rounds.steps import Round
 from tradewind.errors import ImpossibleProblem, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m
@@ -20,8 +21,8 @@ from tradewind.wire import messages as m
 class Running:
     """One term of a run."""
 
-    def __init__(self, options: ControlOptions, members: Membership, now_s: float) -> None:
-        self.options, self.members = options, members
+    def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, now_s: float) -> None:
+        self.options, self.members, self.outbox = options, members, outbox
         reports = members.reports
         by_number = tuple(sorted(members.joined, key=lambda name: members.numbers[name]))
         try:
@@ -41,11 +42,13 @@ class Running:
             raise RunOver(str(error)) from error
         self.scattering = None
         if options.scatter == "non-blocking":
-            self.scattering = Scattering(plans, members, members.term * VERSIONS_PER_TERM, options.scatter_buffer_bytes)
-        self.rounds = Rounds(members, plans, members.term * ROUNDS_PER_TERM, self.scattering)
-        self.schedule = Schedule(options, members, self.rounds)
+            self.scattering = Scattering(
+                plans, members, outbox, members.term * VERSIONS_PER_TERM, options.scatter_buffer_bytes
+            )
+        self.rounds = Rounds(members, outbox, plans, members.term * ROUNDS_PER_TERM, self.scattering)
+        self.schedule = Schedule(options, members, outbox, self.rounds)
         self.updating = Updating(plans, options.awareness, now_s)
-        self.rounds.detoured = self.updating.uses_detours
+        self.rounds.uses_auxiliary = self.updating.uses_auxiliary
         self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
         self.acting = False
         self._reports = reports
@@ -64,7 +67,7 @@ class Running:
             return
         sequence = self.electorate.propose(self.members.joined)
         roster = self.members.roster(self.rounds.next_number, sequence, self.electorate.possible)
-        self.members.tell((name, roster) for name in sorted(self.members.joined))
+        self.outbox.send_each((name, roster) for name in sorted(self.members.joined))
 
     def acknowledged(self, worker: str, message: m.RosterSeen, now_s: float) -> None:
         """A worker has seen a roster; when most have, there is no other controller, and this one acts."""
@@ -85,14 +88,14 @@ class Running:
             self.schedule.begin(now_s)
         except TradewindError as error:
             raise RunOver(str(error)) from error
-        self.members.tell(self.updating.begin(now_s))
+        self.outbox.send_each(self.updating.begin(now_s))
         found = resolve({name: report for name, report in self._reports.items() if name in self.members.joined})
         for number, workers in found.committed.items():
             for worker in workers:
-                self.members.send(worker, m.Commit(number))
+                self.outbox.send(worker, m.Commit(number))
         for number, workers in found.abandoned.items():
             for worker in workers:
-                self.members.send(worker, m.Abandon(number, "its controller was lost"))
+                self.outbox.send(worker, m.Abandon(number, "its controller was lost"))
         self._reports = {}
         early, self.members.early = self.members.early, []
         # What a worker has said since it reported goes before: it may have ended alone what it asked for then.
@@ -128,9 +131,9 @@ class Running:
     def _settle_holdings(self, worker: str, report: m.Report) -> None:
         for held in report.holdings:
             if held.finished and self.rounds.committed.get(held.round) == held.version:
-                self.members.send(worker, m.Commit(held.round))
+                self.outbox.send(worker, m.Commit(held.round))
             else:
-                self.members.send(worker, m.Abandon(held.round, f"{worker!r} was away"))
+                self.outbox.send(worker, m.Abandon(held.round, f"{worker!r} was away"))
 
     def _asked_again(self, report: m.Report | None) -> list[m.Ready]:
         if report is None:
@@ -146,7 +149,7 @@ class Running:
         """A worker that had joined is gone."""
         self._held = [(who, ready) for who, ready in self._held if who != worker]
         self.view.set_present(self.members.joined)
-        self.members.send_all(m.Lost(worker, reason[:1000]))
+        self.outbox.send_all(m.Lost(worker, reason[:1000]))
         self.electorate.left(worker)
         if self.options.controllers > 1:
             self.announce()
@@ -171,9 +174,9 @@ class Running:
                 self.rounds.progressed(worker, message)
             case m.Measured():
                 if message.peer in self.members.joined:
-                    self.members.tell(self.updating.measured(worker, message, now_s))
+                    self.outbox.send_each(self.updating.measured(worker, message, now_s))
             case m.NetworkWanted():
-                self.members.send(worker, self.updating.seen(now_s))
+                self.outbox.send(worker, self.updating.seen(now_s))
             case m.Finished():  # of a round of another term, which is decided already
                 pass
             case _:
@@ -216,7 +219,7 @@ class Running:
                 peer,
             )
         if changed:
-            self.members.want(self.updating.links_changed())
+            self.outbox.want(self.updating.links_changed())
             ways = ((worker, peer), (peer, worker))
             rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
             self.schedule.link_changed(worker, peer, (rates[0], rates[1]), now_s)
@@ -233,7 +236,7 @@ class Running:
             if self.scattering is not None and ready.lane >= m.POLICY_LANE and ready.array is None:
                 self._announce_scatter(self.scattering, ready.operation)
             self.schedule.ready(worker, ready, now_s)
-        self.members.tell(self.updating.detours())
+        self.outbox.send_each(self.updating.auxiliary_changes())
         while settled := self.rounds.settled():
             try:
                 self.rounds.repair(settled[0], now_s)
@@ -283,9 +286,9 @@ class Running:
         for round_ in self.rounds.overdue(self.options.deadlines.silence_s, now_s):
             self.schedule.failed(round_, "somebody did not say how far it had come", now_s)
         self.schedule.tick(now_s)
-        self.members.want(self.updating.tick(now_s))
+        self.outbox.want(self.updating.tick(now_s))
         self.schedule.network_measured(now_s)
-        self.members.tell(self.updating.explorations(now_s))
+        self.outbox.send_each(self.updating.explorations(now_s))
 
     def planned(self, made: PlanMade, now_s: float) -> None:
         """A plan that was wanted is there."""

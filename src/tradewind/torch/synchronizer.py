@@ -14,24 +14,111 @@ have taken, and go with any optimizer. Its state, such as momentum, stays each w
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore
 from torch.optim import Optimizer
 
-from tradewind.errors import BadOption
+from tradewind.errors import BadArray, BadOption
 from tradewind.node.actions import Outcome
-from tradewind.runtime.group import Group, Handle
-from tradewind.runtime.options import RunOptions
+from tradewind.runtime.group import Group, Handle, connect
+from tradewind.runtime.options import RunFields, RunOptions, choose_options, resolve_options
 from tradewind.torch.buckets import BUCKET_BYTES, Bucket, Tracked, pack, tracked_tensors
 from tradewind.torch.ensemble import Ensemble, MovingAverage
-from tradewind.torch.joining import FINDING, choose, join
 from tradewind.torch.outer import Outer, OuterSteps
 from tradewind.torch.overlap import LayerwiseOverlap
-from tradewind.torch.starting import start_from_others
+from tradewind.torch.rendezvous import Place, connect_group, identify
 from tradewind.torch.tensors import as_array
+
+ALIGNMENT = 4
+"""Broadcasts run over words of so many bytes."""
+
+
+def start_from_others(group: Group, model: nn.Module) -> None:
+    """Take the model that the others have, and offer it from now on to whoever joins later.
+
+    Nobody offers one before everybody has rank 0's: whoever finds an offer joins a run that is under way, in which
+    nobody else would take part in a broadcast.
+    """
+    fetched = group.fetch_state() if group.tolerant else None
+    if fetched is None:
+        put(model, torch.from_numpy(np.array(group.broadcast(packed(model).numpy().view(np.int32)))).view(torch.uint8))
+    else:
+        name, state = fetched
+        if len(state) != len(packed(model)):
+            raise BadArray(f"the model of {name!r} has {len(state)} bytes, the one here {len(packed(model))}.")
+        put(model, torch.frombuffer(state, dtype=torch.uint8))
+    # Read while it is trained, it may hold parts of two steps: no further apart than two workers are anyway.
+    group.offer_state(lambda: packed(model).numpy().data)
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [t.detach() for t in model.state_dict().values() if isinstance(t, Tensor) and t.numel()]
+
+
+@torch.no_grad()
+def packed(model: nn.Module) -> Tensor:
+    """All parameters and saved buffers, bit by bit."""
+    pieces = [t.cpu().contiguous().reshape(-1).view(torch.uint8) for t in _tensors(model)]
+    nbytes = sum(map(len, pieces))
+    whole = torch.zeros(-(-nbytes // ALIGNMENT) * ALIGNMENT, dtype=torch.uint8)
+    torch.cat(pieces, out=whole[:nbytes])
+    return whole
+
+
+@torch.no_grad()
+def put(model: nn.Module, whole: Tensor) -> None:
+    """The other way round."""
+    tensors = _tensors(model)
+    lengths = [t.numel() * t.element_size() for t in tensors]
+    for tensor, piece in zip(tensors, whole[: sum(lengths)].split(lengths), strict=True):
+        tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
+
+
+DEFAULTS = RunOptions(policy="partial")
+FINDING: tuple[str, ...] = ("address", "rank", "world", "secret", "run")
+"""What `connect` needs beside options to find the other ranks."""
+_count = itertools.count()
+
+
+def join(options: RunOptions, found: Mapping[str, Any]) -> Group:
+    """A run of its own: with address, rank and world as `tradewind.connect` takes them, or as torch has them."""
+    if found:
+        missing = [name for name in ("rank", "world") if name not in found]
+        if missing or ("address" not in found and not options.controllers):
+            raise BadOption(
+                f"{', '.join(missing or ['address'])} is not set: give address=, rank= and world= together."
+            )
+        return connect(**{"address": None, **found}, options=options)
+    if not dist.is_available() or not dist.is_initialized():
+        raise BadOption(
+            "a Synchronizer cannot find the other ranks: call torch.distributed.init_process_group before (any "
+            "backend), or give address=, rank=, world= and secret= as for tradewind.connect."
+        )
+    place = _place()
+    return connect_group(place, options, identify(place, options))
+
+
+def choose(options: RunOptions | None, fields: Mapping[str, Any]) -> RunOptions:
+    """The options of a Synchronizer from all sources; by default its policy is partial."""
+    resolved, _ = resolve_options(choose_options(options, cast("RunFields", fields)), default=DEFAULTS)
+    return resolved
+
+
+def _place() -> Place:
+    """Our place among all ranks; every Synchronizer has a run of its own."""
+    name = f"synchronizer-{next(_count)}"
+    store = PrefixStore(name, dist.distributed_c10d._get_default_store())
+    timeout_s = dist.default_pg_timeout.total_seconds()
+    size = dist.get_world_size()
+    return Place(store, name, dist.get_rank(), size, tuple(range(size)), timeout_s, is_world=True)
 
 
 class Synchronizer:

@@ -10,9 +10,12 @@ from typing import Annotated
 
 import msgspec
 
-from tradewind.errors import BadFrame, BadPlan
+from tradewind.arithmetic import check_operation, storage_of
+from tradewind.errors import BadArray, BadFrame, BadPlan
 from tradewind.wire.frames import (
+    MAX_CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
+    MAX_PATH_SITES,
     FrameHeader,
     FrameKind,
     encode_header,
@@ -41,64 +44,201 @@ from tradewind.wire.greetings import (
 from tradewind.wire.greetings import (
     Welcome as Welcome,
 )
-from tradewind.wire.network_messages import (
-    LOST as LOST,
-)
-from tradewind.wire.network_messages import (
-    AuxiliaryChanged as AuxiliaryChanged,
-)
-from tradewind.wire.network_messages import (
-    AuxiliaryPath as AuxiliaryPath,
-)
-from tradewind.wire.network_messages import (
-    Connect as Connect,
-)
-from tradewind.wire.network_messages import (
-    Explore as Explore,
-)
-from tradewind.wire.network_messages import (
-    LinkSeen as LinkSeen,
-)
-from tradewind.wire.network_messages import (
-    Measured as Measured,
-)
-from tradewind.wire.network_messages import (
-    NetworkSeen as NetworkSeen,
-)
-from tradewind.wire.network_messages import (
-    NetworkWanted as NetworkWanted,
-)
-from tradewind.wire.operation_messages import (
-    CARRIED_VERSION as CARRIED_VERSION,
-)
-from tradewind.wire.operation_messages import (
-    MAX_CARRIED_BYTES as MAX_CARRIED_BYTES,
-)
-from tradewind.wire.operation_messages import (
-    MAX_LANES as MAX_LANES,
-)
-from tradewind.wire.operation_messages import (
-    MAX_PARTS as MAX_PARTS,
-)
-from tradewind.wire.operation_messages import (
-    POLICY_LANE as POLICY_LANE,
-)
-from tradewind.wire.operation_messages import (
-    Carried as Carried,
-)
-from tradewind.wire.operation_messages import (
-    Operation as Operation,
-)
-from tradewind.wire.operation_messages import (
-    Ready as Ready,
-)
 from tradewind.wire.packed_plans import PackedPlan, pack_plan, unpack_plan
-from tradewind.wire.scatter_messages import (
-    ScatterBy as ScatterBy,
-)
-from tradewind.wire.scatter_messages import (
-    Scattered as Scattered,
-)
+
+POLICY_LANE = 8
+"""Lanes below are for operations of everybody, this one for those that the policy groups, and the next ones for the
+further parts of these."""
+MAX_LANES = 64
+MAX_PARTS = MAX_LANES - POLICY_LANE
+MAX_CARRIED_BYTES = 64 * 1024
+"""Arrays in messages: a report of all lanes at once stays far below the longest message."""
+
+SmallArray = Annotated[bytes, msgspec.Meta(max_length=MAX_CARRIED_BYTES)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+CARRIED_VERSION = 0
+"""Of no plan: plans are numbered from 1."""
+
+# --- operations, and their results where the arrays came with the question ---------------------------------------
+
+
+class Operation(MessageBase, frozen=True):
+    """What a worker wants done with an array; all members of a round must want the same."""
+
+    items: Count
+    item_bytes: Annotated[int, msgspec.Meta(ge=1, le=16)]
+    dtype: Name
+    op: Name
+    root: Text = ""
+    """For a broadcast: whose array; empty for an all-reduce."""
+    parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
+    """How many operations make up the step that this is part of: they all run with the members of the first."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the array."""
+        return self.items * self.item_bytes
+
+
+class Ready(MessageBase, frozen=True):
+    """A worker has an array to synchronise in this lane: its step number `iteration` there."""
+
+    lane: Count
+    iteration: Count
+    operation: Operation
+    array: SmallArray | None = None
+    """The array itself, where it is small; of a broadcast the source's, and nothing from others. None: go by a plan."""
+    scatter: Count | None = None
+    """The version of `ScatterBy` by which it has begun to send; None: it waits for its round."""
+    overwrites: bool = False
+    """The result goes over the input: once it has begun, its round cannot begin again or change its plan."""
+
+    def __post_init__(self) -> None:
+        """Refuse an array that is not what the operation says: the controller computes with it."""
+        operation = self.operation
+        if self.array is None:
+            return
+        if operation.op == "broadcast":
+            fits = len(self.array) in (0, operation.nbytes)
+        else:
+            try:
+                check_operation(operation.op, operation.dtype)
+            except BadArray as error:
+                raise ValueError(str(error)) from None
+            whole = operation.item_bytes == storage_of(operation.dtype).itemsize
+            fits = whole and len(self.array) == operation.nbytes
+        if not fits:
+            raise ValueError(
+                f"{len(self.array)} bytes came as {operation.items} items of {operation.item_bytes} bytes each"
+            )
+
+
+class Carried(MessageBase, frozen=True):
+    """A round whose arrays came with `Ready` is done, and this is everybody's result."""
+
+    round: Count
+    lane: Count
+    iteration: Count
+    members: tuple[Name, ...]
+    weights: tuple[float, ...]
+    staleness: tuple[Count, ...]
+    array: SmallArray
+    final: bool
+    """Whether it may be used at once. Else members say `Finished`, and use it after `Commit`: should the controller be
+    lost in between, the next one can tell whether everybody has it."""
+
+
+# --- non-blocking scatter: sending before a round is known, and what of it a round takes over ------------------------
+
+
+class ScatterBy(MessageBase, frozen=True):
+    """Whoever is ready with such an array may send it before its round is known, each chunk to its aggregator."""
+
+    version: Count
+    epoch: Count
+    """Rises whenever somebody joins, so that a process that was started anew is told from the one before."""
+    items: Positive
+    item_bytes: Annotated[int, msgspec.Meta(ge=1, le=16)]
+    parts: Positive
+    """Of the step that such an array is a part of."""
+    chunk_items: Positive
+    window: Positive
+    """So many chunks may be sent to each aggregator: it has to keep them."""
+    sites: tuple[Name, ...]
+    """The aggregators."""
+    ends: tuple[Count, ...]
+    """Where the block of each ends, in chunks; it starts where the one before ends."""
+
+
+class Scattered(MessageBase, frozen=True):
+    """What a round's members have sent of it already."""
+
+    epoch: Count
+    """Of `ScatterBy`."""
+    part: Count
+    members: tuple[Name, ...]
+    """Whose chunks count; what others sent early is sent again."""
+    iterations: tuple[Count, ...]
+    """Each one's own number of the step."""
+
+
+# --- the network itself: what was measured, what is to be measured, and paths beside the plan ------------------------
+
+
+class Measured(MessageBase, frozen=True):
+    """What the link from a peer to the worker was seen to carry."""
+
+    peer: Name
+    bandwidth_bps: Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+    full: bool = True
+    """Whether more was waiting all the time; else the link can carry more than this, nobody knows how much."""
+    chunks: Count = 0
+    """How many it rests on."""
+    latency_s: Annotated[float, msgspec.Meta(ge=0, lt=1e6)] | None = None
+    """One way, without the time that the bytes take; None: not seen."""
+    train: Count = 0
+    """Of the probes that were measured; 0: what was sent anyway."""
+
+
+class NetworkWanted(MessageBase, frozen=True):
+    """What is known of the network?"""
+
+
+class Connect(MessageBase, frozen=True):
+    """Something may be sent between the worker and these peers that no plan says: have connections."""
+
+    peers: tuple[Name, ...]
+
+
+class Explore(MessageBase, frozen=True):
+    """Send a train of probes to a peer, when there is nothing else to send: its link is to be measured."""
+
+    peer: Name
+    train: Count
+    chunks: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)]
+
+
+class AuxiliaryPath(MessageBase, frozen=True):
+    """A path beside the worker's own link or route to its last site, for chunks that would else wait."""
+
+    sites: Annotated[tuple[Name, ...], msgspec.Meta(min_length=3, max_length=MAX_PATH_SITES)]
+    busy_bound: Annotated[int, msgspec.Meta(ge=1, le=2**32)]
+    """How many chunks have to wait for the primary path before one is better off here."""
+
+
+class AuxiliaryChanged(MessageBase, frozen=True):
+    """The worker's auxiliary paths from now on, the fastest first. Chunks carry their path: nobody else need know."""
+
+    paths: tuple[AuxiliaryPath, ...]
+    queue_length: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    """How many chunks may be under way on each."""
+
+
+LOST = "lost"
+"""The origin of what is known of a link that carries nothing now."""
+
+
+class LinkSeen(MessageBase, frozen=True):
+    """What is known of one link."""
+
+    src: Name
+    dst: Name
+    bandwidth_bps: float
+    latency_s: float
+    origin: Text
+    """given, at least, measured, or lost: then the numbers are those of before."""
+    count: Count
+    age_s: float
+    spread: float
+
+
+class NetworkSeen(MessageBase, frozen=True):
+    """What is known of the network: its sites by number, with their zones, and every link."""
+
+    sites: tuple[tuple[Name, Text], ...]
+    links: tuple[LinkSeen, ...]
+
 
 # --- worker to controller ---------------------------------------------------------------------------------
 

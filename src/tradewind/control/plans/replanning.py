@@ -20,12 +20,13 @@ others go on by it with what is left of them (`rounds`).
 
 If asked to, a run measures every link before its first round (`probing`); rounds wait until that is done.
 
-Auxiliary paths follow the plan that was used last (`detours`). Each worker is told its own and uses them at once:
-chunks carry their path, so it does not matter what others know (NetStorm VII-B).
+Auxiliary paths follow the plan that was used last (`auxiliary_paths_of`). Each rank is told its own and uses them at
+once: chunks carry their path, so it does not matter what others know (NetStorm VII-B).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,9 +35,10 @@ from tradewind.control.awareness import Awareness
 from tradewind.control.network.exploring import Exploring
 from tradewind.control.network.probing import Probing
 from tradewind.control.network.upheaval import Upheaval
-from tradewind.control.plans.detours import detours
 from tradewind.control.plans.trials import Trials
 from tradewind.control.plans.versions import SMALL_BYTES, Key, PlanMade, Plans, PlanWanted
+from tradewind.network import Network
+from tradewind.planning.auxiliary import auxiliary_paths
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
@@ -79,7 +81,7 @@ class Updating:
         self.options = options
         self.updates: list[Update] = []
         """The last hundred."""
-        self.uses_detours = options.auxiliary
+        self.uses_auxiliary = options.auxiliary
         self._plans = plans
         self._updated_s = now_s
         self._check_s = float("inf")
@@ -96,8 +98,8 @@ class Updating:
         self._ended_s = now_s
         """When the last round did."""
         self._probing: Probing | None = None
-        self._detoured = 0
-        self._detours: dict[str, tuple[m.AuxiliaryPath, ...]] = {}
+        self._auxiliary_version = 0
+        self._auxiliary: dict[str, tuple[m.AuxiliaryPath, ...]] = {}
 
     @property
     def wake_at_s(self) -> float:
@@ -234,16 +236,16 @@ class Updating:
             return self._probed(self._probing.tick(now_s), now_s)
         return _with_connections(self._exploring.trains(now_s, self._upheaval.is_on)) if options.measure else []
 
-    def detours(self) -> list[Told]:
+    def auxiliary_changes(self) -> list[Told]:
         """Auxiliary paths that have changed, and whose they are."""
         newest = self._plans.last_used
-        if not self.uses_detours or newest is None or newest == self._detoured:
+        if not self.uses_auxiliary or newest is None or newest == self._auxiliary_version:
             return []
-        self._detoured = newest
+        self._auxiliary_version = newest
         options = self.options
-        found = detours(self._plans.by_version[newest], self._plans.view.network, options.primary_busy_bound)
-        changed = [name for name in sorted({*found, *self._detours}) if found.get(name) != self._detours.get(name)]
-        self._detours = found
+        found = auxiliary_paths_of(self._plans.by_version[newest], self._plans.view.network, options.primary_busy_bound)
+        changed = [name for name in sorted({*found, *self._auxiliary}) if found.get(name) != self._auxiliary.get(name)]
+        self._auxiliary = found
         hops = {hop for paths in found.values() for path in paths for hop in pairwise(path.sites)}
         told = [(n, m.AuxiliaryChanged(found.get(n, ()), options.auxiliary_queue_length)) for n in changed]
         return [*_connect(hops), *told]
@@ -271,3 +273,38 @@ def _connect(links: Iterable[tuple[str, str]]) -> list[Told]:
         peers.setdefault(a, set()).add(b)
         peers.setdefault(b, set()).add(a)
     return [(name, m.Connect(tuple(sorted(peers[name])))) for name in sorted(peers)]
+
+
+MOST_PATHS = 4
+"""A pair of sites, its own link included: later ones are slow."""
+WORST_DETOUR = 16.0
+"""A detour so many times slower than the link never pays."""
+
+
+def auxiliary_paths_of(plan: Plan, network: Network, busy_bound: int) -> dict[str, tuple[m.AuxiliaryPath, ...]]:
+    """For each site that sends, its auxiliary paths, those that take the least time first, and when each pays.
+
+    A detour takes as long as the sum of its hops. While one chunk takes it, the link itself carries as many as fit into
+    that time: only if more than so many wait is a chunk better off on the detour. NetStorm uses one bound for all
+    paths, which here is the least.
+    """
+    edges = {(route[0], route[-1]) for s in plan.shards for route in (*s.reduce, *s.broadcast) if len(route) == 2}
+    found = auxiliary_paths(network, sorted(edges), limit=MOST_PATHS)
+    by_site: dict[str, list[tuple[float, m.AuxiliaryPath]]] = {}
+    for (src, dst), paths in sorted(found.items()):
+        direct = _slowness(network, (src, dst))
+        for path in paths:
+            times = _slowness(network, path) / direct
+            if len(path) > 2 and times <= WORST_DETOUR:
+                bound = max(busy_bound, math.ceil(times))
+                by_site.setdefault(src, []).append((times, m.AuxiliaryPath(path, bound)))
+    return {
+        src: tuple(path for _, path in sorted(paths, key=lambda item: (item[0], item[1].sites)))
+        for src, paths in by_site.items()
+    }
+
+
+def _slowness(network: Network, path: tuple[str, ...]) -> float:
+    """Seconds a bit, store-and-forward."""
+    rows = [network.index[name] for name in path]
+    return float(sum(1.0 / network.bandwidth_bps[i, j] for i, j in pairwise(rows)))

@@ -14,7 +14,9 @@ so for each chunk either all members hold what the first version made, or all ho
 members' bytes never differ.
 
 **Going on by a better plan.** A round that runs by a plan for a network that was, and would take long, is halted in the
-same way and goes on by the new plan, whose trees share what is left of the array (`remaining`). That takes inputs that
+same way and goes on by the new plan, whose trees share what is left of the array (`remaining`): the cuts are moved so
+that between two of them lies the tree's share of that. Where old and new chunks do not begin at the same item, a new
+one is final if all of it is; the rest of an old one is done again, by all members alike. That takes inputs that
 are still there: a round whose results go over their inputs ends as it began.
 
 **What a repaired mean is.** A chunk that was final everywhere stays as it is, with the lost member's share in it, by
@@ -28,24 +30,29 @@ A broadcast that lost a member is broken off: whoever asked for it decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
-from tradewind.control.membership import Membership
+from tradewind.control.members import Members
 from tradewind.control.options import Decided, RoundEnded
+from tradewind.control.outbox import Outbox
 from tradewind.control.plans.versions import SMALL_BYTES, Plans
 from tradewind.control.rounds.carrying import combined, plan_without_links
-from tradewind.control.rounds.lanes import Step
-from tradewind.control.rounds.remaining import remaining
-from tradewind.control.rounds.round import Round
 from tradewind.control.rounds.scattering import Scattering
+from tradewind.control.rounds.steps import Round, Step
 from tradewind.errors import InfeasiblePlan
 from tradewind.planning.check import check
 from tradewind.planning.patch import patch_plan
-from tradewind.planning.plan import Plan
+from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
 from tradewind.wire.packed_plans import PackedPlan
+
+Items = NDArray[np.int64]
 
 HALT_SHARE = 10
 """A round that is halted for a better plan runs for so many times as long as that takes before it is again."""
@@ -56,16 +63,23 @@ REMEMBERED = 256
 
 
 class Rounds:
-    """All that run."""
+    """The owner of all rounds and steps that run. Policies only know their own numbers of them."""
 
     def __init__(
-        self, members: Membership, plans: Plans, first_number: int = 0, scattering: Scattering | None = None
+        self,
+        members: Members,
+        outbox: Outbox,
+        plans: Plans,
+        first_number: int = 0,
+        scattering: Scattering | None = None,
     ) -> None:
-        self.members, self.plans = members, plans
+        self.members, self.outbox, self.plans = members, outbox, plans
         self._scattering = scattering
-        self.detoured = False
+        self.uses_auxiliary = False
         """Whether chunks may take links that are not in their plan."""
         self.running: dict[int, Round] = {}
+        self.steps: dict[tuple[int, int], Step] = {}
+        """Steps that a policy has under way, by its lane and its number of them."""
         self.next_number = first_number
         self.committed: dict[int, int] = {}
         """The last ones, with the version that they ended in."""
@@ -75,14 +89,6 @@ class Rounds:
         """How many went on by a better plan."""
         self._knows: dict[str, set[int]] = {}
         """Which versions each worker has been sent."""
-
-    def of(self, step: Step) -> list[Round]:
-        """A step's parts that run."""
-        return [round_ for round_ in self.running.values() if round_.step is step]
-
-    def number_of(self, step: Step) -> int | None:
-        """A step's round, the first of its parts that run."""
-        return min((round_.number for round_ in self.of(step)), default=None)
 
     def start(self, step: Step, lane: int, ready: dict[str, m.Ready], now_s: float) -> bool:
         """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
@@ -108,8 +114,8 @@ class Rounds:
         self.next_number += 1
         round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
         round_.scattered = scattered is not None
-        self.running[number] = round_
-        self.members.note(Decided("start", decided.reason, round=number))
+        self._add(round_)
+        self.outbox.note(Decided("start", decided.reason, round=number))
         if operation.parts > 1 and step.first_round is None:
             step.first_round = number
         self._send_start(round_, cut, (), scattered)
@@ -128,12 +134,24 @@ class Rounds:
             for iteration in {asked.iteration for asked in ready.values()}
         }
         for name in order:  # those who ask for the same step share a message, which is encoded once
-            self.members.send(name, answers[ready[name].iteration])
+            self.outbox.send(name, answers[ready[name].iteration])
         if not final:
             plan, operation = plan_without_links(order, len(result)), ready[order[0]].operation
             sites = set(order)
-            self.running[number] = Round(
-                number, lane, step, ready, operation, plan, m.CARRIED_VERSION, sites, set(sites), now_s, carried=True
+            self._add(
+                Round(
+                    number,
+                    lane,
+                    step,
+                    ready,
+                    operation,
+                    plan,
+                    m.CARRIED_VERSION,
+                    sites,
+                    set(sites),
+                    now_s,
+                    carried=True,
+                )
             )
         return final
 
@@ -161,14 +179,14 @@ class Rounds:
 
     def commit(self, round_: Round) -> None:
         """Everybody may use the result."""
-        del self.running[round_.number]
+        self._remove(round_)
         self.committed[round_.number] = round_.version
         if len(self.committed) > REMEMBERED:
             del self.committed[min(self.committed)]
-        self.members.note(_record(round_, "finished", round_.reason))
+        self.outbox.note(_record(round_, "finished", round_.reason))
         commit = m.Commit(round_.number)
         for site in sorted(round_.involved):
-            self.members.send(site, commit)
+            self.outbox.send(site, commit)
 
     def running_records(self) -> list[RoundEnded]:
         """Rounds that are not over."""
@@ -176,10 +194,10 @@ class Rounds:
 
     def abandon(self, round_: Round, reason: str, by_policy: bool = False) -> dict[str, m.Ready]:
         """Give a round up: what its members asked for, who still want it, and have sent nothing that counts."""
-        del self.running[round_.number]
-        self.members.note(_record(round_, "abandoned" if by_policy else "failed", reason))
+        self._remove(round_)
+        self.outbox.note(_record(round_, "abandoned" if by_policy else "failed", reason))
         for site in sorted(round_.involved):
-            self.members.send(site, m.Abandon(round_.number, reason[:1000]))
+            self.outbox.send(site, m.Abandon(round_.number, reason[:1000]))
         return {name: structs.replace(said, scatter=None) for name, said in round_.ready.items()}
 
     def tell_plan(self, version: int) -> None:
@@ -196,7 +214,7 @@ class Rounds:
             known.difference_update(forget)
             known.add(version)
             # Those who are told the same share a message, which is encoded once.
-            self.members.send(worker, messages.setdefault(forget, m.PlanChanged(version, packed, forget)))
+            self.outbox.send(worker, messages.setdefault(forget, m.PlanChanged(version, packed, forget)))
 
     # --- trouble -----------------------------------------------------------------------------------------------
 
@@ -220,7 +238,7 @@ class Rounds:
 
     def disturb(self, a: str, b: str, now_s: float) -> Round | None:
         """Something may have been lost between two sites: halt what they exchange. A round that cannot be repeated."""
-        touched = [r for r in self.running.values() if not r.carried and (self.detoured or r.uses(a, b))]
+        touched = [r for r in self.running.values() if not r.carried and (self.uses_auxiliary or r.uses(a, b))]
         for round_ in touched:
             if not round_.is_repeatable:
                 return round_
@@ -233,7 +251,7 @@ class Rounds:
             round_.halted_s = now_s
             round_.reports.clear()
             for site in sorted(round_.sites):
-                self.members.send(site, m.Halt(round_.number, round_.version))
+                self.outbox.send(site, m.Halt(round_.number, round_.version))
 
     def progressed(self, worker: str, message: m.Progress) -> None:
         """A site of a halted round has reported."""
@@ -260,7 +278,7 @@ class Rounds:
         onto, round_.onto = round_.onto, None
         if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
             rest = remaining(round_.plan, onto, round_.operation, chunk_items, done)
-            self.members.note(Decided("plan again", "a better plan is there", round=round_.number))
+            self.outbox.note(Decided("plan again", "a better plan is there", round=round_.number))
             self._restart(round_, rest.plan, rest.chunk_items, rest.done)
             self.rerouted += 1
             self._halting_s = now_s - round_.rerouted_s
@@ -271,7 +289,7 @@ class Rounds:
         round_.moved_shards += sum(
             round_.plan.shards[old].root != new.root for old, new in zip(patch.shards, patch.plan.shards, strict=True)
         )
-        self.members.note(Decided("plan again", "something that it needs is lost", round=round_.number))
+        self.outbox.note(Decided("plan again", "something that it needs is lost", round=round_.number))
         kept = tuple(done[old] for old in patch.shards) if done else ()
         self._restart(round_, patch.plan, tuple(chunk_items[old] for old in patch.shards), kept)
 
@@ -314,6 +332,14 @@ class Rounds:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    def _add(self, round_: Round) -> None:
+        self.running[round_.number] = round_
+        round_.step.rounds.append(round_)
+
+    def _remove(self, round_: Round) -> None:
+        del self.running[round_.number]
+        round_.step.rounds.remove(round_)
+
     def _send_start(
         self,
         round_: Round,
@@ -346,7 +372,7 @@ class Rounds:
             iteration = 0 if asked is None else asked.iteration
             if iteration not in by_iteration:
                 by_iteration[iteration] = structs.replace(start, iteration=iteration)
-            self.members.send(worker, by_iteration[iteration])
+            self.outbox.send(worker, by_iteration[iteration])
 
 
 def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "running"], reason: str) -> RoundEnded:
@@ -354,3 +380,59 @@ def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "
     about = round_.plan.planner, round_.operation.nbytes, reason, round_.repairs, round_.moved_shards
     scope = "" if decided is None else decided.scope
     return RoundEnded(round_.number, members, round_.started_s, outcome, scope, *about)
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What a round starts again with; fields as in `wire.messages.Start`."""
+
+    plan: Plan
+    chunk_items: tuple[int, ...]
+    done: tuple[bytes, ...]
+
+
+def remaining(
+    old: Plan, new: Plan, operation: m.Operation, chunk_items: Sequence[int], done: Sequence[bytes]
+) -> Remaining:
+    """The rest of a round by `old`, whose shards were cut into chunks of so many items, of which some are done.
+
+    Both plans split the array among their shards once. Chunks are no larger than they were: that fitted everybody.
+    """
+    edges = _edges(old, operation.items, chunk_items)
+    flags = [_flags(done[k] if done else b"", len(of_shard) - 1) for k, of_shard in enumerate(edges)]
+    ends = np.concatenate([[0], *(of_shard[1:] for of_shard in edges)])
+    left = np.concatenate([[0], *(np.diff(e) * ~f for e, f in zip(edges, flags, strict=True))]).cumsum()
+    plan = _with_cuts_moved(new, ends, left)
+    largest = max(chunk_items)
+    cut = tuple(max(1, min(largest, shard.chunk_bytes // operation.item_bytes)) for shard in plan.shards)
+    bits = [np.diff(np.interp(e, ends, left)) == 0 for e in _edges(plan, operation.items, cut)]
+    return Remaining(plan, cut, tuple(np.packbits(of_shard, bitorder="little").tobytes() for of_shard in bits))
+
+
+def _with_cuts_moved(plan: Plan, ends: Items, left: Items) -> Plan:
+    """Each tree gets its share of what is left: so many items up to each end. One that gets no item goes."""
+    if not left[-1]:
+        return plan
+    shares = np.cumsum([shard.fraction for shard in plan.shards])
+    wanted = shares / shares[-1] * left[-1]
+    behind = np.minimum(np.searchsorted(left, wanted), len(left) - 1)  # the first end with as much before it
+    cuts = ends[behind] - (left[behind] - wanted)
+    cuts[-1] = ends[-1]
+    fractions = np.diff(cuts, prepend=0.0) / ends[-1]
+    shards = tuple(replace(s, fraction=float(f)) for s, f in zip(plan.shards, fractions, strict=True) if f > 0)
+    return replace(plan, shards=shards, predicted=None, proven_rate_bps=None)
+
+
+def _edges(plan: Plan, items: int, chunk_items: Sequence[int]) -> list[Items]:
+    """Of each shard, where its chunks begin and where the last one ends: as `engine.layout` cuts."""
+    points = split_points([shard.fraction for shard in plan.shards], items)
+    return [
+        np.append(np.arange(start, end, size, dtype=np.int64), end)
+        for start, end, size in zip(points, points[1:], chunk_items, strict=False)
+    ]
+
+
+def _flags(bits: bytes, count: int) -> NDArray[np.bool_]:
+    """A bit a chunk, lowest first; those that are missing are not set."""
+    whole = np.frombuffer(bits.ljust(-(-count // 8), b"\0"), np.uint8)
+    return np.unpackbits(whole, count=count, bitorder="little").astype(bool)

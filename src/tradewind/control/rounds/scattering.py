@@ -17,7 +17,8 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from tradewind.control.membership import Membership
+from tradewind.control.members import Members
+from tradewind.control.outbox import Outbox
 from tradewind.control.plans.versions import MIN_CHUNK_BYTES, Plans
 from tradewind.errors import ImpossibleProblem
 from tradewind.planning.flows.splitting import Splitting, block_size, rearrange, split
@@ -49,10 +50,12 @@ class DefaultScatter:
 class Scattering:
     """All defaults of a run."""
 
-    def __init__(self, plans: Plans, members: Membership, first_version: int, most_kept_bytes: int) -> None:
+    def __init__(
+        self, plans: Plans, members: Members, outbox: Outbox, first_version: int, most_kept_bytes: int
+    ) -> None:
         """`most_kept_bytes`: what all ranks together may have an aggregator keep of rounds that are not known."""
         self._most_kept_bytes = most_kept_bytes
-        self._plans, self._members, self._version = plans, members, first_version
+        self._plans, self._members, self._outbox, self._version = plans, members, outbox, first_version
         self._defaults: dict[Size, list[DefaultScatter]] = {}
         """The newest last."""
         self._made_for: dict[Size, object] = {}
@@ -73,7 +76,7 @@ class Scattering:
         self._version = default.said.version
         known.append(default)
         del known[:-KEPT_DEFAULTS]
-        self._members.send_all(default.said)
+        self._outbox.send_all(default.said)
 
     def joined(self) -> None:
         """Somebody came, or came back, who was told nothing: all hear of everything anew, under newer versions."""

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tradewind.control.membership import Membership
+from tradewind.control.members import Members
 from tradewind.control.options import STRICT_POLICY, ControlOptions, Decided
-from tradewind.control.rounds.lanes import Lane, Step, disagreement, waiting_for_everybody
-from tradewind.control.rounds.round import Round
+from tradewind.control.outbox import Outbox
 from tradewind.control.rounds.rounds import Rounds
+from tradewind.control.rounds.steps import Lane, Round, Step, disagreement, waiting_for_everybody
 from tradewind.errors import ImpossibleProblem, InternalError, TradewindError
 from tradewind.network import Matrix
 from tradewind.planning.zones import with_zones
@@ -56,13 +56,11 @@ class Misfit(Exception):
 class Schedule:
     """All lanes of a run that has begun."""
 
-    def __init__(self, options: ControlOptions, members: Membership, rounds: Rounds) -> None:
-        self.options, self.members, self.rounds = options, members, rounds
+    def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, rounds: Rounds) -> None:
+        self.options, self.members, self.outbox, self.rounds = options, members, outbox, rounds
         self.lanes: dict[int, Lane] = {}
         self._steps: dict[str, Step] = {}
         """What was last decided for each worker in the policy's lane."""
-        self._by_round: dict[tuple[int, int], Step] = {}
-        """Steps that the policy of a lane has under way, by its number."""
         self._away: set[str] = set()
         self._counted_ready: set[str] = set()
         """Whose next step the policy takes to be there already."""
@@ -113,9 +111,9 @@ class Schedule:
     def rebuild(self, now_s: float) -> None:
         """Policies know a network that somebody new is not part of: begin anew, with everybody ready as now."""
         self._now_s = now_s
-        for (number, round_), step in list(self._by_round.items()):
+        for (number, round_), step in list(self.rounds.steps.items()):
             self._give_up(step, "somebody new came", by_policy=True)
-            self._by_round.pop((number, round_), None)
+            self.rounds.steps.pop((number, round_), None)
         waiting = {n: dict(self.lanes[n].ready) for n in self._decided_lanes()}
         for number in waiting:
             del self.lanes[number]
@@ -132,7 +130,7 @@ class Schedule:
             lane.ready.pop(worker, None)
         self._counted_ready.discard(worker)
         self._steps.pop(worker, None)
-        for step in self._by_round.values():
+        for step in self.rounds.steps.values():
             step.iterations.pop(worker, None)
         for number in self._decided_lanes():
             if number != POLICY_LANE or worker not in self._away:
@@ -236,21 +234,21 @@ class Schedule:
             case do.StartRound(members=members):
                 self._decide(number, members, action)
             case do.Proceed(worker, reason):
-                self.members.note(Decided("proceed", reason, worker))
+                self.outbox.note(Decided("proceed", reason, worker))
                 self._decide(number, (worker,), None, reason)
             case do.SetTimer(timer, at_s, reason):
                 lane.timers[timer] = at_s
-                self.members.note(Decided("wait", reason, timer, at_s=at_s))
+                self.outbox.note(Decided("wait", reason, timer, at_s=at_s))
             case do.CancelTimer(timer, reason):
                 lane.timers.pop(timer, None)
-                self.members.note(Decided("stop waiting", reason, timer))
+                self.outbox.note(Decided("stop waiting", reason, timer))
             case do.RepairRound(round_, lost, reason):
-                step = self._by_round[number, round_]
-                self.members.note(Decided("repair", reason, lost, self.rounds.number_of(step)))
+                step = self.rounds.steps[number, round_]
+                self.outbox.note(Decided("repair", reason, lost, _first_number(step)))
                 self._go_on(step, lost, reason)
             case do.AbandonRound(round_, reason):
-                step = self._by_round[number, round_]
-                self.members.note(Decided("abandon", reason, round=self.rounds.number_of(step)))
+                step = self.rounds.steps[number, round_]
+                self.outbox.note(Decided("abandon", reason, round=_first_number(step)))
                 self._give_up(step, reason, by_policy=True)
 
     def _settle(self) -> None:
@@ -288,7 +286,7 @@ class Schedule:
         if number == POLICY_LANE:
             self._steps.update(dict.fromkeys(members, step))
         if how is not None:
-            self._by_round[number, how.round] = step
+            self.rounds.steps[number, how.round] = step
         self._start_parts(step)
 
     def _start_parts(self, step: Step) -> None:
@@ -299,7 +297,7 @@ class Schedule:
     def _start_waiting(self, worker: str) -> None:
         """Somebody whom the policy took to be ready is."""
         step = self._steps.get(worker)
-        if step is not None and (step.decided is None or (step.lane, step.decided.round) in self._by_round):
+        if step is not None and (step.decided is None or (step.lane, step.decided.round) in self.rounds.steps):
             self._start_parts(step)
 
     def _start_part(self, step: Step, number: int) -> None:
@@ -312,14 +310,14 @@ class Schedule:
             lane.since_s = self._now_s
         if step.decided is None:
             (worker,) = ready
-            self.members.send(worker, m.Proceed(number, ready[worker].iteration, step.reason[:1000]))
+            self.outbox.send(worker, m.Proceed(number, ready[worker].iteration, step.reason[:1000]))
             return
         differing = step.broken or disagreement(ready)
         if not differing:
             self._start(step, number, ready)
             return
         for worker, message in sorted(ready.items()):
-            self.members.send(worker, m.Mismatch(number, message.iteration, differing))
+            self.outbox.send(worker, m.Mismatch(number, message.iteration, differing))
         if number == step.lane:  # then the others can never start, and the policy need not wait for them
             step.broken, step.left = differing, 1
         if not step.broken or number == step.lane:
@@ -331,7 +329,7 @@ class Schedule:
         except ImpossibleProblem as error:
             if not self.options.is_tolerant:
                 raise RunOver(f"{error} {self.rounds.plans.view.lost_links}".strip()) from error
-            self.members.note(Decided("cannot start", str(error), error=error))
+            self.outbox.note(Decided("cannot start", str(error), error=error))
             for worker, message in ready.items():
                 self._wait(number, worker, message)
             self._give_up(step, str(error), by_policy=False)
@@ -345,17 +343,17 @@ class Schedule:
     def _part_ended(self, step: Step) -> None:
         step.left -= 1
         if not step.left and step.decided is not None:
-            del self._by_round[step.lane, step.decided.round]
+            del self.rounds.steps[step.lane, step.decided.round]
             seconds = self._now_s - step.started_s
             self._tell(step.lane, on.RoundFinished(step.decided.round, step.members, seconds))
 
     def _go_on(self, step: Step, lost: str, reason: str) -> None:
         """A member is lost: rounds under way are halted already, and parts to come are for those who are left."""
         step.iterations.pop(lost, None)
-        rooted = [round_ for round_ in self.rounds.of(step) if round_.operation.root]
+        rooted = [round_ for round_ in list(step.rounds) if round_.operation.root]
         for round_ in rooted:
             for worker, message in sorted(self.rounds.abandon(round_, reason).items()):
-                self.members.send(worker, m.Broken(round_.lane, message.iteration, reason[:1000]))
+                self.outbox.send(worker, m.Broken(round_.lane, message.iteration, reason[:1000]))
             self._part_ended(step)
         if not rooted:
             self._start_parts(step)
@@ -363,9 +361,9 @@ class Schedule:
     def _give_up(self, step: Step, reason: str, by_policy: bool) -> None:
         """End a step without effect, or with what it had."""
         assert step.decided is not None
-        if self._by_round.pop((step.lane, step.decided.round), None) is None:
+        if self.rounds.steps.pop((step.lane, step.decided.round), None) is None:
             return
-        back = [(r.lane, self.rounds.abandon(r, reason, by_policy)) for r in self.rounds.of(step)]
+        back = [(r.lane, self.rounds.abandon(r, reason, by_policy)) for r in list(step.rounds)]
         for number, ready in back:
             for worker, message in ready.items():
                 self._wait(number, worker, message)
@@ -403,3 +401,8 @@ class Schedule:
                 raise RunOver(
                     f"{names} did not become ready within {limit_s:g} s of {first!r}", missing[0] if missing else ""
                 )
+
+
+def _first_number(step: Step) -> int | None:
+    """The number of a step's first round that runs."""
+    return min((round_.number for round_ in step.rounds), default=None)

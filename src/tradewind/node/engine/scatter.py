@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from tradewind.errors import BadFrame
 from tradewind.node.actions import Source, Transmit
-from tradewind.node.engine.early import Early
+from tradewind.node.engine.buffers import Early
 from tradewind.node.engine.layout import KEPT_BYTES
 from tradewind.node.engine.receiving import RoundState
 from tradewind.node.events import BeginScatter, ScatteredRound

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from tradewind.control.options import Action, ControlOptions, Decided, Disconnect, RoundEnded, Send
-from tradewind.control.plans.versions import PlanWanted
+from tradewind.control.options import ControlOptions
 from tradewind.control.quorum import has_most, newest_electorates
 from tradewind.wire import messages as m
 
@@ -20,10 +19,10 @@ MOST_SITES = 65536
 """Numbers that a frame can hold."""
 
 
-class Membership:
-    """All workers, and what is to be sent to them."""
+class Members:
+    """All ranks that are connected or have joined."""
 
-    def __init__(self, options: ControlOptions, now_s: float, actions: list[Action] | None = None) -> None:
+    def __init__(self, options: ControlOptions, now_s: float) -> None:
         self.options = options
         self.began_s = now_s
         self.begun = False
@@ -39,37 +38,6 @@ class Membership:
         self.early: list[tuple[str, m.Message]] = []
         """What workers said after their reports, before this controller acts."""
         self._heard_s: dict[str, float] = {}
-        self._actions: list[Action] = actions or []
-
-    # --- talking -----------------------------------------------------------------------------------------------
-
-    def send(self, worker: str, message: m.Message) -> None:
-        """Send to a worker, if it is still there."""
-        if worker in self._heard_s:
-            self._actions.append(Send(worker, message))
-
-    def send_all(self, message: m.Message) -> None:
-        """Send to everybody who is connected."""
-        for worker in sorted(self._heard_s):
-            self.send(worker, message)
-
-    def tell(self, told: Iterable[tuple[str, m.Message]]) -> None:
-        """Send each of them what is meant for it."""
-        for worker, message in told:
-            self.send(worker, message)
-
-    def want(self, plans: Iterable[PlanWanted]) -> None:
-        """Have plans made."""
-        self._actions += plans
-
-    def note(self, what: Decided | RoundEnded) -> None:
-        """Let the driver know of a decision."""
-        self._actions.append(what)
-
-    def take_actions(self) -> list[Action]:
-        """What there is to do, once."""
-        taken, self._actions = self._actions, []
-        return taken
 
     # --- coming and going --------------------------------------------------------------------------------------
 
@@ -87,16 +55,10 @@ class Membership:
         self._heard_s.pop(worker, None)
         self._heard_s[worker] = now_s  # last: the first of them has been silent for the longest time
 
-    def refuse(self, worker: str, reason: str) -> None:
-        """Send it away; a worker of the same name that is there stays."""
-        self._actions += [Send(worker, m.Refused(reason)), Disconnect(worker)]
-
-    def drop(self, worker: str, hang_up: bool = False) -> bool:
+    def drop(self, worker: str) -> bool:
         """It is gone; whether it was one of the joined."""
         self._heard_s.pop(worker, None)
         self.early = [(who, message) for who, message in self.early if who != worker]
-        if hang_up:
-            self._actions.append(Disconnect(worker))
         return self.joined.pop(worker, None) is not None
 
     def join(self, worker: str, message: m.Join) -> str | None:

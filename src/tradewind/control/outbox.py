@@ -1,0 +1,53 @@
+"""What the controller asks its driver to do, in order: messages to ranks, plans to make, decisions for the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tradewind.control.members import Members
+from tradewind.control.options import Action, Decided, Disconnect, RoundEnded, Send
+from tradewind.control.plans.versions import PlanWanted
+from tradewind.wire import messages as m
+
+
+class Outbox:
+    """Actions that the driver has not taken yet."""
+
+    def __init__(self, members: Members, actions: Iterable[Action] = ()) -> None:
+        self._members = members
+        self._actions = list(actions)
+
+    def send(self, worker: str, message: m.Message) -> None:
+        """Send to a rank, if it is still connected."""
+        if self._members.is_connected(worker):
+            self._actions.append(Send(worker, message))
+
+    def send_all(self, message: m.Message) -> None:
+        """Send to every rank that is connected."""
+        self._actions += [Send(worker, message) for worker in self._members.connected]
+
+    def send_each(self, messages: Iterable[tuple[str, m.Message]]) -> None:
+        """Send each of these ranks its own message."""
+        for worker, message in messages:
+            self.send(worker, message)
+
+    def refuse(self, worker: str, reason: str) -> None:
+        """Send a connection away; a rank of the same name that has joined stays."""
+        self._actions += [Send(worker, m.Refused(reason)), Disconnect(worker)]
+
+    def disconnect(self, worker: str) -> None:
+        """Close the connection to a rank, after what was sent."""
+        self._actions.append(Disconnect(worker))
+
+    def want(self, plans: Iterable[PlanWanted]) -> None:
+        """Have plans made."""
+        self._actions += plans
+
+    def note(self, what: Decided | RoundEnded) -> None:
+        """Tell the driver of a decision."""
+        self._actions.append(what)
+
+    def take(self) -> list[Action]:
+        """What there is to do, once."""
+        taken, self._actions = self._actions, []
+        return taken
