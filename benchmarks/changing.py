@@ -70,13 +70,13 @@ class Told:
             if draw != told:
                 told, truth = draw, live._draw(self.turn.sites, self.turn.trial + 1 + draw)
                 with server._changed:
-                    running, view = server._controller._running, server._controller.plans.view
+                    running, view = server._controller._term, server._controller.plans.view
                     assert running is not None
-                    updating = running.updating
+                    replanning = running.replanning
                     view.measured = lambda *_, **__: None  # type: ignore[method-assign]
                     view.estimates.bandwidth_bps[:] = TCP_SHARE * truth.bandwidth_bps
-                    updating._trials.clear()
-                    updating._wait, updating._updated_s, updating._check_s = 1, -1e9, time.monotonic()
+                    replanning._trials.clear()
+                    replanning._wait, replanning._updated_s, replanning._check_s = 1, -1e9, time.monotonic()
                     server._changed.notify_all()
             time.sleep(0.02)
 

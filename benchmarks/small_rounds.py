@@ -30,12 +30,12 @@ from tradewind.network import Network, Site
 from tradewind.runtime.addresses import LOOPBACK
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.options import Transport
-from tradewind.wire.messages import MAX_CARRIED_BYTES
+from tradewind.wire.messages import MAX_INLINE_BYTES
 
 PROCESSES, SIZES = (2, 4, 8), (4, 4_000, 16_000, 64_000)
 ROUNDS, WARM_UP_ROUNDS = 40, 3
 LONGEST_S = 120.0
-INLINE, PLANNED = Transport(inline_bytes=MAX_CARRIED_BYTES), Transport(inline_bytes=0)
+INLINE, PLANNED = Transport(inline_bytes=MAX_INLINE_BYTES), Transport(inline_bytes=0)
 FAR_SITES, FAR_LATENCY_S, FAR_BPS, FAR_ROUNDS = 4, 0.025, 100e6, 15
 
 

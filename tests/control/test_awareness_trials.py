@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.network.view import NetworkView
-from tradewind.control.plans.replanning import Updating
+from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.trials import MOST_ROUNDS, Trials
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.network import Network, Site
@@ -27,7 +27,7 @@ class Run:
     def __init__(self, **options: float) -> None:
         self.plans = Plans(NetworkView(MESH), "ring", {})
         self.plans.plan_for(MEMBERS, MEGABYTE)
-        self.updating = Updating(self.plans, Awareness(**options), 0.0)  # type: ignore[arg-type]
+        self.replanning = Replanning(self.plans, Awareness(**options), 0.0)  # type: ignore[arg-type]
         self.now_s = 0.0
 
     @property
@@ -38,15 +38,15 @@ class Run:
         for _ in range(count):
             version, started_s = self.plans.plan_for(MEMBERS, MEGABYTE), self.now_s
             self.now_s += seconds[self.plans.by_version[version].planner]
-            self.updating.ended(MEGABYTE, 3, version, started_s, self.now_s)
+            self.replanning.ended(MEGABYTE, 3, version, started_s, self.now_s)
 
     def switch(self) -> None:
         (key,) = self.plans.keys
-        self.updating.planned(PlanMade(key, NEW, 0.5, ""), self.now_s)
+        self.replanning.planned(PlanMade(key, NEW, 0.5, ""), self.now_s)
 
     def slow_link(self, bandwidth_bps: float) -> None:
         for k in range(20):
-            self.updating.measured("b", m.Measured("a", bandwidth_bps), self.now_s + 0.5 * k)
+            self.replanning.measured("b", m.Measured("a", bandwidth_bps), self.now_s + 0.5 * k)
         self.now_s += 10.0
 
 
@@ -56,7 +56,7 @@ def test_a_plan_that_makes_rounds_slower_is_taken_back_after_a_few() -> None:
     run.switch()
     assert run.planner == "star"
     run.rounds(3, star=1.5)
-    assert run.planner == "ring" and run.updating.updates[-1].is_return
+    assert run.planner == "ring" and run.replanning.updates[-1].is_return
 
 
 def test_a_plan_that_keeps_its_promise_stays() -> None:
@@ -73,10 +73,10 @@ def test_a_gain_is_judged_by_what_rounds_take_and_not_by_estimates_alone() -> No
     (key,) = run.plans.keys
     rounds_s = MEGABYTE / key[1]
     run.rounds(4, ring=rounds_s)
-    run.updating.planned(PlanMade(key, NEW, 5.0, "", seconds=0.98), run.now_s)
-    assert run.planner == "ring" and run.updating.updates[-1].gain < 0.05
+    run.replanning.planned(PlanMade(key, NEW, 5.0, "", seconds=0.98), run.now_s)
+    assert run.planner == "ring" and run.replanning.updates[-1].gain < 0.05
     run.rounds(4, ring=2 * rounds_s)
-    run.updating.planned(PlanMade(key, NEW, 5.0, "", seconds=0.98), run.now_s)
+    run.replanning.planned(PlanMade(key, NEW, 5.0, "", seconds=0.98), run.now_s)
     assert run.planner == "star", "now rounds are slow"
 
 
@@ -87,14 +87,14 @@ def test_updates_wait_twice_as_long_after_each_mistake_and_no_longer_after_a_gai
         run.switch()
         run.rounds(3, star=1.5)
         run.rounds(MOST_ROUNDS, ring=1.0)  # what was there before is better, which is no gain
-        assert run.updating._wait == 2**mistakes
-    undone_s = run.updating._updated_s
+        assert run.replanning._wait == 2**mistakes
+    undone_s = run.replanning._updated_s
     run.slow_link(0.2e8)
-    assert run.updating.tick(undone_s + 39.0) == []
-    (wanted,) = run.updating.tick(undone_s + 41.0)
-    run.updating.planned(PlanMade(wanted.key, NEW, 0.5, ""), run.now_s)
+    assert run.replanning.tick(undone_s + 39.0) == []
+    (wanted,) = run.replanning.tick(undone_s + 41.0)
+    run.replanning.planned(PlanMade(wanted.key, NEW, 0.5, ""), run.now_s)
     run.rounds(4, star=0.5)
-    assert run.planner == "star" and run.updating._wait == 1
+    assert run.planner == "star" and run.replanning._wait == 1
 
 
 def test_a_plan_that_was_taken_back_because_the_network_became_slower_returns() -> None:
@@ -148,7 +148,7 @@ def test_noise_by_itself_takes_few_plans_back(noise: list[float]) -> None:
     run.switch()
     for seconds in noise[12:]:
         run.rounds(1, ring=seconds, star=seconds)
-    assert len([update for update in run.updating.updates if update.is_return]) <= 4
+    assert len([update for update in run.replanning.updates if update.is_return]) <= 4
 
 
 def test_a_clock_is_not_set_for_an_answer_that_is_no_better() -> None:

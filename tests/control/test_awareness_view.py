@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.network.view import NetworkView, unknown_network
-from tradewind.control.plans.replanning import Updating
+from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.versions import FOLLOWED_PLANS, Plans
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
@@ -102,15 +102,15 @@ def test_an_unknown_network_is_planned_with_when_most_of_it_was_measured() -> No
     plans = Plans(view, None, {})
     members = ("a", "b", "c", "d")
     assert plans.by_version[plans.plan_for(members, MEGABYTE)].planner == "ring"
-    updating = Updating(plans, Awareness(), 0.0)
+    replanning = Replanning(plans, Awareness(), 0.0)
     pairs = links(view.network)
     for place, (src, dst) in enumerate(pairs[:-1]):
-        updating.measured(dst, m.Measured(src, 1e7 * (1 + place)), 1.0)
-    (wanted,) = updating.tick(updating.wake_at_s)
+        replanning.measured(dst, m.Measured(src, 1e7 * (1 + place)), 1.0)
+    (wanted,) = replanning.tick(replanning.wake_at_s)
     assert wanted.planner == "optimal"
     measured = [1e7 * (1 + place) for place in range(len(pairs) - 1)]
     assert wanted.network.link(*pairs[-1]).bandwidth_bps == pytest.approx(np.median(measured)), "like the others"
-    updating.planned(wanted.make(), 2.0)
+    replanning.planned(wanted.make(), 2.0)
     assert plans.by_version[plans.plan_for(members, MEGABYTE)].planner == "optimal"
 
 
@@ -119,74 +119,74 @@ def test_on_one_machine_nothing_is_planned_anew() -> None:
     view = NetworkView(unknown_network(("a", "b", "c")), is_guess=True)
     plans = Plans(view, None, {})
     plans.plan_for(("a", "b", "c"), MEGABYTE)
-    updating = Updating(plans, Awareness(), 0.0)
+    replanning = Replanning(plans, Awareness(), 0.0)
     for place, (src, dst) in enumerate(links(view.network)):
-        updating.measured(dst, m.Measured(src, 1e10 * (1 + place)), 1.0)
-    assert updating.tick(1e3) == [] and view.is_guess
+        replanning.measured(dst, m.Measured(src, 1e10 * (1 + place)), 1.0)
+    assert replanning.tick(1e3) == [] and view.is_guess
 
 
-def changed(**options: float) -> tuple[Plans, Updating]:
+def changed(**options: float) -> tuple[Plans, Replanning]:
     plans = Plans(NetworkView(MESH), "optimal", {})
     plans.plan_for(("a", "b", "c"), MEGABYTE)
-    return plans, Updating(plans, Awareness(**options), 0.0)  # type: ignore[arg-type]
+    return plans, Replanning(plans, Awareness(**options), 0.0)  # type: ignore[arg-type]
 
 
-def say(updating: Updating, bandwidth_bps: float, start_s: float, count: int = 6) -> float:
+def say(replanning: Replanning, bandwidth_bps: float, start_s: float, count: int = 6) -> float:
     """The link from a to b is measured every half second; when that was last."""
     for k in range(count):
-        updating.measured("b", m.Measured("a", bandwidth_bps), start_s + 0.5 * k)
+        replanning.measured("b", m.Measured("a", bandwidth_bps), start_s + 0.5 * k)
     return start_s + 0.5 * (count - 1)
 
 
 def test_a_significant_change_is_planned_for_when_it_is_sure_and_a_small_one_when_it_is_time() -> None:
-    _, updating = changed(update_time_s=5.0, significant_change=0.2)
-    last_s = say(updating, 0.92e8, 1.0)
-    assert updating.tick(last_s + 0.1) == []
-    assert len(updating.tick(5.1)) == 1, "8%, after the update time"
-    _, updating = changed(update_time_s=5.0, significant_change=0.2)
-    last_s = say(updating, 0.5e8, 1.0, count=1)
-    assert updating.tick(last_s + 0.6) == [], "whoever gets no processor for a moment looks slow"
-    last_s = say(updating, 0.5e8, last_s + 0.7)
-    assert len(updating.tick(last_s + 0.6)) == 1, "50%, soon"
-    assert last_s < 3 * updating.options.update_time_s
+    _, replanning = changed(update_time_s=5.0, significant_change=0.2)
+    last_s = say(replanning, 0.92e8, 1.0)
+    assert replanning.tick(last_s + 0.1) == []
+    assert len(replanning.tick(5.1)) == 1, "8%, after the update time"
+    _, replanning = changed(update_time_s=5.0, significant_change=0.2)
+    last_s = say(replanning, 0.5e8, 1.0, count=1)
+    assert replanning.tick(last_s + 0.6) == [], "whoever gets no processor for a moment looks slow"
+    last_s = say(replanning, 0.5e8, last_s + 0.7)
+    assert len(replanning.tick(last_s + 0.6)) == 1, "50%, soon"
+    assert last_s < 3 * replanning.options.update_time_s
 
 
 @given(st.floats(0.05, 20.0))
 def test_what_changes_for_all_links_alike_is_no_reason_to_plan(factor: float) -> None:
-    _, updating = changed(update_time_s=5.0)
-    view = updating._plans.view
+    _, replanning = changed(update_time_s=5.0)
+    view = replanning._plans.view
     for k in range(12):
         for src, dst in links(MESH):
-            updating.measured(dst, m.Measured(src, factor * 1e8), 0.5 * k)
+            replanning.measured(dst, m.Measured(src, factor * 1e8), 0.5 * k)
     assert view.estimate("a", "b", 6.0).bandwidth_bps == pytest.approx(factor * 1e8, rel=0.05)
-    assert updating.tick(100.0) == []
+    assert replanning.tick(100.0) == []
 
 
 def test_a_plan_that_is_hardly_better_is_not_worth_a_change() -> None:
-    plans, updating = changed(min_gain=0.05)
+    plans, replanning = changed(min_gain=0.05)
     version = plans.plan_for(("a", "b", "c"), MEGABYTE)
-    updating.measured("b", m.Measured("a", 0.97e8), 1.0)
-    (wanted,) = updating.tick(6.0)
-    updating.planned(wanted.make(), 6.1)
-    assert plans.plan_for(("a", "b", "c"), MEGABYTE) == version and updating.updates[-1].version is None
+    replanning.measured("b", m.Measured("a", 0.97e8), 1.0)
+    (wanted,) = replanning.tick(6.0)
+    replanning.planned(wanted.make(), 6.1)
+    assert plans.plan_for(("a", "b", "c"), MEGABYTE) == version and replanning.updates[-1].version is None
     for k in range(8):
-        updating.measured("b", m.Measured("a", 0.1e8), 7.0 + k)
-    (wanted,) = updating.tick(20.0)
-    updating.planned(wanted.make(), 20.1)
-    assert plans.plan_for(("a", "b", "c"), MEGABYTE) > version and updating.updates[-1].gain > 0.05
+        replanning.measured("b", m.Measured("a", 0.1e8), 7.0 + k)
+    (wanted,) = replanning.tick(20.0)
+    replanning.planned(wanted.make(), 20.1)
+    assert plans.plan_for(("a", "b", "c"), MEGABYTE) > version and replanning.updates[-1].gain > 0.05
 
 
 def test_one_plan_is_made_at_a_time_also_during_a_long_round() -> None:
-    _plans, updating = changed()
-    say(updating, 0.3e8, 0.0)
-    (wanted,) = updating.tick(2.9)
-    say(updating, 1.2e8, 3.0)
-    assert updating.tick(8.0) == []
-    updating.planned(wanted.make(), 9.0)
-    (again,) = updating.tick(15.0)  # no round has begun since: the next one is to begin with this plan
+    _plans, replanning = changed()
+    say(replanning, 0.3e8, 0.0)
+    (wanted,) = replanning.tick(2.9)
+    say(replanning, 1.2e8, 3.0)
+    assert replanning.tick(8.0) == []
+    replanning.planned(wanted.make(), 9.0)
+    (again,) = replanning.tick(15.0)  # no round has begun since: the next one is to begin with this plan
     assert again.key == wanted.key
-    updating.planned(again.make(), 15.1)
-    assert updating.tick(25.0) == [], "nothing has changed since"
+    replanning.planned(again.make(), 15.1)
+    assert replanning.tick(25.0) == [], "nothing has changed since"
 
 
 def test_only_the_plans_that_were_used_last_follow_the_network() -> None:
@@ -208,27 +208,27 @@ def test_versions_that_nobody_starts_with_are_forgotten() -> None:
 
 
 def test_links_that_carry_nothing_are_explored_within_the_budget() -> None:
-    _, updating = changed(explore_share=0.02, update_time_s=5.0)
-    assert updating.explorations(100.0) == [], "no rounds, no budget"
-    updating.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
-    told = updating.explorations(100.0)
+    _, replanning = changed(explore_share=0.02, update_time_s=5.0)
+    assert replanning.explorations(100.0) == [], "no rounds, no budget"
+    replanning.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
+    told = replanning.explorations(100.0)
     explored = [(src, message) for src, message in told if isinstance(message, m.Explore)]
     called = {frozenset((who, peer)) for who, x in told if isinstance(x, m.Connect) for peer in x.peers}
     assert called == {frozenset((src, message.peer)) for src, message in explored}, "both ends know of it"
     spent = sum(message.chunks * message.chunk_bytes for _, message in explored)
     assert 0 < spent <= 0.02 * 2 * 2 * 50 * MEGABYTE
     assert len({src for src, _ in explored}) == len({x.peer for _, x in explored}) == len(explored)
-    assert updating.explorations(101.0) == [], "not before the next update"
+    assert replanning.explorations(101.0) == [], "not before the next update"
 
 
 def test_a_link_that_seemed_faster_once_is_explored_before_all_others() -> None:
     """A plan that thinks little of it gives it too little to show more."""
-    plans, updating = changed(explore_share=0.02, update_time_s=5.0)
+    plans, replanning = changed(explore_share=0.02, update_time_s=5.0)
     for src, dst in links(MESH):
         plans.view.measured(src, dst, 1e8, 99.0)
     plans.view.measured("c", "a", 3e8, 99.5)
-    updating.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
-    told = [(src, message.peer) for src, message in updating.explorations(100.0) if isinstance(message, m.Explore)]
+    replanning.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
+    told = [(src, message.peer) for src, message in replanning.explorations(100.0) if isinstance(message, m.Explore)]
     assert told == [("c", "a")], "all others were measured a second ago"
 
 
@@ -241,10 +241,10 @@ def test_exploring_keeps_no_link_busy_for_long(rate: float) -> None:
 
 
 def test_switched_off_nothing_is_learned() -> None:
-    plans, updating = changed(measure=False)
-    updating.measured("b", m.Measured("a", 1e6), 1.0)
-    updating.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
-    assert updating.tick(1e3) == [] and updating.explorations(1e3) == []
+    plans, replanning = changed(measure=False)
+    replanning.measured("b", m.Measured("a", 1e6), 1.0)
+    replanning.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
+    assert replanning.tick(1e3) == [] and replanning.explorations(1e3) == []
     assert plans.view.estimate("a", "b", 1.0).count == 0
 
 

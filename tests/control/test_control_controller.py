@@ -35,8 +35,10 @@ def gathered(**options: object) -> Controller:
     return controller
 
 
-def all_ready(controller: Controller, operation: m.Operation = SUM, lane: int = 0, iteration: int = 1) -> list[Action]:
-    return [a for w in "abc" for a in controller.received(w, m.Ready(lane, iteration, operation), 1.0)]
+def all_ready(
+    controller: Controller, operation: m.Operation = SUM, stream: int = 0, iteration: int = 1
+) -> list[Action]:
+    return [a for w in "abc" for a in controller.received(w, m.Ready(stream, iteration, operation), 1.0)]
 
 
 def test_a_round_starts_when_all_are_ready_and_commits_when_all_have_finished() -> None:
@@ -69,12 +71,12 @@ def test_a_new_plan_is_told_when_it_is_made_and_not_when_a_round_starts_with_it(
         assert isinstance(start, m.Start) and start.version == changes[worker].version
 
 
-def test_lanes_have_rounds_under_way_at_the_same_time() -> None:
+def test_streams_have_rounds_under_way_at_the_same_time() -> None:
     controller = gathered()
-    all_ready(controller, lane=0)
-    told = said(all_ready(controller, lane=1))
+    all_ready(controller, stream=0)
+    told = said(all_ready(controller, stream=1))
     start = told["a"][-1]
-    assert isinstance(start, m.Start) and (start.round, start.floor, start.lane) == (1, 0, 1)
+    assert isinstance(start, m.Start) and (start.round, start.floor, start.stream) == (1, 0, 1)
 
 
 def test_ranks_that_disagree_are_told_what_each_of_them_has() -> None:
@@ -144,8 +146,8 @@ def test_a_plan_that_is_given_is_used_and_refused_if_it_does_not_fit() -> None:
 
 def test_another_policy_starts_rounds_of_those_who_are_ready() -> None:
     controller = gathered(network=MESH, policy="partial", policy_options={"p": 2})
-    controller.received("b", m.Ready(m.POLICY_LANE, 1, SUM), 0.0)
-    told = said(controller.received("c", m.Ready(m.POLICY_LANE, 1, SUM), 0.0))
+    controller.received("b", m.Ready(m.POLICY_STREAM, 1, SUM), 0.0)
+    told = said(controller.received("c", m.Ready(m.POLICY_STREAM, 1, SUM), 0.0))
     start = told["b"][-1]
     assert isinstance(start, m.Start) and start.members == ("b", "c")
 
@@ -162,12 +164,12 @@ def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
     for worker in "abc":
         controller.received(worker, m.Finished(0, 1), 1.0)
     for worker, peer in ("ac", "ca"):
-        assert said(controller.received(worker, m.Trouble(peer, "connection refused"), 1.0)) == {}
+        assert said(controller.received(worker, m.LinkChanged(peer, "connection refused"), 1.0)) == {}
     again = said(all_ready(controller, iteration=2))
     assert links_of(again["a"][0]) == {frozenset("ab"), frozenset("bc")}
     for worker in "abc":
         controller.received(worker, m.Finished(1, 2), 1.0)
-    (wanted,) = controller.received("c", m.Trouble("a", "made again", back=True), 1.0)
+    (wanted,) = controller.received("c", m.LinkChanged("a", "made again", back=True), 1.0)
     assert isinstance(wanted, PlanWanted), "nobody waits for it: rounds go on by the plan that they have"
     told = said(all_ready(controller, iteration=3))
     assert [type(message) for message in told["a"]] == [m.Start]
@@ -187,8 +189,8 @@ def test_a_link_that_a_strict_round_does_not_use_may_break_in_the_middle_of_it(o
     for worker in "abc":
         controller.received(worker, m.Ready(0, 1, SUM, overwrites=overwrites), 1.0)
     for back in (False, True):
-        assert said(controller.received("a", m.Trouble("c", "connection reset", back), 1.0)) == {}
-    assert said(controller.received("a", m.Trouble("b", "connection reset", True), 1.0)).keys() == set("abc")
+        assert said(controller.received("a", m.LinkChanged("c", "connection reset", back), 1.0)) == {}
+    assert said(controller.received("a", m.LinkChanged("b", "connection reset", True), 1.0)).keys() == set("abc")
     assert (controller.closed is None) is not overwrites, "one that it uses is another matter"
     if controller.closed is not None:
         assert "link between 'a' and 'b' broke (connection reset) during round 0" in controller.closed.reason
@@ -201,14 +203,14 @@ def test_a_round_that_cannot_be_repeated_starts_only_on_links_that_work() -> Non
     assert frozenset("ac") in links_of(told[0]["a"][0]) and not any(told[1:])
     controller.received("a", m.Linked("b"), 1.0)
     assert controller.received("b", m.Linked("c"), 1.0) == []
-    (change, start) = said(controller.received("a", m.Trouble("c", "no route to host"), 1.0))["a"]
+    (change, start) = said(controller.received("a", m.LinkChanged("c", "no route to host"), 1.0))["a"]
     assert links_of(change) == {frozenset("ab"), frozenset("bc")} and isinstance(start, m.Start)
 
 
 def test_a_strict_round_is_repaired_around_a_lost_link() -> None:
     controller = gathered(network=MESH, planner="ring")
     all_ready(controller)
-    told = said(controller.received("a", m.Trouble("c", "it is silent"), 1.0))
+    told = said(controller.received("a", m.LinkChanged("c", "it is silent"), 1.0))
     assert told == {w: [m.Halt(0, 1)] for w in "abc"}
     final = (b"\0",) * 3
     for worker in "abc":
@@ -222,14 +224,14 @@ def test_a_strict_round_is_repaired_around_a_lost_link() -> None:
 
 def test_a_given_plan_goes_around_a_lost_link() -> None:
     controller = gathered(network=MESH, plan=make_plan("star", MESH, 1000, root="c"))
-    controller.received("a", m.Trouble("c", "connection refused"), 1.0)
+    controller.received("a", m.LinkChanged("c", "connection refused"), 1.0)
     assert links_of(said(all_ready(controller))["a"][0]) == {frozenset("ab"), frozenset("bc")}
 
 
 def test_a_strict_run_ends_when_the_only_way_to_a_worker_is_lost_and_says_why() -> None:
     controller = gathered(network=MESH)
     for peer in "ac":
-        controller.received("b", m.Trouble(peer, f"nobody answers at {peer}."), 1.0)
+        controller.received("b", m.LinkChanged(peer, f"nobody answers at {peer}."), 1.0)
     assert controller.closed is None, "nothing is asked for yet"
     closing = said(all_ready(controller))["a"][0]
     assert isinstance(closing, m.Closing)
@@ -274,13 +276,13 @@ def test_a_roster_that_only_one_worker_saw_does_not_make_it_the_majority() -> No
 
 def test_whoever_holds_less_than_what_was_committed_does_it_again() -> None:
     asked = m.Ready(0, 1, SUM)
-    whole = m.Holding(7, 2, ("a", "b"), True, 5, asked)
-    behind = m.Holding(7, 1, ("a", "b", "c"), True, 4, asked)
+    whole = m.RoundReport(7, 2, ("a", "b"), True, 5, asked)
+    behind = m.RoundReport(7, 1, ("a", "b", "c"), True, 4, asked)
     found = resolve(
         {
             "a": report("a", "b", "c", committed=((7, 2),)),
-            "b": report("a", "b", "c", holdings=(whole,)),
-            "c": report("a", "b", "c", holdings=(behind,)),
+            "b": report("a", "b", "c", rounds=(whole,)),
+            "c": report("a", "b", "c", rounds=(behind,)),
         }
     )
     assert found.committed == {7: ("b",)} and found.abandoned == {7: ("c",)} and found.ready == (("c", asked),)
@@ -299,7 +301,7 @@ MESSAGES = st.one_of(
     st.builds(m.Join, st.just("host"), st.integers(1, 9), SMALL),
     st.builds(m.Ready, SMALL, SMALL, st.builds(m.Operation, SMALL, st.just(4), st.just("float32"), st.just("sum"))),
     st.builds(m.Finished, SMALL, SMALL),
-    st.builds(m.Trouble, st.sampled_from("abcx"), st.just("why"), st.booleans()),
+    st.builds(m.LinkChanged, st.sampled_from("abcx"), st.just("why"), st.booleans()),
     st.builds(m.Linked, st.sampled_from("abcx")),
     st.builds(m.Measured, st.sampled_from("abcx"), st.floats(1, 1e12)),
     st.builds(m.Heartbeat, st.floats(allow_nan=False)),

@@ -15,7 +15,7 @@ from tradewind.arithmetic import Arithmetic
 from tradewind.errors import BadFrame, InternalError
 from tradewind.network import Network, Site
 from tradewind.node import events as ev
-from tradewind.node.actions import Combine, How, PeerFaulty, Receive, Release, RoundQuiet, Source, Transmit
+from tradewind.node.actions import Combine, How, PeerFaulty, Receive, Release, RoundHalted, Source, Transmit
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import Layout, lay_out
 from tradewind.node.engine.sending import Flow, Outbox
@@ -119,7 +119,7 @@ def test_a_closed_round_frees_its_buffers_as_soon_as_nobody_works_with_them() ->
     engine = root()
     kept, receiving = arrives(engine, 2, CHUNK), arrives(engine, 2, replace(CHUNK, index=1))
     engine.handle(ev.Received(kept))
-    assert engine.handle(ev.CloseRound(0)) == [Release(buffer_of(kept)), RoundQuiet(0)]
+    assert engine.handle(ev.CloseRound(0)) == [Release(buffer_of(kept)), RoundHalted(0)]
     assert engine.handle(ev.Received(receiving)) == [Release(buffer_of(receiving))]
     assert engine.kept_bytes == 0 and engine.open_rounds == ()
 

@@ -20,7 +20,7 @@ def told(plans: Layouts, version: int) -> None:
 def start(version: int) -> m.Start:
     return m.Start(
         round=0,
-        lane=0,
+        stream=0,
         iteration=1,
         version=version,
         floor=0,

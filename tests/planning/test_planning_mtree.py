@@ -21,7 +21,7 @@ from tradewind.planning.check import check
 from tradewind.planning.chunking import optimal_chunk_bytes, path_seconds
 from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan
-from tradewind.planning.trees.gost import (
+from tradewind.planning.trees.height_bounded import (
     Candidates,
     Growing,
     Reading,

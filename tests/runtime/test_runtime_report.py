@@ -21,8 +21,8 @@ TRIANGLE = Network("triangle", [Site(n) for n in "abc"], [[0, 4e7, 2e7], [4e7, 0
 SUM = m.Operation(250, 4, "float32", "sum")
 
 
-def start(round_: int, lane: int) -> m.Start:
-    return m.Start(round_, 1, lane, 1, ("a", "b", "c"), (1.0, 1.0, 1.0), SUM, 0)
+def start(round_: int, stream: int) -> m.Start:
+    return m.Start(round_, 1, stream, 1, ("a", "b", "c"), (1.0, 1.0, 1.0), SUM, 0)
 
 
 def test_the_worker_everybody_waited_for_is_named() -> None:

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.sockets import SharedSocket
-from tradewind.runtime.voice import Voice
 
 LONGEST_S = 30.0
 
@@ -46,38 +46,38 @@ def test_a_shared_socket_is_closed_by_the_last_one_to_leave() -> None:
 
 def test_a_voice_speaks_in_order_and_at_once_while_it_is_listened_to() -> None:
     here, there = socket.socketpair()
-    voice, before = Voice(here), threading.active_count()
+    sender, before = ControlSender(here), threading.active_count()
     for number in range(10):
-        voice.say(bytes([number]) * 100)
+        sender.say(bytes([number]) * 100)
     assert threading.active_count() == before, "no thread is needed"
-    voice.end()
+    sender.end()
     assert received(there) == b"".join(bytes([number]) * 100 for number in range(10))
-    voice.close()
+    sender.close()
     assert here.fileno() == -1
     there.close()
 
 
 def test_a_voice_holds_up_nobody_when_nobody_listens_and_loses_nothing() -> None:
     here, there = socket.socketpair()
-    voice = Voice(here)
+    sender = ControlSender(here)
     frames = [bytes([number]) * 300_000 for number in range(10)]
     for frame in frames:
-        voice.say(frame)  # far more than the kernel takes
-    voice.end()
-    voice.say(b"too late")
+        sender.say(frame)  # far more than the kernel takes
+    sender.end()
+    sender.say(b"too late")
     assert received(there) == b"".join(frames)
-    voice.close()
+    sender.close()
     there.close()
 
 
 @pytest.mark.parametrize("frames", [0, 10])
 def test_a_voice_that_is_cut_off_lets_go_of_its_socket(frames: int) -> None:
     here, there = socket.socketpair()
-    voice = Voice(here)
+    sender = ControlSender(here)
     for _ in range(frames):
-        voice.say(bytes(300_000))
-    voice.close()
-    voice.say(b"too late")
+        sender.say(bytes(300_000))
+    sender.close()
+    sender.say(b"too late")
     assert len(received(there)) < 3_000_000 or not frames
     speaking = [thread for thread in threading.enumerate() if thread.name == "tradewind-control-tx"]
     for thread in speaking:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tradewind.errors import InternalError
-from tradewind.node.actions import RoundComplete, RoundQuiet
+from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.chunk_plane import ChunkPlane
 from tradewind.sim.chunks.storm import run_storm, storm_of, strict_storm_of
 
@@ -20,7 +20,7 @@ def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
         result = run_storm(storm_of(seed))
         faults.update(result.faults)
         repaired += result.repaired
-        carried += result.carried
+        carried += result.inline
         terms += result.terms
     assert set(faults) == {"kill", "cut", "break", "line", "controller"}, "every fault must have fired"
     assert repaired and terms > 4, "rounds must have been repaired, and controllers replaced"
@@ -66,10 +66,10 @@ def test_a_violation_is_found_and_says_how_to_see_it_again(monkeypatch: pytest.M
     """What half a chunk of a broken connection leaves behind must never be taken for final."""
     take_reports = ChunkPlane.take_reports
 
-    def all_final(self: ChunkPlane) -> list[tuple[RoundComplete, int | None] | RoundQuiet]:
+    def all_final(self: ChunkPlane) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
         return [
             replace(report, final=tuple(b"\xff" * 99 for _ in report.final))
-            if isinstance(report, RoundQuiet)
+            if isinstance(report, RoundHalted)
             else report
             for report in take_reports(self)
         ]

@@ -37,7 +37,7 @@ def test_the_sweep_meets_cuts_and_slow_readers_and_reordering() -> None:
     assert any(s.healed_s for s in cut) and any(not s.healed_s for s in cut) and any(s.slow_readers for s in setups)
     assert any(s.connections > 1 and s.jitter_s for s in setups)
     assert any(s.source for s in setups) and any(s.in_place and not s.source for s in setups)
-    assert {s.carried_bytes for s in setups} == {0, 1000, 64 * 1024}
+    assert {s.inline_bytes for s in setups} == {0, 1000, 64 * 1024}
 
 
 CUT = ChunkRun(mesh(4, mbps=1), "ring", items=(500_000, 500_000), cut=(3.0, "s1", "s2"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tradewind.node.actions import RoundComplete, RoundQuiet
+from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.node.node import Arrays
 from tradewind.planning.plan import Plan
@@ -13,7 +13,7 @@ class InstantPlane:
     """Nothing is sent; results have the same digest everywhere."""
 
     def __init__(self) -> None:
-        self._reports: list[tuple[RoundComplete, int | None] | RoundQuiet] = []
+        self._reports: list[tuple[RoundComplete, int | None] | RoundHalted] = []
 
     def give(self, operation: int, arrays: Arrays | None) -> None:
         """Arrays are not looked at."""
@@ -31,11 +31,11 @@ class InstantPlane:
 
     def halt(self, number: int) -> None:
         """Nothing moves."""
-        self._reports.append(RoundQuiet(number))
+        self._reports.append(RoundHalted(number))
 
     def close(self, number: int) -> None:
         """Nothing moves."""
-        self._reports.append(RoundQuiet(number))
+        self._reports.append(RoundHalted(number))
 
     def forget_below(self, number: int) -> None:
         """Rounds are not remembered."""
@@ -52,7 +52,7 @@ class InstantPlane:
     def steer(self, change: Explore | AuxiliaryChanged) -> None:
         """There are no links."""
 
-    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundQuiet]:
+    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
         """What has come of rounds since the last call."""
         taken, self._reports = self._reports, []
         return taken

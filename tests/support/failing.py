@@ -51,7 +51,7 @@ PROGRAM = """
         outcome = handle.outcome
         say(
             step=step, round=outcome.round, alone=outcome.alone, members=outcome.contributors,
-            repaired=outcome.repaired, carried=outcome.carried, early_bytes=outcome.early_bytes,
+            repaired=outcome.repaired, inline=outcome.inline, early_bytes=outcome.early_bytes,
             low=float(result.min()), high=float(result.max()), intact=bool((array == value).all()),
             hash=hash(result.tobytes()), seconds=outcome.seconds,
         )

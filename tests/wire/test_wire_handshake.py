@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tradewind.errors import BadFrame, NotAdmitted
 from tradewind.wire.frames import HEADER_BYTES, WIRE_VERSION, FrameHeader, FrameKind, encode_header
 from tradewind.wire.handshake import ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
-from tradewind.wire.messages import Proof, Welcome, decode_message, encode_message
+from tradewind.wire.messages import Accepted, Proof, decode_message, encode_message
 
 SECRET = b"correct horse"
 ALICE, BOB = Credentials("run", "alice", SECRET), Credentials("run", "bob", SECRET)
@@ -70,7 +70,7 @@ def test_a_client_refuses_a_server_without_the_secret() -> None:
     b.receive(a.start())
     a.receive(encode_message(b._challenge, 1))  # type: ignore[arg-type]
     with pytest.raises(NotAdmitted, match="'bob' does not know this run's secret"):
-        a.receive(encode_message(Welcome(b"x" * 32), 1))
+        a.receive(encode_message(Accepted(b"x" * 32), 1))
     assert a.peer is None
 
 
@@ -93,7 +93,7 @@ def test_a_proof_cannot_be_reflected_as_a_welcome() -> None:
     proof = decode_message(a.receive(b.receive(a.start()))[HEADER_BYTES:])
     assert isinstance(proof, Proof)
     with pytest.raises(NotAdmitted, match="secret"):
-        a.receive(encode_message(Welcome(proof.digest), 1))
+        a.receive(encode_message(Accepted(proof.digest), 1))
 
 
 def test_another_wire_version_is_refused_by_both_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@
                         tolerant: somebody is lost, comes, or comes back
 
 Theory of operation. Workers connect, prove themselves (that is the driver's and `wire.handshake`'s business) and join
-(`members`). When all have, everybody gets the roster. A worker with an array says `Ready`; the policy of that lane
+(`members`). When all have, everybody gets the roster. A worker with an array says `Ready`; the policy of that stream
 decides who synchronises (`schedule`), a plan is made or found, and `Start` goes to every site of the plan. Each says
 `Finished` when its part is done, and when all have, `Commit` tells them that the result may be used (`rounds`).
 
@@ -38,9 +38,9 @@ from tradewind.control.options import Action, ControlOptions, Disconnect, RoundE
 from tradewind.control.outbox import Outbox
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.control.quorum import next_term
-from tradewind.control.rounds.schedule import Misfit, RunOver
+from tradewind.control.rounds.schedule import RunOver, UnexpectedReady
 from tradewind.control.rounds.steps import Round
-from tradewind.control.running import Running
+from tradewind.control.term import Term
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m
@@ -60,14 +60,14 @@ class Controller:
         """The error that ended it, if one did."""
         self._members = Members(options, now_s)
         self._outbox = Outbox(self._members)
-        self._running: Running | None = None
+        self._term: Term | None = None
         self._last_term = -1
         self._now_s = self._deserted_s = now_s
 
     @property
     def acting_term(self) -> int | None:
         """The term in which this controller acts, if it does."""
-        return self._members.term if self._running is not None and self._running.acting else None
+        return self._members.term if self._term is not None and self._term.acting else None
 
     @property
     def gathered(self) -> tuple[str, ...] | None:
@@ -83,10 +83,10 @@ class Controller:
         """When `tick` is to be called, if nothing happens before."""
         if self.closed:
             return float("inf")
-        if self._running is None:
+        if self._term is None:
             return self._members.wake_at_s
         deserted_s = self._deserted_s + self.deadlines.gather_s if not self._members.joined else float("inf")
-        return min(self._members.wake_at_s, self._running.wake_at_s, deserted_s)
+        return min(self._members.wake_at_s, self._term.wake_at_s, deserted_s)
 
     def tick(self, now_s: float) -> list[Action]:
         """Time has passed."""
@@ -95,23 +95,23 @@ class Controller:
     @property
     def plans(self) -> Plans:
         """The run's plans, once it has begun."""
-        if self._running is None:
+        if self._term is None:
             raise InternalError("a run that has not begun has no plans.")
-        return self._running.rounds.plans
+        return self._term.rounds.plans
 
     @property
     def rerouted(self) -> int:
         """How many rounds went on by a better plan than they started with."""
-        return 0 if self._running is None else self._running.rounds.rerouted
+        return 0 if self._term is None else self._term.rounds.rerouted
 
     def running_rounds(self) -> list[RoundEnded]:
         """Rounds that are not over, as they stand."""
-        return [] if self._running is None else self._running.rounds.running_records()
+        return [] if self._term is None else self._term.rounds.running_records()
 
     def planned(self, made: PlanMade, now_s: float) -> list[Action]:
         """A plan that was wanted is there."""
-        if self._running is not None and not self.closed:
-            self._running.planned(made, now_s)
+        if self._term is not None and not self.closed:
+            self._term.planned(made, now_s)
         return self._outbox.take()
 
     def connected(self, worker: str, now_s: float) -> list[Action]:
@@ -137,8 +137,8 @@ class Controller:
         """The network is known to be another one, with the same sites: rounds are planned on it from now on."""
 
         def give() -> None:
-            if self._running is not None:
-                self._running.network_given(network, now_s)
+            if self._term is not None:
+                self._term.network_given(network, now_s)
 
         return self._do(give, now_s)
 
@@ -163,17 +163,17 @@ class Controller:
 
     def _settle(self) -> None:
         """What an event led to: rounds that are over, readiness that counts now, rounds that can be repaired."""
-        while self._running is not None and self._running.acting:
-            over = self._running.rounds.over()
+        while self._term is not None and self._term.acting:
+            over = self._term.rounds.over()
             if over:
-                if not self._differ(over[0], self._running):
-                    self._running.commit(over[0], self._now_s)
+                if not self._differ(over[0], self._term):
+                    self._term.commit(over[0], self._now_s)
                 continue
             try:
-                self._running.settle(self._now_s)
+                self._term.settle(self._now_s)
                 return
-            except Misfit as misfit:
-                self._misbehaved(misfit.worker, str(misfit), may_return=True)
+            except UnexpectedReady as unexpected:
+                self._misbehaved(unexpected.worker, str(unexpected), may_return=True)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -184,10 +184,10 @@ class Controller:
         if missing is not None:
             raise RunOver(missing)
         self._begin_if_possible()
-        if self._running is not None:
+        if self._term is not None:
             if not self._members.joined and self._deserted_s + self.deadlines.gather_s <= self._now_s:
                 raise RunOver(f"everybody was lost, and nobody came back within {self.deadlines.gather_s:g} s")
-            self._running.tick(self._now_s)
+            self._term.tick(self._now_s)
 
     def _connected(self, worker: str) -> None:
         if self._members.is_connected(worker):
@@ -197,7 +197,7 @@ class Controller:
                 )
                 return
             self._lose(worker, f"{worker!r} has connected anew")
-        elif self._running is not None and not self.options.is_tolerant:
+        elif self._term is not None and not self.options.is_tolerant:
             self._outbox.refuse(worker, f"all {self.options.world} workers have joined already.")
             return
         self._members.heard(worker, self._now_s)
@@ -211,16 +211,16 @@ class Controller:
                 self._join(worker, message)
             case m.Leave(reason):
                 self._leave(worker, reason)
-            case _ if self._running is None and worker in self._members.reports:
+            case _ if self._term is None and worker in self._members.reports:
                 self._members.early.append((worker, message))
-            case _ if self._running is None or worker not in self._members.joined:
+            case _ if self._term is None or worker not in self._members.joined:
                 self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
             case m.RosterSeen():
-                self._running.acknowledged(worker, message, self._now_s)
-            case m.Finished() if self._running.acting:
-                self._running.finished(worker, message)
+                self._term.acknowledged(worker, message, self._now_s)
+            case m.Finished() if self._term.acting:
+                self._term.finished(worker, message)
             case _:
-                if not self._running.received(worker, message, self._now_s):
+                if not self._term.received(worker, message, self._now_s):
                     self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
 
     def _misbehaved(self, worker: str, what: str, may_return: bool = False) -> None:
@@ -234,9 +234,9 @@ class Controller:
         self._outbox.refuse(worker, f"{worker!r} {what}.")
         self._lose(worker, f"{worker!r} {what}")
 
-    def _differ(self, round_: Round, running: Running) -> bool:
+    def _differ(self, round_: Round, term: Term) -> bool:
         """Whether members hold different results: nobody may use them. Those who differ from most are sent away."""
-        odd = running.rounds.odd_ones(round_)
+        odd = term.rounds.diverging(round_)
         if not odd:
             return False
         what = f"the result of round {round_.number} at {', '.join(map(repr, odd))} is not that of the others"
@@ -249,7 +249,7 @@ class Controller:
     # --- coming and going --------------------------------------------------------------------------------------
 
     def _join(self, worker: str, message: m.Join) -> None:
-        if self.options.index and self._running is None and message.report is None and not self._members.reports:
+        if self.options.index and self._term is None and message.report is None and not self._members.reports:
             # A run begins at the first controller, and goes on where its workers are: this is neither.
             self._outbox.send(worker, m.StandingDown("it stands by"))
             self._drop(worker, hang_up=True)
@@ -258,21 +258,21 @@ class Controller:
         if refused is not None:
             self._outbox.refuse(worker, refused)
             self._members.drop(worker)
-        elif self._running is not None:
-            self._running.join(worker, message, self._now_s)
+        elif self._term is not None:
+            self._term.join(worker, message, self._now_s)
         else:
             self._begin_if_possible()
 
     def _begin_if_possible(self) -> None:
-        if self._running is not None or not self._members.can_begin(self._now_s):
+        if self._term is not None or not self._members.can_begin(self._now_s):
             return
         options = self.options
         self._last_term = next_term(self._members.reports, options.index, options.controllers, self._last_term)
         self._members.begin(self._last_term)
-        self._running = Running(self.options, self._members, self._outbox, self._now_s)
-        self._running.announce()
+        self._term = Term(self.options, self._members, self._outbox, self._now_s)
+        self._term.announce()
         if self.options.controllers == 1:
-            self._running.act(self._now_s)
+            self._term.act(self._now_s)
 
     def _leave(self, worker: str, reason: str) -> None:
         said = f"{worker!r} has left the run{': ' + reason if reason else ''}"
@@ -284,11 +284,11 @@ class Controller:
         was_joined = self._drop(worker, hang_up)
         if not self.options.is_tolerant:
             raise RunOver(reason, worker)
-        if not was_joined or self._running is None:
+        if not was_joined or self._term is None:
             return
         self._deserted_s = self._now_s
-        self._running.lose(worker, reason, self._now_s)
-        if self.options.controllers > 1 and not self._running.has_majority:
+        self._term.lose(worker, reason, self._now_s)
+        if self.options.controllers > 1 and not self._term.has_majority:
             self._stand_down(f"most workers are gone; the last was {worker!r}: {reason}")
 
     def _drop(self, worker: str, hang_up: bool) -> bool:
@@ -298,7 +298,7 @@ class Controller:
 
     def _stand_down(self, reason: str) -> None:
         """Somebody else may act now: forget everything, and have everybody look for who does."""
-        self._running = None
+        self._term = None
         self._outbox.send_all(m.StandingDown(reason[:1000]))
         for worker in self._members.connected:
             self._outbox.disconnect(worker)
@@ -308,4 +308,4 @@ class Controller:
     def _close(self, reason: str, lost: str = "") -> None:
         self.closed = m.Closing(reason[:2000], lost)
         self._outbox.send_all(self.closed)
-        self._running = None
+        self._term = None

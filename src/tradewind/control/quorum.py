@@ -120,10 +120,10 @@ class Resolution:
 
 def resolve(reports: Mapping[str, m.Report]) -> Resolution:
     """Decide about every round that anybody has a part in."""
-    known: dict[int, dict[str, m.Holding]] = {}
+    known: dict[int, dict[str, m.RoundReport]] = {}
     ready = [(worker, asked) for worker in sorted(reports) for asked in reports[worker].ready]
     for worker in sorted(reports):
-        for holding in reports[worker].holdings:
+        for holding in reports[worker].rounds:
             known.setdefault(holding.round, {})[worker] = holding
     versions = dict(sorted(entry for report in reports.values() for entry in report.committed))
     committed, abandoned = {}, {}
@@ -137,7 +137,7 @@ def resolve(reports: Mapping[str, m.Report]) -> Resolution:
     return Resolution(committed, abandoned, tuple(ready))
 
 
-def _is_finished(holdings: Mapping[str, m.Holding]) -> bool:
+def _is_finished(holdings: Mapping[str, m.RoundReport]) -> bool:
     """Whether all members are there and hold the same, whole result."""
     members = {name for holding in holdings.values() for name in holding.members}
     held = [holdings.get(name) for name in members]

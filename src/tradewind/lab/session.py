@@ -25,9 +25,9 @@ from tradewind.errors import BadOption, CannotEmulate, UnknownName
 from tradewind.formats import network_from_json, network_to_json
 from tradewind.lab.addresses import INTERFACE, address_of
 from tradewind.lab.calibration import LEAST_RATIO, Calibration
+from tradewind.lab.client import LabClient, Record, start_keeper
 from tradewind.lab.directory import LabDirectory
 from tradewind.lab.faithful import BACKENDS, fit, obstacle
-from tradewind.lab.kept import Kept, Record, start_keeper
 from tradewind.lab.replay import Replay
 from tradewind.lab.requests import AskStatus, Calibrate, Measured, Pairs, SetCut, SetRates, Status
 from tradewind.lab.site import ADDRESSES_VARIABLE, BIND_VARIABLE, DEFAULT_DEADLINE_S, NETWORK_VARIABLE
@@ -75,7 +75,7 @@ class Lab:
             self.close()
             raise
 
-    def _start(self, network: Network, backend: str, scale: float | str | None, name: str) -> Kept | None:
+    def _start(self, network: Network, backend: str, scale: float | str | None, name: str) -> LabClient | None:
         refused: dict[str, list[str]] = {}
         for candidate in BACKENDS if backend == "auto" else (backend,):
             problem, who = obstacle(candidate, network), list[str]()
@@ -99,7 +99,7 @@ class Lab:
     def attach(cls, directory: LabDirectory) -> Lab:
         """A lab that somebody else has started; closing it here leaves it up."""
         lab = cls.__new__(cls)
-        lab._kept, record = Kept.attach(directory)
+        lab._kept, record = LabClient.attach(directory)
         lab.backend, lab.scale, lab.notes = record.backend, record.scale, tuple(record.notes)
         lab.network, lab._secret = network_from_json(record.network), record.secret
         lab.calibration = Calibration(record.ratios, record.calibration_s) if record.ratios else None
@@ -293,7 +293,7 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _with_keeper(self, what: str) -> Kept:
+    def _with_keeper(self, what: str) -> LabClient:
         if self._kept is None:
             raise CannotEmulate(f"the inproc backend has no {what}: use htb or delay, or tradewind.lab.processes.")
         return self._kept

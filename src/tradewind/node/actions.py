@@ -108,7 +108,7 @@ class RoundComplete:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundQuiet:
+class RoundHalted:
     """The round is halted or closed, and nobody works on its result any more: its arrays may be used again."""
 
     round: int
@@ -126,7 +126,7 @@ class PeerFaulty:
     reason: str
 
 
-Action = Receive | Combine | Transmit | Release | RoundComplete | RoundQuiet | PeerFaulty
+Action = Receive | Combine | Transmit | Release | RoundComplete | RoundHalted | PeerFaulty
 """Of the engine."""
 
 
@@ -150,7 +150,7 @@ class Outcome:
     """From its start to its end."""
     repaired: bool = False
     """Somebody or a connection was lost on the way; parts may hold what a lost member contributed before."""
-    carried: bool = False
+    inline: bool = False
     """It was small, and travelled to the controller and back in messages, not by a plan."""
     early_bytes: int = 0
     """Of the own array, what had left before the round was known and did not have to be sent again."""
@@ -183,7 +183,7 @@ class Succeeded:
     operation: int
     outcome: Outcome
     array: bytes | None = None
-    """The result of a carried round, to be put in place; None: it is there."""
+    """The result of an inline round, to be put in place; None: it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Departed:
 
 
 @dataclass(frozen=True, slots=True)
-class Distrust:
+class FindController:
     """The controller does not act, or not any more: look for another one."""
 
     reason: str
@@ -222,5 +222,5 @@ class Connect:
     peer: int
 
 
-NodeAction = Connect | Departed | Distrust | Failed | Joined | SendControl | Started | Succeeded | m.NetworkSeen
+NodeAction = Connect | Departed | FindController | Failed | Joined | SendControl | Started | Succeeded | m.NetworkSeen
 """What a node asks its driver to do about messages, connections and operations."""

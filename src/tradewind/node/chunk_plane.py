@@ -78,7 +78,7 @@ class ChunkPlane:
         """Of the rounds that are open."""
         self._early = EarlyPayloads()
         self._actions: list[Action] = []
-        self._reports: list[tuple[do.RoundComplete, int | None] | do.RoundQuiet] = []
+        self._reports: list[tuple[do.RoundComplete, int | None] | do.RoundHalted] = []
 
     # --- operations --------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class ChunkPlane:
         """Probe a link, or use other auxiliary paths."""
         self._tell(change)
 
-    def take_reports(self) -> list[tuple[do.RoundComplete, int | None] | do.RoundQuiet]:
+    def take_reports(self) -> list[tuple[do.RoundComplete, int | None] | do.RoundHalted]:
         """What has come of rounds."""
         if not self._reports:
             return []
@@ -200,7 +200,7 @@ class ChunkPlane:
     def _tell(self, event: ev.Event) -> None:
         assert self.engine is not None, f"{event} came before the roster"
         for action in self.engine.handle(event):
-            if isinstance(action, do.RoundQuiet):
+            if isinstance(action, do.RoundHalted):
                 self._reports.append(action)
             elif not isinstance(action, do.RoundComplete):
                 self._actions.append(action)

@@ -1,12 +1,12 @@
 """A rank's side of a run as one state machine without I/O: the control protocol, and a data plane behind it.
 
-    message, submit ─> Node ──open, halt, close, ...──> data plane ──RoundComplete, RoundQuiet──> Node ─> actions
+    message, submit ─> Node ──open, halt, close, ...──> data plane ──RoundComplete, RoundHalted──> Node ─> actions
 
 Drivers move bytes and timers: they hand over messages and what happens on connections, and carry out the actions that
 come back. What protocol and data plane say to each other stays in here. There are two data planes: chunks
 (`chunk_plane`, on sockets in `runtime` and on virtual links in `sim`) and fluid flows (`sim.fluid.engine`).
 
-Operations of all ranks are dealt to lanes in turn, one at a time in each, so that several rounds are under way; every
+Operations of all ranks are dealt to streams in turn, one at a time in each, so that several rounds are under way; every
 rank must ask for the same ones in the same order, as with any collective. What a rank synchronises with the members
 that the policy chooses is a step: one operation, or several parts that run with the same members. Steps follow each
 other: none is asked for before the last one has ended.
@@ -30,13 +30,13 @@ from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.node.actions import (
     Connect,
     Departed,
-    Distrust,
     Failed,
+    FindController,
     Joined,
     NodeAction,
     Outcome,
     RoundComplete,
-    RoundQuiet,
+    RoundHalted,
     SendControl,
     Started,
     Succeeded,
@@ -47,7 +47,7 @@ from tradewind.wire import messages as m
 
 COMMITTED = 256
 """So many rounds back a new controller can tell that one was committed."""
-CARRIED_MEMBERS = 16
+INLINE_MEMBERS = 16
 """The controller's own links carry every member's array: above so many others, arrays have to be smaller."""
 
 Arrays = tuple[Array, Array]
@@ -77,11 +77,11 @@ class DataPlane(Protocol):
         ...
 
     def halt(self, number: int) -> None:
-        """Stop a round. Answered by a `RoundQuiet` that says how far it has come."""
+        """Stop a round. Answered by a `RoundHalted` that says how far it has come."""
         ...
 
     def close(self, number: int) -> None:
-        """A round is committed or given up. Answered by a `RoundQuiet` when its arrays can be used again."""
+        """A round is committed or given up. Answered by a `RoundHalted` when its arrays can be used again."""
         ...
 
     def forget_below(self, number: int) -> None:
@@ -104,17 +104,17 @@ class DataPlane(Protocol):
         """Probe a link, or use other auxiliary paths."""
         ...
 
-    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundQuiet]:
+    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
         """What has come of rounds since the last call: complete, with the digest of the result, or quiet."""
         ...
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingOperation:
     """An operation that has not ended."""
 
     operation: m.Operation
-    lane: int
+    stream: int
     iteration: int
     array: bytes | None
     """To travel with the question, where it is small."""
@@ -126,7 +126,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Holding:
+class ActiveRound:
     """A round that has not ended."""
 
     version: int
@@ -136,7 +136,7 @@ class Holding:
     finished: bool = False
     digest: int | None = None
     result: bytes | None = None
-    """Of a carried round, until it is committed."""
+    """Of an inline round, until it is committed."""
 
 
 class DefaultScatters:
@@ -153,18 +153,18 @@ class DefaultScatters:
         """Another controller acts, who knows nothing of it."""
         self._known.clear()
 
-    def begin(self, asked: Asked, site: str, numbers: Mapping[str, int]) -> BeginScatter | None:
+    def begin(self, asked: PendingOperation, site: str, numbers: Mapping[str, int]) -> BeginScatter | None:
         """How an operation's array is sent, which is noted there; None where it has to wait for its round."""
-        operation, lane = asked.operation, asked.lane
+        operation, stream = asked.operation, asked.stream
         said = self._known.get((operation.items, operation.item_bytes, operation.parts))
-        waits = said is None or asked.array is not None or lane < m.POLICY_LANE
+        waits = said is None or asked.array is not None or stream < m.POLICY_STREAM
         if said is None or waits or any(name not in numbers for name in said.sites):
             return None
         asked.scatter = said.version
         spans = zip(said.sites, pairwise((0, *said.ends)), strict=True)
         blocks = tuple((numbers[name], first, end) for name, (first, end) in spans if name != site)
         size = operation.items, operation.item_bytes, said.chunk_items
-        return BeginScatter(said.epoch, lane - m.POLICY_LANE, asked.iteration, *size, said.window, blocks)
+        return BeginScatter(said.epoch, stream - m.POLICY_STREAM, asked.iteration, *size, said.window, blocks)
 
 
 def scattered_round(start: m.Start, numbers: Mapping[str, int]) -> ScatteredRound | None:
@@ -182,7 +182,7 @@ def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, 
 
     The array as it is now, and of a broadcast the source's alone.
     """
-    if not most_bytes or own.nbytes * max(CARRIED_MEMBERS, workers - 1) > most_bytes * CARRIED_MEMBERS:
+    if not most_bytes or own.nbytes * max(INLINE_MEMBERS, workers - 1) > most_bytes * INLINE_MEMBERS:
         return None
     return b"" if operation.op == "broadcast" and operation.root != site else own.tobytes()
 
@@ -206,9 +206,9 @@ class Node:
         self._parts_wanted = 0
         self._waiting: dict[int, deque[int]] = {}
         self._asked: dict[int, int] = {}
-        """In each lane, the operation that the controller was asked for."""
-        self._operations: dict[int, Asked] = {}
-        self._rounds: dict[int, Holding] = {}
+        """In each stream, the operation that the controller was asked for."""
+        self._operations: dict[int, PendingOperation] = {}
+        self._rounds: dict[int, ActiveRound] = {}
         self._plans: dict[int, Plan] = {}
         self._scatters = DefaultScatters()
         self.tolerant = False
@@ -263,19 +263,19 @@ class Node:
         if self.lost is not None:
             raise self.lost.fresh()
         if part is None:
-            lanes = 1 if self.tolerant else m.POLICY_LANE  # who joins later cannot know how often others have asked
-            lane, turn = self._for_everybody % lanes, self._for_everybody // lanes
+            streams = 1 if self.tolerant else m.POLICY_STREAM  # who joins later cannot know how often others have asked
+            stream, turn = self._for_everybody % streams, self._for_everybody // streams
             self._for_everybody += 1
-            asked = Asked(operation, lane, turn + 1, inline, overwrites=overwrites)
+            asked = PendingOperation(operation, stream, turn + 1, inline, overwrites=overwrites)
         else:
             step = self._number_step(part, operation.parts)
-            asked = Asked(operation, m.POLICY_LANE + part, step, inline, overwrites=overwrites)
+            asked = PendingOperation(operation, m.POLICY_STREAM + part, step, inline, overwrites=overwrites)
         number = self._submitted
         self._submitted += 1
         self._operations[number] = asked
-        self._waiting.setdefault(asked.lane, deque()).append(number)
+        self._waiting.setdefault(asked.stream, deque()).append(number)
         self.data.give(number, arrays)
-        self._ask(asked.lane)
+        self._ask(asked.stream)
         return number, self.advance()
 
     def told(self, message: m.Message) -> list[NodeAction]:
@@ -304,8 +304,8 @@ class Node:
         """What there is to do, with all that the data plane has reported."""
         while reports := self.data.take_reports():
             for report in reports:
-                if isinstance(report, RoundQuiet):
-                    self._quiet(report)
+                if isinstance(report, RoundHalted):
+                    self._round_halted(report)
                 else:
                     self._completed(*report)
         actions, self._actions = self._actions, []
@@ -333,7 +333,7 @@ class Node:
             case m.Roster():
                 self._join(message)
             case m.StandingDown(reason):
-                do.append(Distrust(reason))
+                do.append(FindController(reason))
             case m.Lost(site, _) if site in self.numbers:
                 self._depart(self.numbers.pop(site))
             case m.Explore(peer, train, chunks, chunk_bytes) if peer in self.numbers:
@@ -365,8 +365,8 @@ class Node:
                 self.data.prepare(version, plan, forget)
             case m.Start():
                 self._start(message)
-            case m.Carried():
-                self._carried(message)
+            case m.InlineResult():
+                self._inline(message)
             case m.Commit(round_):
                 self._commit(round_)
             case m.Halt(round_, version) if round_ in self._rounds:
@@ -375,16 +375,16 @@ class Node:
                 self.data.halt(round_)
             case m.Abandon(round_, _):
                 self._abandon(round_)
-            case m.Mismatch(lane, _, reason) if lane in self._asked:
-                self._end(lane, Failed(self._asked[lane], BadArray(reason)))
-            case m.Broken(lane, _, reason) if lane in self._asked:
-                self._end(lane, Failed(self._asked[lane], PeerLost(reason)))
-            case m.Proceed(lane, _, _) if lane in self._asked:
-                self._proceed(lane)
+            case m.Mismatch(stream, _, reason) if stream in self._asked:
+                self._end(stream, Failed(self._asked[stream], BadArray(reason)))
+            case m.OperationLost(stream, _, reason) if stream in self._asked:
+                self._end(stream, Failed(self._asked[stream], PeerLost(reason)))
+            case m.Proceed(stream, _, _) if stream in self._asked:
+                self._proceed(stream)
 
     def _join(self, roster: m.Roster) -> None:
         if self._roster is not None and (roster.term, roster.sequence) < (self._roster.term, self._roster.sequence):
-            self._actions.append(Distrust(f"it is of term {roster.term}, but {self._roster.term} has begun"))
+            self._actions.append(FindController(f"it is of term {roster.term}, but {self._roster.term} has begun"))
             return
         if roster.term != self.term:
             self._scatters.forget()
@@ -398,8 +398,8 @@ class Node:
         self._actions.append(Joined(roster))
         if roster.tolerant:
             self._send(m.RosterSeen(roster.term, roster.sequence))
-        for lane in sorted(self._waiting):
-            self._ask(lane)
+        for stream in sorted(self._waiting):
+            self._ask(stream)
 
     def _depart(self, peer: int) -> None:
         self.data.peer_gone(peer)
@@ -422,18 +422,18 @@ class Node:
             roster=self._roster.workers,
             numbers=self._roster.numbers,
             electorates=self._roster.electorates,
-            holdings=tuple(self._holding(number, held) for number, held in sorted(self._rounds.items())),
+            rounds=tuple(self._round_report(number, held) for number, held in sorted(self._rounds.items())),
             ready=tuple(self._ready(n) for _, n in sorted(self._asked.items()) if n not in in_rounds),
             committed=tuple(self._committed),
         )
 
-    def _holding(self, number: int, held: Holding) -> m.Holding:
+    def _round_report(self, number: int, held: ActiveRound) -> m.RoundReport:
         ready = None if held.operation is None else self._ready(held.operation)
-        return m.Holding(number, held.version, held.members, held.finished, held.digest, ready)
+        return m.RoundReport(number, held.version, held.members, held.finished, held.digest, ready)
 
     def _ready(self, number: int) -> m.Ready:
         asked = self._operations[number]
-        return m.Ready(asked.lane, asked.iteration, asked.operation, asked.array, asked.scatter, asked.overwrites)
+        return m.Ready(asked.stream, asked.iteration, asked.operation, asked.array, asked.scatter, asked.overwrites)
 
     # --- what the data plane says ------------------------------------------------------------------------------
 
@@ -449,7 +449,7 @@ class Node:
             asked.outcome = replace(self.outcome(held.operation), early_bytes=complete.early_bytes)
         self._send(m.Finished(number, version, digest))
 
-    def _quiet(self, quiet: RoundQuiet) -> None:
+    def _round_halted(self, quiet: RoundHalted) -> None:
         """The arrays of a halted or closed round are not worked on any more."""
         version = self._halted.pop(quiet.round, None)
         if quiet.round in self._closing:
@@ -466,48 +466,50 @@ class Node:
 
     # --- operations --------------------------------------------------------------------------------------------
 
-    def _ask(self, lane: int) -> None:
-        waiting = self._waiting.get(lane)
-        if lane in self._asked or not waiting or self._too_early(self._operations[waiting[0]]):
+    def _ask(self, stream: int) -> None:
+        waiting = self._waiting.get(stream)
+        if stream in self._asked or not waiting or self._too_early(self._operations[waiting[0]]):
             return
-        number = self._asked[lane] = waiting.popleft()
+        number = self._asked[stream] = waiting.popleft()
         if self.alone:
-            self._end_without_controller(lane)
+            self._end_without_controller(stream)
             return
         event = self._scatters.begin(self._operations[number], self.site, self.numbers)
         if event is not None:
             self.data.scatter(event, number)
         self._send(self._ready(number))
 
-    def _too_early(self, asked: Asked) -> bool:
+    def _too_early(self, asked: PendingOperation) -> bool:
         """Whether it is part of a step while an earlier step has not ended."""
-        steps = [other.iteration for other in self._operations.values() if other.lane >= m.POLICY_LANE]
-        return asked.lane >= m.POLICY_LANE and min(steps) < asked.iteration
+        steps = [other.iteration for other in self._operations.values() if other.stream >= m.POLICY_STREAM]
+        return asked.stream >= m.POLICY_STREAM and min(steps) < asked.iteration
 
     def _end_all(self) -> None:
-        for lane in sorted(self._asked):
-            self._end_without_controller(lane)
-        for lane in sorted(self._waiting):
-            self._ask(lane)
+        for stream in sorted(self._asked):
+            self._end_without_controller(stream)
+        for stream in sorted(self._waiting):
+            self._ask(stream)
 
-    def _end_without_controller(self, lane: int) -> None:
-        if lane < m.POLICY_LANE:
+    def _end_without_controller(self, stream: int) -> None:
+        if stream < m.POLICY_STREAM:
             lost = PeerLost("the controller is lost, and this operation needs all ranks. Ask again when there is one.")
-            self._end(lane, Failed(self._asked[lane], lost))
+            self._end(stream, Failed(self._asked[stream], lost))
         else:
-            self._proceed(lane)
+            self._proceed(stream)
 
-    def _proceed(self, lane: int) -> None:
-        operation = self._operations[self._asked[lane]].operation
+    def _proceed(self, stream: int) -> None:
+        operation = self._operations[self._asked[stream]].operation
         outcome = Outcome((self.site,), (1.0,), (0,), operation.nbytes)
-        self._end(lane, Succeeded(self._asked[lane], outcome))
+        self._end(stream, Succeeded(self._asked[stream], outcome))
 
-    def _end(self, lane: int, how: Succeeded | Failed) -> None:
+    def _end(self, stream: int, how: Succeeded | Failed) -> None:
         self._end_scatter(how.operation)
         self._actions.append(how)
-        del self._asked[lane]
+        del self._asked[stream]
         del self._operations[how.operation]
-        for next_ in (lane,) if lane < m.POLICY_LANE else sorted(n for n in self._waiting if n >= m.POLICY_LANE):
+        for next_ in (
+            (stream,) if stream < m.POLICY_STREAM else sorted(n for n in self._waiting if n >= m.POLICY_STREAM)
+        ):
             self._ask(next_)
 
     def _end_scatter(self, operation: int | None) -> None:
@@ -515,7 +517,7 @@ class Node:
         if operation is not None and self._operations[operation].scatter is not None:
             asked = self._operations[operation]
             asked.scatter = None
-            self.data.end_scatter(asked.lane - m.POLICY_LANE)
+            self.data.end_scatter(asked.stream - m.POLICY_STREAM)
 
     def _fail(self, error: TradewindError) -> None:
         if self.lost is not None:
@@ -541,11 +543,11 @@ class Node:
     def _start(self, start: m.Start) -> None:
         is_member = self.site in start.members
         if is_member and not self._wants(start):
-            self._actions.append(Distrust("it starts a round that this rank did not ask for"))
+            self._actions.append(FindController("it starts a round that this rank did not ask for"))
             return
         scattered = scattered_round(start, self.numbers)
-        operation = self._asked[start.lane] if is_member else None
-        self._rounds[start.round] = Holding(start.version, start.members, operation)
+        operation = self._asked[start.stream] if is_member else None
+        self._rounds[start.round] = ActiveRound(start.version, start.members, operation)
         if operation is not None:
             about = start.members, start.weights, start.staleness, start.operation.nbytes, start.round
             self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
@@ -559,24 +561,24 @@ class Node:
         if operation is not None:
             self._actions.append(Started(operation, start.round))
 
-    def _carried(self, done: m.Carried) -> None:
+    def _inline(self, done: m.InlineResult) -> None:
         """The controller has done the whole round; in a tolerant run it may be used when all members have it."""
         if not self._wants(done):
-            self._actions.append(Distrust("it ends a round that this rank did not ask for"))
+            self._actions.append(FindController("it ends a round that this rank did not ask for"))
             return
-        number = self._asked[done.lane]
+        number = self._asked[done.stream]
         about = done.members, done.weights, done.staleness, len(done.array), done.round
-        self._operations[number].outcome = Outcome(*about, carried=True)
+        self._operations[number].outcome = Outcome(*about, inline=True)
         digest = None if done.final else zlib.crc32(done.array)
-        self._rounds[done.round] = Holding(m.CARRIED_VERSION, done.members, number, True, digest, done.array)
+        self._rounds[done.round] = ActiveRound(m.INLINE_VERSION, done.members, number, True, digest, done.array)
         if done.final:
             self._commit(done.round)
         else:
-            self._send(m.Finished(done.round, m.CARRIED_VERSION, digest))
+            self._send(m.Finished(done.round, m.INLINE_VERSION, digest))
 
-    def _wants(self, start: m.Start | m.Carried) -> bool:
+    def _wants(self, start: m.Start | m.InlineResult) -> bool:
         """Whether we still do: we may have gone on alone while a controller took over."""
-        number = self._asked.get(start.lane)
+        number = self._asked.get(start.stream)
         return number is not None and self._operations[number].iteration == start.iteration
 
     def _commit(self, round_: int) -> None:
@@ -591,7 +593,7 @@ class Node:
             return
         asked = self._operations[held.operation]
         assert asked.outcome is not None
-        self._end(asked.lane, Succeeded(held.operation, asked.outcome, held.result))
+        self._end(asked.stream, Succeeded(held.operation, asked.outcome, held.result))
 
     def _abandon(self, round_: int) -> None:
         held = self._rounds.pop(round_, None)

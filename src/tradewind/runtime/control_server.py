@@ -1,7 +1,7 @@
 """The controller on real sockets: a thread a worker, one for the time, one lock around the state machine.
 
-What the controller says leaves in the thread whose message led to it (`voice`), and the thread that watches the time is
-woken only when it would wake up too late by itself: on idle cores every other thread that has to be woken up adds to
+What the controller says leaves in the thread whose message led to it (`sender`), and the thread that watches the time
+is woken only when it would wake up too late by itself: on idle cores every other thread that has to be woken up adds to
 the time of a small round.
 """
 
@@ -19,14 +19,14 @@ from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import BadFrame, PeerLost, TradewindError
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
+from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
-from tradewind.runtime.forking import Home
+from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
 from tradewind.runtime.threads import close_at_exit, start_thread
-from tradewind.runtime.voice import Voice
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
@@ -53,11 +53,11 @@ class ControlServer:
         options: ControlOptions,
         ports: PortRange | None = None,
     ) -> None:
-        self._credentials, self._home = credentials, Home()
+        self._credentials, self._owner = credentials, OwnerProcess()
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
-        self._voices: dict[str, Voice] = {}
-        self._ending: list[tuple[float, Voice]] = []
+        self._senders: dict[str, ControlSender] = {}
+        self._ending: list[tuple[float, ControlSender]] = []
         """Connections to workers that were sent away, and when each is cut off: a frozen worker never hangs up."""
         self._hang_up_s = options.deadlines.handshake_s
         self._closed = False
@@ -86,12 +86,12 @@ class ControlServer:
     def wait(self) -> str:
         """Until the run is over; returns why."""
         with self._changed:
-            self._changed.wait_for(lambda: self._controller.closed is not None and not self._voices)
+            self._changed.wait_for(lambda: self._controller.closed is not None and not self._senders)
         return self.over or ""
 
     def close(self, reason: str) -> None:
         """End the run, and give what was sent a moment to arrive. In a forked child it does nothing."""
-        if not self._home.is_here:
+        if not self._owner.is_here:
             return
         with self._changed:
             if self._closed:
@@ -99,12 +99,12 @@ class ControlServer:
             self._do(self._controller.close(reason))
             if self._report is not None:
                 self._report.end()
-            for voice in self._voices.values():
-                voice.end()
-            self._changed.wait_for(lambda: not self._voices, timeout=LINGER_S)
+            for sender in self._senders.values():
+                sender.end()
+            self._changed.wait_for(lambda: not self._senders, timeout=LINGER_S)
             self._closed = True
-            for voice in (*self._voices.values(), *(voice for _, voice in self._ending)):
-                voice.cut_off()
+            for sender in (*self._senders.values(), *(sender for _, sender in self._ending)):
+                sender.cut_off()
             self._changed.notify_all()
         self._listener.close()
         self._wanted.put(None)
@@ -116,34 +116,34 @@ class ControlServer:
         self.close("the process of the controller ended")
 
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
-        worker, voice = peer.site, Voice(sock)
+        worker, sender = peer.site, ControlSender(sock)
         with self._changed:
             actions = self._controller.connected(worker, time.monotonic())
             refused = any(isinstance(action, Disconnect) and action.worker == worker for action in actions)
             if not refused:
-                before = self._voices.pop(worker, None)
+                before = self._senders.pop(worker, None)
                 if before is not None:  # a worker that came back before we noticed that it was gone
                     before.cut_off()
-                self._voices[worker] = voice
+                self._senders[worker] = sender
                 self._do(actions)
                 self._changed.notify_all()
         if refused:
-            self._refuse(sock, voice, actions)
+            self._refuse(sock, sender, actions)
         else:
             reason = self._read(sock, worker)
             with self._changed:
-                if self._voices.get(worker) is voice:
-                    del self._voices[worker]
+                if self._senders.get(worker) is sender:
+                    del self._senders[worker]
                     self._do(self._controller.disconnected(worker, reason, time.monotonic()))
                 self._changed.notify_all()
-        voice.close()
+        sender.close()
 
-    def _refuse(self, sock: socket.socket, voice: Voice, actions: list[Action]) -> None:
+    def _refuse(self, sock: socket.socket, sender: ControlSender, actions: list[Action]) -> None:
         """Say why, and wait until it is heard: whoever closes with something unread takes back what was said."""
         for action in actions:
             if isinstance(action, Send):
-                voice.say(encode_message(action.message, self._credentials.number))
-        voice.end()
+                sender.say(encode_message(action.message, self._credentials.number))
+        sender.end()
         with contextlib.suppress(OSError):
             set_timeout(sock, LINGER_S)
             while sock.recv(READ_BYTES):
@@ -183,16 +183,16 @@ class ControlServer:
             match action:
                 case PlanWanted():
                     self._wanted.put(action)
-                case Send(worker, message) if worker in self._voices:
+                case Send(worker, message) if worker in self._senders:
                     if message is not said:  # the same to everybody is encoded once
                         said, frame = message, encode_message(message, self._credentials.number)
-                    self._voices[worker].say(frame)
+                    self._senders[worker].say(frame)
                     if self._report is not None:
                         self._report.said(message, time.monotonic())
-                case Disconnect(worker) if worker in self._voices:
-                    voice = self._voices.pop(worker)
-                    voice.end()
-                    self._ending.append((time.monotonic() + self._hang_up_s, voice))
+                case Disconnect(worker) if worker in self._senders:
+                    sender = self._senders.pop(worker)
+                    sender.end()
+                    self._ending.append((time.monotonic() + self._hang_up_s, sender))
 
     def _make_plans(self) -> None:
         """New plans for a changed network, beside everything else: nobody waits for them."""

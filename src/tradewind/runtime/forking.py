@@ -23,7 +23,7 @@ def close_in_children(sock: socket.socket) -> socket.socket:
     return sock
 
 
-class Home:
+class OwnerProcess:
     """The process in which something was made."""
 
     def __init__(self) -> None:

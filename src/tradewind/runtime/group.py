@@ -27,7 +27,7 @@ from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.actions import Outcome
 from tradewind.node.measuring import MeasuringOptions
-from tradewind.runtime import welcome
+from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import (
     HostPort,
     choose_addresses,
@@ -37,7 +37,7 @@ from tradewind.runtime.addresses import (
 )
 from tradewind.runtime.arrays import as_array, check_out, check_storage
 from tradewind.runtime.control_server import ControlServer
-from tradewind.runtime.forking import Home
+from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.options import (
     MAX_CONNECTIONS,
     RunFields,
@@ -68,7 +68,7 @@ class Handle:
     """An operation that is under way."""
 
     def __init__(self, result: Array) -> None:
-        self._result, self._home = result, Home()
+        self._result, self._owner = result, OwnerProcess()
         self._done = threading.Event()
         self._how: TradewindError | Outcome | None = None
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class Handle:
     def wait(self, timeout_s: float | None = None) -> Array:
         """The result, when it is there. Raises what went wrong, and TimeoutError if it is not over in time."""
         if not self.done:
-            self._home.check("an operation that is under way")
+            self._owner.check("an operation that is under way")
         if not self._done.wait(timeout_s):
             raise TimeoutError(f"the operation is not over after {timeout_s} s.")
         if isinstance(self._how, TradewindError):
@@ -125,7 +125,7 @@ class Group:
     """The processes of a run, from one of them. Made by `connect`."""
 
     def __init__(self, worker: Worker, server: ControlServer | None, rank: int) -> None:
-        self._worker, self._server, self._home = worker, server, Home()
+        self._worker, self._server, self._owner = worker, server, OwnerProcess()
         self.rank = rank
         self.name = worker.site
 
@@ -217,7 +217,7 @@ class Group:
         self._submit(Operation(1, 4, "int32", "sum", root="barrier"), one, np.empty_like(one)).wait()
 
     def _submit(self, operation: Operation, own: Array, result: Array, part: int | None = None) -> Handle:
-        self._home.check(f"group {self.name!r}")
+        self._owner.check(f"group {self.name!r}")
         handle = Handle(result)
         writable = result.view()  # and stays so, whatever becomes of the caller's flags
         self._worker.submit(operation, own, writable, handle._end, part)
@@ -228,20 +228,20 @@ class Group:
         """Whether the run goes on without those who are lost, and others may join."""
         return self._worker.tolerant
 
-    def offer_state(self, offer: welcome.Offer | None) -> None:
+    def offer_state(self, offer: state_transfer.Offer | None) -> None:
         """Have `offer` called, in another thread, for the current model whenever a rank that joins asks for it.
 
         If it raises, that is logged, and the rank that asked is told that nothing is offered here.
         """
-        self._home.check(f"group {self.name!r}")
+        self._owner.check(f"group {self.name!r}")
         self._worker.offer = offer
 
     def fetch_state(self) -> tuple[str, bytearray] | None:
         """The current model of some member that offers one, and its name; None if nobody does. For who joins later."""
-        self._home.check(f"group {self.name!r}")
+        self._owner.check(f"group {self.name!r}")
         worker = self._worker
         limits_s = worker.deadlines.handshake_s, worker.deadlines.silence_s
-        return welcome.ask(worker.addresses, worker.credentials, *limits_s)
+        return state_transfer.ask(worker.addresses, worker.credentials, *limits_s)
 
     @property
     def rounds_helped(self) -> int:
@@ -250,12 +250,12 @@ class Group:
 
     def network(self) -> SeenNetwork:
         """What is known of the network now: what was given, or measured by what this run has sent."""
-        self._home.check(f"group {self.name!r}")
+        self._owner.check(f"group {self.name!r}")
         return SeenNetwork.from_message(self._worker.network_seen())
 
     def close(self) -> None:
         """Leave the group; operations under way fail. In a forked child it does nothing: the run is its parent's."""
-        if not self._home.is_here:
+        if not self._owner.is_here:
             return
         self._worker.close()
         if self._server is not None:

@@ -34,7 +34,7 @@ from tradewind.policy.server import ServerMachine
 from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.schemes import make_scheme
-from tradewind.wire.messages import MAX_CARRIED_BYTES
+from tradewind.wire.messages import MAX_INLINE_BYTES
 
 PREFIX = "TRADEWIND_"
 FILE = "tradewind.toml"
@@ -77,8 +77,8 @@ class Transport(OptionGroup):
         OptionGroup.__post_init__(self)
         if self.connections is not None and not 1 <= self.connections <= MAX_CONNECTIONS:
             raise BadOption(f"connections must be from 1 to {MAX_CONNECTIONS}, got {self.connections}.")
-        if not 0 <= self.inline_bytes <= MAX_CARRIED_BYTES:
-            raise BadOption(f"inline_bytes must be from 0 to {MAX_CARRIED_BYTES}, got {self.inline_bytes}.")
+        if not 0 <= self.inline_bytes <= MAX_INLINE_BYTES:
+            raise BadOption(f"inline_bytes must be from 0 to {MAX_INLINE_BYTES}, got {self.inline_bytes}.")
         if self.chunk_bytes is not None and not 1024 <= self.chunk_bytes <= 2**23:
             raise BadOption(f"chunk_bytes must be from 1 KiB to 8 MiB, got {self.chunk_bytes}.")
         self.port_range  # noqa: B018 - raises for what is no range

@@ -47,7 +47,7 @@ class RunReport:
         self._rates_bps: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._is_full: set[tuple[str, str]] = set()
         self._rounds, self._nbytes, self._busy_s = 0, 0, 0.0
-        self._carried, self._carried_bytes, self._last_carried = 0, 0, -1
+        self._inline, self._inline_bytes, self._last_inline = 0, 0, -1
         self._ended = False
         self._explaining: list[Thread] = []
 
@@ -56,8 +56,8 @@ class RunReport:
     def heard(self, worker: str, message: m.Message, now_s: float) -> None:
         """A worker said something to the controller."""
         match message:
-            case m.Ready(lane=lane):
-                self._ready_s[lane][worker] = now_s
+            case m.Ready(stream=stream):
+                self._ready_s[stream][worker] = now_s
             case m.Measured(peer, bandwidth_bps, full):
                 self._measured((peer, worker), bandwidth_bps, full)
 
@@ -74,12 +74,12 @@ class RunReport:
             case m.Start() if message.round not in self._started:
                 self._started[message.round] = now_s
                 self._nbytes += message.operation.nbytes
-                self._all_came(message.lane, message.members)
-            case m.Carried() if message.round > self._last_carried:  # to one member after the other
-                self._last_carried = message.round
-                self._carried += 1
-                self._carried_bytes += len(message.array)
-                self._all_came(message.lane, message.members)
+                self._all_came(message.stream, message.members)
+            case m.InlineResult() if message.round > self._last_inline:  # to one member after the other
+                self._last_inline = message.round
+                self._inline += 1
+                self._inline_bytes += len(message.array)
+                self._all_came(message.stream, message.members)
             case m.Commit(round_) if round_ in self._started:
                 self._rounds += 1
                 self._busy_s += now_s - self._started.pop(round_)
@@ -92,8 +92,8 @@ class RunReport:
         if full or link not in self._is_full:
             self._rates_bps[link].append(bandwidth_bps)
 
-    def _all_came(self, lane: int, members: tuple[str, ...]) -> None:
-        ready = self._ready_s[lane]
+    def _all_came(self, stream: int, members: tuple[str, ...]) -> None:
+        ready = self._ready_s[stream]
         came = sorted((ready.pop(name), name) for name in members if name in ready)
         if len(came) > 1:
             self._waited_s[came[-1][1]] += came[-1][0] - came[-2][0]
@@ -105,7 +105,7 @@ class RunReport:
 
     def end(self) -> None:
         """The run is over: say what limited it, once."""
-        if not self._ended and (self._rounds or self._carried):
+        if not self._ended and (self._rounds or self._inline):
             self._ended = True
             for line in self.summary():
                 log.info("%s", line)
@@ -122,10 +122,10 @@ class RunReport:
                 f"{format_count(self._rounds, 'round')} of {format_size(max(1, self._nbytes))} in all; "
                 f"{format_duration(self._busy_s / self._rounds)} a round on average"
             )
-        if self._carried:
+        if self._inline:
             yield (
-                f"{format_count(self._carried, 'round')} of small arrays, "
-                f"{format_size(max(1, self._carried_bytes))} in all, went through the controller in messages"
+                f"{format_count(self._inline, 'round')} of small arrays, "
+                f"{format_size(max(1, self._inline_bytes))} in all, went through the controller in messages"
             )
         rates = {link: statistics.median(seen) for link, seen in sorted(self._rates_bps.items())}
         for link in sorted(rates, key=lambda link: rates[link])[:SHOWN_LINKS]:

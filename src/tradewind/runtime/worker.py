@@ -24,7 +24,7 @@ from tradewind.node.chunk_plane import Action, ChunkPlane, Digest
 from tradewind.node.measuring import LinkMeters, MeasuringOptions
 from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload, same_memory
-from tradewind.runtime import welcome
+from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
@@ -73,7 +73,7 @@ class Worker:
         self._control: Control | None = None
         self._place = ("", 0, 0)
         self._warned_of_loopback = False
-        self.offer: welcome.Offer | None = None
+        self.offer: state_transfer.Offer | None = None
         """Gives the current model to whoever joins."""
         self._listener: Listener | None = None
         self._buffers: dict[int, memoryview] = {}
@@ -252,7 +252,7 @@ class Worker:
         if not self._closed.is_set() and name is not None:
             if not back:
                 log.warning("%s: the link to %s is lost, plans will avoid it: %s", self.site, name, reason)
-            self._say(m.Trouble(name, reason[:1000], back))
+            self._say(m.LinkChanged(name, reason[:1000], back))
 
     def linked(self, peer: int) -> None:
         """Tell the controller that a link works."""
@@ -265,8 +265,8 @@ class Worker:
     def _called(self, sock: socket.socket, peer: Peer) -> None:
         """Somebody who knows the secret connected to us."""
         self.joined.wait(self.deadlines.gather_s)
-        if peer.purpose == welcome.PURPOSE:
-            welcome.give(sock, self.offer, self.deadlines.silence_s)
+        if peer.purpose == state_transfer.PURPOSE:
+            state_transfer.give(sock, self.offer, self.deadlines.silence_s)
             return
         number = self._node.numbers.get(peer.site)
         if number is None or self._closed.is_set():
@@ -344,7 +344,7 @@ class Worker:
                 case do.Departed(peer):
                     self.addresses = tuple(address for address in self.addresses if address.number != peer)
                     self._peers.forget(peer)
-                case do.Distrust(reason):
+                case do.FindController(reason):
                     log.info("%s looks for another controller: %s", self.site, reason)
                     self._controlled().look_on()
                 case do.PeerFaulty(peer, reason):

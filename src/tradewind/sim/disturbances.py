@@ -140,7 +140,7 @@ class Disturbances:
         self.happened = self.happened or is_cut
         for here, there in ((a, b), (b, a)):
             if not self.is_down(here):
-                sim.say(here, m.Trouble(there, "outage", back=not is_cut))
+                sim.say(here, m.LinkChanged(there, "outage", back=not is_cut))
 
     def _stop(self, name: str) -> None:
         """The rank's machine is gone: the step that it computed is lost, and so is what it sent early."""

@@ -22,7 +22,7 @@ from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
 
 from tradewind.errors import BadArray
 from tradewind.runtime.addresses import LOOPBACK_INTERFACE, interface_of_address
-from tradewind.runtime.forking import Home
+from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.group import Group
 from tradewind.torch.channel import Channel
 from tradewind.torch.futures import callback_depth
@@ -50,7 +50,7 @@ class TradewindGroup(ProcessGroup):
     ) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._timeout = rank, size, timeout
-        self._name, self._connect, self._home = name, connect, Home()
+        self._name, self._connect, self._owner = name, connect, OwnerProcess()
         self._channels: dict[int, Channel] = {}
         self._channels_lock = threading.Lock()
         self._coalesced: list[ReduceWork] | None = None
@@ -76,7 +76,7 @@ class TradewindGroup(ProcessGroup):
 
     def _reduce(self, tensors: list[torch.Tensor], opts: Any) -> ReduceWork | None:
         """The work, or None for what the inner group has to do: other types, layouts and operations."""
-        self._home.check(f"process group {self._name!r}")
+        self._owner.check(f"process group {self._name!r}")
         op = operation_of(opts.reduceOp)
         if op is None or not all(is_ours(tensor) for tensor in tensors):
             return None
@@ -156,7 +156,7 @@ class TradewindGroup(ProcessGroup):
 
     def leave(self) -> None:
         """Close the runs of this group; the inner one stays. In a forked child it does nothing."""
-        if not self._home.is_here:
+        if not self._owner.is_here:
             return
         with self._channels_lock:
             channels = list(self._channels.values())

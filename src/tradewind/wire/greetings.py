@@ -45,7 +45,7 @@ class Proof(MessageBase, frozen=True):
     digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
-class Welcome(MessageBase, frozen=True):
+class Accepted(MessageBase, frozen=True):
     """That the server knows it too: the connection may be used."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]

@@ -4,7 +4,7 @@
       Hello(run, site, purpose, nonce)  ──>
                                         <──  Challenge(nonce)
       Proof(HMAC of all of the above)   ──>
-                                        <──  Welcome(HMAC of all of the above)     or  Refused(reason)
+                                        <──  Accepted(HMAC of all of the above)     or  Refused(reason)
 
 The secret never travels. Each proof covers everything that both sides said, and who says it, so that a proof can
 neither be replayed on another connection nor be reflected to its sender, and nobody can claim another site's name on
@@ -24,7 +24,7 @@ import msgspec
 
 from tradewind.errors import BadFrame, NotAdmitted
 from tradewind.wire.frames import WIRE_VERSION, FrameKind, FrameReader
-from tradewind.wire.messages import Challenge, Hello, Message, Proof, Refused, Welcome, decode_message, encode_message
+from tradewind.wire.messages import Accepted, Challenge, Hello, Message, Proof, Refused, decode_message, encode_message
 
 MAX_HANDSHAKE_BYTES = 4096
 NONCE_BYTES = 32
@@ -143,8 +143,8 @@ class ClientHandshake(Handshake):
         return self._encode(Proof(self._digest("client")))
 
     def _welcomed(self, message: Message) -> bytes:
-        if not isinstance(message, Welcome):
-            raise BadFrame(f"expected a Welcome, got {type(message).__name__}.")
+        if not isinstance(message, Accepted):
+            raise BadFrame(f"expected a Accepted, got {type(message).__name__}.")
         assert self._challenge is not None
         if not hmac.compare_digest(message.digest, self._digest("server")):
             raise self._refuse(f"{self._challenge.site!r} does not know this run's secret.")
@@ -177,4 +177,4 @@ class ServerHandshake(Handshake):
         if not hmac.compare_digest(message.digest, self._digest("client")):
             raise self._refuse(f"{self._hello.site!r} does not know the secret of run {self.credentials.run!r}.")
         self.peer = Peer(self._hello.site, self._hello.purpose)
-        return self._encode(Welcome(self._digest("server")))
+        return self._encode(Accepted(self._digest("server")))

@@ -1,7 +1,7 @@
 """Control messages: what workers and the controller tell each other, as typed structures in MessagePack.
 
-Few, and none is sent per chunk; arrays travel along where they are small (`Ready`, `Carried`). A message that does not
-decode exactly, with unknown fields or values out of range, is refused with `BadFrame`.
+Few, and none is sent per chunk; arrays travel along where they are small (`Ready`, `InlineResult`). A message that does
+not decode exactly, with unknown fields or values out of range, is refused with `BadFrame`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from tradewind.wire.frames import (
     FrameHeader,
     FrameKind,
     encode_header,
+)
+from tradewind.wire.greetings import (
+    Accepted as Accepted,
 )
 from tradewind.wire.greetings import (
     Challenge as Challenge,
@@ -41,22 +44,19 @@ from tradewind.wire.greetings import (
 from tradewind.wire.greetings import (
     Refused as Refused,
 )
-from tradewind.wire.greetings import (
-    Welcome as Welcome,
-)
 from tradewind.wire.packed_plans import PackedPlan, pack_plan, unpack_plan
 
-POLICY_LANE = 8
-"""Lanes below are for operations of everybody, this one for those that the policy groups, and the next ones for the
+POLICY_STREAM = 8
+"""Streams below are for operations of everybody, this one for those that the policy groups, and the next ones for the
 further parts of these."""
-MAX_LANES = 64
-MAX_PARTS = MAX_LANES - POLICY_LANE
-MAX_CARRIED_BYTES = 64 * 1024
-"""Arrays in messages: a report of all lanes at once stays far below the longest message."""
+MAX_STREAMS = 64
+MAX_PARTS = MAX_STREAMS - POLICY_STREAM
+MAX_INLINE_BYTES = 64 * 1024
+"""Arrays in messages: a report of all streams at once stays far below the longest message."""
 
-SmallArray = Annotated[bytes, msgspec.Meta(max_length=MAX_CARRIED_BYTES)]
+SmallArray = Annotated[bytes, msgspec.Meta(max_length=MAX_INLINE_BYTES)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
-CARRIED_VERSION = 0
+INLINE_VERSION = 0
 """Of no plan: plans are numbered from 1."""
 
 # --- operations, and their results where the arrays came with the question ---------------------------------------
@@ -81,9 +81,9 @@ class Operation(MessageBase, frozen=True):
 
 
 class Ready(MessageBase, frozen=True):
-    """A worker has an array to synchronise in this lane: its step number `iteration` there."""
+    """A worker has an array to synchronise in this stream: its step number `iteration` there."""
 
-    lane: Count
+    stream: Count
     iteration: Count
     operation: Operation
     array: SmallArray | None = None
@@ -113,11 +113,11 @@ class Ready(MessageBase, frozen=True):
             )
 
 
-class Carried(MessageBase, frozen=True):
+class InlineResult(MessageBase, frozen=True):
     """A round whose arrays came with `Ready` is done, and this is everybody's result."""
 
     round: Count
-    lane: Count
+    stream: Count
     iteration: Count
     members: tuple[Name, ...]
     weights: tuple[float, ...]
@@ -252,7 +252,7 @@ class Address(MessageBase, frozen=True):
     port: Port
 
 
-class Holding(MessageBase, frozen=True):
+class RoundReport(MessageBase, frozen=True):
     """A round that a worker has a part in, as it stands there."""
 
     round: Count
@@ -276,7 +276,7 @@ class Report(MessageBase, frozen=True):
     """How many numbers of sites were ever given away, by that roster."""
     electorates: tuple[tuple[Name, ...], ...] = ()
     """By that roster."""
-    holdings: tuple[Holding, ...] = ()
+    rounds: tuple[RoundReport, ...] = ()
     ready: tuple[Ready, ...] = ()
     """What it asked for and is in no round yet."""
     committed: tuple[tuple[Count, Count], ...] = ()
@@ -315,7 +315,7 @@ class Progress(MessageBase, frozen=True):
     """For each shard a bit a chunk, lowest first."""
 
 
-class Trouble(MessageBase, frozen=True):
+class LinkChanged(MessageBase, frozen=True):
     """A worker's connection to a peer broke, and what was under way on it may be lost."""
 
     peer: Text
@@ -393,7 +393,7 @@ class Start(MessageBase, frozen=True):
 
     round: Count
     version: Count
-    lane: Count
+    stream: Count
     iteration: Count
     members: tuple[Name, ...]
     weights: tuple[float, ...]
@@ -436,7 +436,7 @@ class Commit(MessageBase, frozen=True):
 class Proceed(MessageBase, frozen=True):
     """Nobody to synchronise with this time: the worker goes on with what it has."""
 
-    lane: Count
+    stream: Count
     iteration: Count
     reason: Text
 
@@ -444,15 +444,15 @@ class Proceed(MessageBase, frozen=True):
 class Mismatch(MessageBase, frozen=True):
     """The members of a round do not want the same; it never starts."""
 
-    lane: Count
+    stream: Count
     iteration: Count
     reason: Text
 
 
-class Broken(MessageBase, frozen=True):
+class OperationLost(MessageBase, frozen=True):
     """The operation cannot be carried out any more; the worker can go on with others."""
 
-    lane: Count
+    stream: Count
     iteration: Count
     reason: Text
 
@@ -482,13 +482,13 @@ Message = (
     Hello
     | Challenge
     | Proof
-    | Welcome
+    | Accepted
     | Refused
     | Join
     | Ready
     | Finished
     | Progress
-    | Trouble
+    | LinkChanged
     | Linked
     | Measured
     | Heartbeat
@@ -500,13 +500,13 @@ Message = (
     | PlanChanged
     | ScatterBy
     | Start
-    | Carried
+    | InlineResult
     | Halt
     | Abandon
     | Commit
     | Proceed
     | Mismatch
-    | Broken
+    | OperationLost
     | HeartbeatSeen
     | Connect
     | Explore

@@ -37,8 +37,8 @@ CONFIRM_S = 0.5
 LONG_AGO = 10.0
 """A link that nobody has looked at for so many times as long is believed at once to be faster."""
 FEWEST_CHANGED, SHARE_CHANGED, SHARE_SEEMING = 3, 1 / 3, 1 / 2
-"""So many links make an upheaval, and so many of those that were looked at: of links that have changed, or seemed so
-twice, and of those that seemed so at least once. Where nothing changes 22% and 39% were seen (docs/awareness.md)."""
+"""So many links make a network shift, and so many of those that were looked at: of links that have changed, or seemed
+so twice, and of those that seemed so at least once. Where nothing changes 22% and 39% were seen (docs/awareness.md)."""
 WELL_KNOWN = 4
 """A link that was measured more often can be said to have changed."""
 DOUBT = 2
@@ -144,7 +144,7 @@ class LinkEstimates:
             return bool(count > 1 or now_s - float(self.measured_s[i, j]) > LONG_AGO * self._confirm_s)
         return bool((count > 2 and span_s >= self._confirm_s) or (count > 1 and span_s >= 2 * self._confirm_s))
 
-    def is_upheaval(self, by: float, within_s: float, now_s: float) -> bool:
+    def is_network_shift(self, by: float, within_s: float, now_s: float) -> bool:
         """Whether many of the links that were looked at of late are others by some share, or seem to be.
 
         Against most of them: when all are slower alike, somebody else is busy, or it makes no difference.

@@ -5,9 +5,9 @@ links that were not measured for the longest time, and before these on those tha
 thinks little of a link gives it too little to show more. No site sends or receives two trains at a time.
 
 Two cases are worth more than that share. Where nobody said what the network is like and what was seen of it is slow,
-and where the network as a whole has changed (`upheaval`), every link that nobody knows is explored at once, each once,
-and in the second case those that seem slower twice. What that costs then is a debt: nothing else is explored until the
-share has paid for it. Probes go after everything else on their link, so rounds hardly notice.
+and where the network as a whole has changed (`network_shift`), every link that nobody knows is explored at once, each
+once, and in the second case those that seem slower twice. What that costs then is a debt: nothing else is explored
+until the share has paid for it. Probes go after everything else on their link, so rounds hardly notice.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Exploring:
         self._once.clear()
         self._again.clear()
 
-    def trains(self, now_s: float, is_upheaval: bool) -> list[Train]:
+    def trains(self, now_s: float, is_network_shift: bool) -> list[Train]:
         """To send now, as far as the budget goes."""
         view, options = self._view, self._options
         if view.is_discovering:
             return self._explore_new(view.stale_links(float("inf"), now_s), self._once)
         unknown = []
         if options.explore_share:
-            unknown = self._explore_new(view.unseen_links(now_s), self._once) if is_upheaval else []
+            unknown = self._explore_new(view.unseen_links(now_s), self._once) if is_network_shift else []
             unknown = unknown or self._explore_new(view.low_links(now_s), self._again)
         if unknown:
             debt = sum(train.chunks * train.chunk_bytes for _, train in unknown)

@@ -12,8 +12,8 @@ promise less than rounds really take. And every switch is on trial (`trials`): o
 undone, and each time that happens the next update waits twice as long, until a switch has proven a gain. So whatever
 estimates are worth, a run loses a few rounds by them and no more.
 
-When the network as a whole has changed, plans wait until everything was looked at again (`upheaval`). Links that carry
-nothing are measured on purpose (`exploring`).
+When the network as a whole has changed, plans wait until everything was looked at again (`network_shift`). Links that
+carry nothing are measured on purpose (`exploring`).
 
 A round under way may take longer than all of this. Where a new plan is better by `reroute_gain`, rounds that run by
 others go on by it with what is left of them (`rounds`).
@@ -33,8 +33,8 @@ from itertools import pairwise
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.network.exploring import Exploring
+from tradewind.control.network.network_shift import NetworkShift
 from tradewind.control.network.probing import Probing
-from tradewind.control.network.upheaval import Upheaval
 from tradewind.control.plans.trials import Trials
 from tradewind.control.plans.versions import SMALL_BYTES, Key, PlanMade, Plans, PlanWanted
 from tradewind.network import Network
@@ -74,7 +74,7 @@ class Adopted:
     """The plan, where it is so much better that rounds under way should go on by it."""
 
 
-class Updating:
+class Replanning:
     """One run's."""
 
     def __init__(self, plans: Plans, options: Awareness, now_s: float) -> None:
@@ -92,9 +92,9 @@ class Updating:
         self._refuted = False
         """A plan was not used because rounds do not take as long as estimates say: look again when it is time."""
         self._exploring = Exploring(plans.view, options, now_s)
-        self._upheaval = Upheaval(plans.view, options)
+        self._network_shift = NetworkShift(plans.view, options)
         self._is_due = False
-        """An upheaval has ended, and nothing was planned for it yet."""
+        """A network shift has ended, and nothing was planned for it yet."""
         self._ended_s = now_s
         """When the last round did."""
         self._probing: Probing | None = None
@@ -168,10 +168,10 @@ class Updating:
         if now_s < self._check_s:
             return []
         self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
-        self._follow_upheaval(now_s)
+        self._follow_network_shift(now_s)
         is_time = self._is_due or now_s >= self._updated_s + self._wait * self.options.update_time_s
         view = self._plans.view
-        if self._plans.is_fixed or self._under_way or self._upheaval.is_on or not view.is_useful:
+        if self._plans.is_fixed or self._under_way or self._network_shift.is_on or not view.is_useful:
             return []
         on_trial = any(trials.trial is not None for key, trials in self._trials.items() if key in self._plans.keys)
         if not is_time and (on_trial or self._wait > 1):
@@ -192,8 +192,8 @@ class Updating:
         self._under_way += len(wanted)
         return wanted
 
-    def _follow_upheaval(self, now_s: float) -> None:
-        begins, ends = self._upheaval.begins(now_s), self._upheaval.ends(now_s)
+    def _follow_network_shift(self, now_s: float) -> None:
+        begins, ends = self._network_shift.begins(now_s), self._network_shift.ends(now_s)
         if begins:
             self._exploring.forget()
         if begins or ends:
@@ -234,7 +234,7 @@ class Updating:
         options = self.options
         if self._probing is not None:
             return self._probed(self._probing.tick(now_s), now_s)
-        return _with_connections(self._exploring.trains(now_s, self._upheaval.is_on)) if options.measure else []
+        return _with_connections(self._exploring.trains(now_s, self._network_shift.is_on)) if options.measure else []
 
     def auxiliary_changes(self) -> list[Told]:
         """Auxiliary paths that have changed, and whose they are."""

@@ -42,7 +42,7 @@ from tradewind.control.members import Members
 from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.outbox import Outbox
 from tradewind.control.plans.versions import SMALL_BYTES, Plans
-from tradewind.control.rounds.carrying import combined, plan_without_links
+from tradewind.control.rounds.inline import combined, plan_without_links
 from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.steps import Round, Step
 from tradewind.errors import InfeasiblePlan
@@ -79,7 +79,7 @@ class Rounds:
         """Whether chunks may take links that are not in their plan."""
         self.running: dict[int, Round] = {}
         self.steps: dict[tuple[int, int], Step] = {}
-        """Steps that a policy has under way, by its lane and its number of them."""
+        """Steps that a policy has under way, by its stream and its number of them."""
         self.next_number = first_number
         self.committed: dict[int, int] = {}
         """The last ones, with the version that they ended in."""
@@ -90,7 +90,7 @@ class Rounds:
         self._knows: dict[str, set[int]] = {}
         """Which versions each worker has been sent."""
 
-    def start(self, step: Step, lane: int, ready: dict[str, m.Ready], now_s: float) -> bool:
+    def start(self, step: Step, stream: int, ready: dict[str, m.Ready], now_s: float) -> bool:
         """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
         assert step.decided is not None
         operation = next(iter(ready.values())).operation
@@ -98,7 +98,7 @@ class Rounds:
         if not self.plans.is_fixed and all(asked.array is not None for asked in ready.values()):
             result = combined(ready, order, step.weights)
             if result is not None:
-                return self._carry(step, lane, ready, order, result, now_s)
+                return self._start_inline(step, stream, ready, order, result, now_s)
         size, decided = max(1, operation.nbytes), step.decided
         if decided.server is not None:
             version = self.plans.server_plan_for(decided.server, order[0], size)
@@ -107,12 +107,12 @@ class Rounds:
         else:
             version = self.plans.plan_for(order, size, step.decided.plan_hint)
         scattered, cut = None, tuple[int, ...]()
-        if self._scattering is not None and lane >= m.POLICY_LANE and len(set(step.weights.values())) == 1:
-            version, scattered, cut = self._scattering.take_over(version, operation, ready, lane)
+        if self._scattering is not None and stream >= m.POLICY_STREAM and len(set(step.weights.values())) == 1:
+            version, scattered, cut = self._scattering.take_over(version, operation, ready, stream)
         plan = self.plans.by_version[version]
         number = self.next_number
         self.next_number += 1
-        round_ = Round(number, lane, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
+        round_ = Round(number, stream, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
         round_.scattered = scattered is not None
         self._add(round_)
         self.outbox.note(Decided("start", decided.reason, round=number))
@@ -121,16 +121,16 @@ class Rounds:
         self._send_start(round_, cut, (), scattered)
         return False
 
-    def _carry(
-        self, step: Step, lane: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float
+    def _start_inline(
+        self, step: Step, stream: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float
     ) -> bool:
-        """Send a result to everybody, who may use it at once unless the run is tolerant (`carrying`)."""
+        """Send a result to everybody, who may use it at once unless the run is tolerant (`inline`)."""
         final, number = not self.members.options.is_tolerant, self.next_number
         self.next_number += 1
         by_name, behind = step.weights, step.staleness
         weights, staleness = tuple(by_name[name] for name in order), tuple(behind[name] for name in order)
         answers = {
-            iteration: m.Carried(number, lane, iteration, order, weights, staleness, result, final)
+            iteration: m.InlineResult(number, stream, iteration, order, weights, staleness, result, final)
             for iteration in {asked.iteration for asked in ready.values()}
         }
         for name in order:  # those who ask for the same step share a message, which is encoded once
@@ -141,16 +141,16 @@ class Rounds:
             self._add(
                 Round(
                     number,
-                    lane,
+                    stream,
                     step,
                     ready,
                     operation,
                     plan,
-                    m.CARRIED_VERSION,
+                    m.INLINE_VERSION,
                     sites,
                     set(sites),
                     now_s,
-                    carried=True,
+                    inline=True,
                 )
             )
         return final
@@ -167,7 +167,7 @@ class Rounds:
         """Rounds that all who are left have finished."""
         return [r for r in self.running.values() if r.halted_s is None and r.finished.keys() == r.sites]
 
-    def odd_ones(self, round_: Round) -> tuple[str, ...]:
+    def diverging(self, round_: Round) -> tuple[str, ...]:
         """Members whose result is not that of most, by name; all of them where there is no most."""
         digests = {name: round_.finished[name] for name in sorted(round_.ready)}
         count = {digest: list(digests.values()).count(digest) for digest in digests.values()}
@@ -238,7 +238,7 @@ class Rounds:
 
     def disturb(self, a: str, b: str, now_s: float) -> Round | None:
         """Something may have been lost between two sites: halt what they exchange. A round that cannot be repeated."""
-        touched = [r for r in self.running.values() if not r.carried and (self.uses_auxiliary or r.uses(a, b))]
+        touched = [r for r in self.running.values() if not r.inline and (self.uses_auxiliary or r.uses(a, b))]
         for round_ in touched:
             if not round_.is_repeatable:
                 return round_
@@ -247,7 +247,7 @@ class Rounds:
 
     def halt(self, round_: Round, now_s: float) -> None:
         """Stop a round and ask how far it has come; once is enough."""
-        if round_.halted_s is None and not round_.carried:
+        if round_.halted_s is None and not round_.inline:
             round_.halted_s = now_s
             round_.reports.clear()
             for site in sorted(round_.sites):
@@ -353,7 +353,7 @@ class Rounds:
         start = m.Start(
             round=round_.number,
             version=round_.version,
-            lane=round_.lane,
+            stream=round_.stream,
             iteration=0,
             members=order,
             weights=tuple(weights[name] for name in order),

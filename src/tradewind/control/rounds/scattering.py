@@ -85,7 +85,7 @@ class Scattering:
         self._epoch = self._version
 
     def take_over(
-        self, base: int, operation: m.Operation, ready: Mapping[str, m.Ready], lane: int
+        self, base: int, operation: m.Operation, ready: Mapping[str, m.Ready], stream: int
     ) -> tuple[int, m.Scattered | None, tuple[int, ...]]:
         """The version that a round starts with, what it takes over of its members' scatters, and how it is cut.
 
@@ -101,7 +101,7 @@ class Scattering:
             base, ("scatter", said.version), lambda plan: rearranged_plan(plan, default, operation.items)
         )
         counted = {name: ready[name].iteration for name in sorted(ready) if ready[name].scatter == said.version}
-        part = lane - m.POLICY_LANE
+        part = stream - m.POLICY_STREAM
         cut = (said.chunk_items,) * len(self._plans.by_version[version].shards)
         return version, m.Scattered(said.epoch, part, tuple(counted), tuple(counted.values())), cut
 

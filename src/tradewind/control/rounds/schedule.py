@@ -1,8 +1,8 @@
 """Who synchronises when: readiness in, rounds started, and what becomes of a step when somebody is lost.
 
-Workers say `Ready` in a lane (`lanes`); that lane's policy decides, and its decision, a `Step`, starts a round for each
-of its parts as soon as all its members have that part. Policies hear of a worker or link that is lost or back, and
-say whether a round is to be repaired or abandoned; how that is done is `rounds`' business.
+Workers say `Ready` in a stream (`streams`); that stream's policy decides, and its decision, a `Step`, starts a round
+for each of its parts as soon as all its members have that part. Policies hear of a worker or link that is lost or back,
+and say whether a round is to be repaired or abandoned; how that is done is `rounds`' business.
 
 When everybody else waits for an operation of everybody, nobody can join those who are in the policy's queue: for the
 policy, whoever waits so is *away* until that operation starts, and the rest make smaller rounds or go on alone.
@@ -23,7 +23,7 @@ from tradewind.control.members import Members
 from tradewind.control.options import STRICT_POLICY, ControlOptions, Decided
 from tradewind.control.outbox import Outbox
 from tradewind.control.rounds.rounds import Rounds
-from tradewind.control.rounds.steps import Lane, Round, Step, disagreement, waiting_for_everybody
+from tradewind.control.rounds.steps import Round, Step, Stream, disagreement, waiting_for_everybody
 from tradewind.errors import ImpossibleProblem, InternalError, TradewindError
 from tradewind.network import Matrix
 from tradewind.planning.zones import with_zones
@@ -31,7 +31,7 @@ from tradewind.policy import actions as do
 from tradewind.policy import events as on
 from tradewind.policy import make_policy
 from tradewind.wire import messages as m
-from tradewind.wire.messages import POLICY_LANE
+from tradewind.wire.messages import POLICY_STREAM
 
 WORTH_TELLING = 0.05
 """Policies hear of links that have changed by more than this share."""
@@ -45,7 +45,7 @@ class RunOver(Exception):
         self.reason, self.lost = reason, lost
 
 
-class Misfit(Exception):
+class UnexpectedReady(Exception):
     """A worker says what does not fit what is known of it: it may have gone on alone while it was away."""
 
     def __init__(self, worker: str, what: str) -> None:
@@ -54,13 +54,13 @@ class Misfit(Exception):
 
 
 class Schedule:
-    """All lanes of a run that has begun."""
+    """All streams of a run that has begun."""
 
     def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, rounds: Rounds) -> None:
         self.options, self.members, self.outbox, self.rounds = options, members, outbox, rounds
-        self.lanes: dict[int, Lane] = {}
+        self.streams: dict[int, Stream] = {}
         self._steps: dict[str, Step] = {}
-        """What was last decided for each worker in the policy's lane."""
+        """What was last decided for each worker in the policy's stream."""
         self._away: set[str] = set()
         self._counted_ready: set[str] = set()
         """Whose next step the policy takes to be there already."""
@@ -73,38 +73,38 @@ class Schedule:
     def begin(self, now_s: float) -> None:
         """All who are there train from here on, and the run's policy knows it; wrong options of it are refused."""
         self._now_s = now_s
-        self._lane(POLICY_LANE)
+        self._stream(POLICY_STREAM)
 
     # --- what happens ------------------------------------------------------------------------------------------
 
     def ready(self, worker: str, message: m.Ready, now_s: float) -> None:
         """A worker has an array to synchronise."""
         self._now_s = now_s
-        lane = self._lane(message.lane)
-        if worker in lane.ready:
-            raise Misfit(worker, "was ready twice in one lane")
-        self._wait(message.lane, worker, message)
-        if message.lane > POLICY_LANE:
+        stream = self._stream(message.stream)
+        if worker in stream.ready:
+            raise UnexpectedReady(worker, "was ready twice in one stream")
+        self._wait(message.stream, worker, message)
+        if message.stream > POLICY_STREAM:
             step = self._steps.get(worker)
             if step is not None and step.iterations.get(worker) == message.iteration:
-                self._start_part(step, message.lane)
-        elif message.lane == POLICY_LANE and worker in self._counted_ready:
+                self._start_part(step, message.stream)
+        elif message.stream == POLICY_STREAM and worker in self._counted_ready:
             self._counted_ready.discard(worker)
             self._start_waiting(worker)
         else:
-            if message.lane == POLICY_LANE:
+            if message.stream == POLICY_STREAM:
                 self._come_back([worker])
             try:
-                self._tell(message.lane, on.WorkerReady(worker, message.iteration))
+                self._tell(message.stream, on.WorkerReady(worker, message.iteration))
             except InternalError as error:  # the roster refuses what cannot happen, such as a step that was before
                 what = str(error).splitlines()[0]
-                raise Misfit(worker, f"was ready when it could not be: {what}") from error
+                raise UnexpectedReady(worker, f"was ready when it could not be: {what}") from error
         self._settle()
 
     def joined(self, worker: str, now_s: float) -> None:
         """A worker came to a run that has begun."""
         self._now_s = now_s
-        for number in self._decided_lanes():
+        for number in self._decided_streams():
             self._tell(number, on.WorkerJoined(worker))
         self._settle()
 
@@ -114,9 +114,9 @@ class Schedule:
         for (number, round_), step in list(self.rounds.steps.items()):
             self._give_up(step, "somebody new came", by_policy=True)
             self.rounds.steps.pop((number, round_), None)
-        waiting = {n: dict(self.lanes[n].ready) for n in self._decided_lanes()}
+        waiting = {n: dict(self.streams[n].ready) for n in self._decided_streams()}
         for number in waiting:
-            del self.lanes[number]
+            del self.streams[number]
         self._away.clear()
         self._counted_ready.clear()
         for ready in waiting.values():
@@ -126,14 +126,14 @@ class Schedule:
     def lost(self, worker: str, reason: str, now_s: float) -> None:
         """A worker is gone, and `rounds` knows."""
         self._now_s = now_s
-        for lane in self.lanes.values():
-            lane.ready.pop(worker, None)
+        for stream in self.streams.values():
+            stream.ready.pop(worker, None)
         self._counted_ready.discard(worker)
         self._steps.pop(worker, None)
         for step in self.rounds.steps.values():
             step.iterations.pop(worker, None)
-        for number in self._decided_lanes():
-            if number != POLICY_LANE or worker not in self._away:
+        for number in self._decided_streams():
+            if number != POLICY_STREAM or worker not in self._away:
                 self._tell(number, on.WorkerLost(worker, reason[:200]))
         self._away.discard(worker)
         self._settle()
@@ -141,7 +141,7 @@ class Schedule:
     def link_changed(self, a: str, b: str, bandwidth_bps: tuple[float, float], now_s: float) -> None:
         """A link was lost (0) or is back, each way; links that the network never had stay out of it."""
         self._now_s = now_s
-        for number in self._decided_lanes():
+        for number in self._decided_streams():
             for (src, dst), rate in zip(((a, b), (b, a)), bandwidth_bps, strict=True):
                 self._tell(number, on.LinkMeasured(src, dst, rate) if rate else on.LinkLost(src, dst))
         self._settle()
@@ -157,7 +157,7 @@ class Schedule:
         changed = np.argwhere(np.abs(network.bandwidth_bps - told_bps) > WORTH_TELLING * told_bps)
         for i, j in changed.tolist():
             rate = float(network.bandwidth_bps[i, j])
-            self._tell(POLICY_LANE, on.LinkMeasured(network.names[i], network.names[j], rate))
+            self._tell(POLICY_STREAM, on.LinkMeasured(network.names[i], network.names[j], rate))
         self._settle()
 
     def committed(self, round_: Round, now_s: float) -> None:
@@ -176,10 +176,10 @@ class Schedule:
     def tick(self, now_s: float) -> None:
         """Time has passed."""
         self._now_s = now_s
-        for number in sorted(self.lanes):
-            lane = self.lanes[number]
-            while due := sorted(timer for timer, at_s in lane.timers.items() if at_s <= now_s):
-                del lane.timers[due[0]]
+        for number in sorted(self.streams):
+            stream = self.streams[number]
+            while due := sorted(timer for timer, at_s in stream.timers.items() if at_s <= now_s):
+                del stream.timers[due[0]]
                 self._tell(number, on.TimerFired(due[0]))
                 self._settle()
         self._check_stragglers()
@@ -187,31 +187,31 @@ class Schedule:
     @property
     def wake_at_s(self) -> float:
         """When `tick` is to be called."""
-        times = [at_s for lane in self.lanes.values() for at_s in lane.timers.values()]
+        times = [at_s for stream in self.streams.values() for at_s in stream.timers.values()]
         if not self.options.is_tolerant:
             limit_s = self.options.deadlines.straggler_s
-            times += [lane.since_s + limit_s for lane in self.lanes.values() if lane.ready]
+            times += [stream.since_s + limit_s for stream in self.streams.values() if stream.ready]
         return min(times, default=float("inf"))
 
     # --- policies ----------------------------------------------------------------------------------------------
 
-    def _lane(self, number: int) -> Lane:
-        if number not in self.lanes:
+    def _stream(self, number: int) -> Stream:
+        if number not in self.streams:
             name, given = self.options.policy, self.options.policy_options
-            if number < POLICY_LANE:
+            if number < POLICY_STREAM:
                 name, given = STRICT_POLICY, {}
             network, workers = self.rounds.plans.view.whole, self.members.trainers
             policy = None
-            if number == POLICY_LANE:
+            if number == POLICY_STREAM:
                 self._told_bps, self._told_snapshots = network.bandwidth_bps, self.rounds.plans.view.snapshots
                 network = network if any(site.zone for site in network.sites) else with_zones(network)
-            if number <= POLICY_LANE:
+            if number <= POLICY_STREAM:
                 policy = make_policy(name, network, workers, self.options.seed, now_s=self._now_s, **given)
-            self.lanes[number] = Lane(policy)
-        return self.lanes[number]
+            self.streams[number] = Stream(policy)
+        return self.streams[number]
 
-    def _decided_lanes(self) -> list[int]:
-        return sorted(number for number in self.lanes if number <= POLICY_LANE)
+    def _decided_streams(self) -> list[int]:
+        return sorted(number for number in self.streams if number <= POLICY_STREAM)
 
     def _tell(self, number: int, event: on.Event) -> None:
         """Policies are told one thing after the other: what one event leads to is done before the next."""
@@ -219,17 +219,17 @@ class Schedule:
         if len(self._events) > 1:
             return
         while self._events:
-            lane, told = self._events[0]
+            stream, told = self._events[0]
             try:
-                policy = self.lanes[lane].policy
+                policy = self.streams[stream].policy
                 assert policy is not None
                 for action in policy.handle(told, self._now_s):
-                    self._act(lane, action)
+                    self._act(stream, action)
             finally:
                 self._events.popleft()
 
     def _act(self, number: int, action: do.Action) -> None:
-        lane = self.lanes[number]
+        stream = self.streams[number]
         match action:
             case do.StartRound(members=members):
                 self._decide(number, members, action)
@@ -237,10 +237,10 @@ class Schedule:
                 self.outbox.note(Decided("proceed", reason, worker))
                 self._decide(number, (worker,), None, reason)
             case do.SetTimer(timer, at_s, reason):
-                lane.timers[timer] = at_s
+                stream.timers[timer] = at_s
                 self.outbox.note(Decided("wait", reason, timer, at_s=at_s))
             case do.CancelTimer(timer, reason):
-                lane.timers.pop(timer, None)
+                stream.timers.pop(timer, None)
                 self.outbox.note(Decided("stop waiting", reason, timer))
             case do.RepairRound(round_, lost, reason):
                 step = self.rounds.steps[number, round_]
@@ -253,61 +253,61 @@ class Schedule:
 
     def _settle(self) -> None:
         """Nobody can join the policy's queue: all who are not in it wait for an operation of everybody."""
-        queue = self.lanes.get(POLICY_LANE)
+        queue = self.streams.get(POLICY_STREAM)
         if queue is None or not queue.ready:
             return
-        gone = waiting_for_everybody(self.lanes)
+        gone = waiting_for_everybody(self.streams)
         if gone and gone.union(queue.ready).issuperset(self.members.trainers):
             for worker in sorted(gone - self._away - self._counted_ready):
                 self._away.add(worker)
-                self._tell(POLICY_LANE, on.WorkerLost(worker, "it waits for everybody"))
+                self._tell(POLICY_STREAM, on.WorkerLost(worker, "it waits for everybody"))
 
     def _come_back(self, workers: Iterable[str]) -> None:
         for worker in sorted(self._away.intersection(workers)):
             self._away.discard(worker)
-            self._tell(POLICY_LANE, on.WorkerJoined(worker))
+            self._tell(POLICY_STREAM, on.WorkerJoined(worker))
 
     # --- steps -------------------------------------------------------------------------------------------------
 
     def _wait(self, number: int, worker: str, message: m.Ready) -> None:
-        lane = self.lanes[number]
-        if not lane.ready:
-            lane.since_s = self._now_s
-        lane.ready[worker] = message
+        stream = self.streams[number]
+        if not stream.ready:
+            stream.since_s = self._now_s
+        stream.ready[worker] = message
 
     def _decide(self, number: int, members: tuple[str, ...], how: do.StartRound | None, reason: str = "") -> None:
-        ready = self.lanes[number].ready
+        ready = self.streams[number].ready
         there = [ready[w] for w in members if w in ready]
-        if number != POLICY_LANE:
+        if number != POLICY_STREAM:
             self._come_back(members)
-        parts = there[0].operation.parts if number == POLICY_LANE and there else 1
+        parts = there[0].operation.parts if number == POLICY_STREAM and there else 1
         iterations = {w: ready[w].iteration if w in ready else self._steps[w].iterations[w] + 1 for w in members}
         step = Step(number, iterations, self._now_s, how, reason, left=parts)
-        if number == POLICY_LANE:
+        if number == POLICY_STREAM:
             self._steps.update(dict.fromkeys(members, step))
         if how is not None:
             self.rounds.steps[number, how.round] = step
         self._start_parts(step)
 
     def _start_parts(self, step: Step) -> None:
-        for number in sorted(self.lanes):
-            if number == step.lane or (number > step.lane == POLICY_LANE):
+        for number in sorted(self.streams):
+            if number == step.stream or (number > step.stream == POLICY_STREAM):
                 self._start_part(step, number)
 
     def _start_waiting(self, worker: str) -> None:
         """Somebody whom the policy took to be ready is."""
         step = self._steps.get(worker)
-        if step is not None and (step.decided is None or (step.lane, step.decided.round) in self.rounds.steps):
+        if step is not None and (step.decided is None or (step.stream, step.decided.round) in self.rounds.steps):
             self._start_parts(step)
 
     def _start_part(self, step: Step, number: int) -> None:
         """Start a part of a step if all its members have it."""
-        lane = self.lanes[number]
-        ready = step.take(lane.ready)
+        stream = self.streams[number]
+        ready = step.take(stream.ready)
         if not ready:
             return
-        if lane.ready:
-            lane.since_s = self._now_s
+        if stream.ready:
+            stream.since_s = self._now_s
         if step.decided is None:
             (worker,) = ready
             self.outbox.send(worker, m.Proceed(number, ready[worker].iteration, step.reason[:1000]))
@@ -318,9 +318,9 @@ class Schedule:
             return
         for worker, message in sorted(ready.items()):
             self.outbox.send(worker, m.Mismatch(number, message.iteration, differing))
-        if number == step.lane:  # then the others can never start, and the policy need not wait for them
+        if number == step.stream:  # then the others can never start, and the policy need not wait for them
             step.broken, step.left = differing, 1
-        if not step.broken or number == step.lane:
+        if not step.broken or number == step.stream:
             self._part_ended(step)
 
     def _start(self, step: Step, number: int, ready: dict[str, m.Ready]) -> None:
@@ -343,9 +343,9 @@ class Schedule:
     def _part_ended(self, step: Step) -> None:
         step.left -= 1
         if not step.left and step.decided is not None:
-            del self.rounds.steps[step.lane, step.decided.round]
+            del self.rounds.steps[step.stream, step.decided.round]
             seconds = self._now_s - step.started_s
-            self._tell(step.lane, on.RoundFinished(step.decided.round, step.members, seconds))
+            self._tell(step.stream, on.RoundFinished(step.decided.round, step.members, seconds))
 
     def _go_on(self, step: Step, lost: str, reason: str) -> None:
         """A member is lost: rounds under way are halted already, and parts to come are for those who are left."""
@@ -353,7 +353,7 @@ class Schedule:
         rooted = [round_ for round_ in list(step.rounds) if round_.operation.root]
         for round_ in rooted:
             for worker, message in sorted(self.rounds.abandon(round_, reason).items()):
-                self.outbox.send(worker, m.Broken(round_.lane, message.iteration, reason[:1000]))
+                self.outbox.send(worker, m.OperationLost(round_.stream, message.iteration, reason[:1000]))
             self._part_ended(step)
         if not rooted:
             self._start_parts(step)
@@ -361,9 +361,9 @@ class Schedule:
     def _give_up(self, step: Step, reason: str, by_policy: bool) -> None:
         """End a step without effect, or with what it had."""
         assert step.decided is not None
-        if self.rounds.steps.pop((step.lane, step.decided.round), None) is None:
+        if self.rounds.steps.pop((step.stream, step.decided.round), None) is None:
             return
-        back = [(r.lane, self.rounds.abandon(r, reason, by_policy)) for r in list(step.rounds)]
+        back = [(r.stream, self.rounds.abandon(r, reason, by_policy)) for r in list(step.rounds)]
         for number, ready in back:
             for worker, message in ready.items():
                 self._wait(number, worker, message)
@@ -380,11 +380,11 @@ class Schedule:
                 if step.committed
                 else on.RoundFailed(step.decided.round, reason[:200])
             )
-            self._tell(step.lane, event)
+            self._tell(step.stream, event)
 
     def _end_alone(self, step: Step, reason: str, by_policy: bool) -> None:
         for worker in step.members:
-            alone = Step(step.lane, {worker: step.iterations[worker]}, self._now_s, None, reason)
+            alone = Step(step.stream, {worker: step.iterations[worker]}, self._now_s, None, reason)
             self._steps[worker] = alone
             if by_policy:
                 self._counted_ready.add(worker)
@@ -392,12 +392,12 @@ class Schedule:
 
     def _check_stragglers(self) -> None:
         limit_s = self.options.deadlines.straggler_s
-        for number in sorted(self.lanes) if not self.options.is_tolerant else ():
-            lane = self.lanes[number]
-            if lane.ready and lane.since_s + limit_s <= self._now_s:
-                missing = sorted(set(self.members.trainers) - lane.ready.keys())
+        for number in sorted(self.streams) if not self.options.is_tolerant else ():
+            stream = self.streams[number]
+            if stream.ready and stream.since_s + limit_s <= self._now_s:
+                missing = sorted(set(self.members.trainers) - stream.ready.keys())
                 names = ", ".join(map(repr, missing))
-                first = next(iter(lane.ready))
+                first = next(iter(stream.ready))
                 raise RunOver(
                     f"{names} did not become ready within {limit_s:g} s of {first!r}", missing[0] if missing else ""
                 )

@@ -1,10 +1,11 @@
-"""Lanes, steps and rounds: operations under way at the same time, who decides about each of them, and how far each is.
+"""Streams, steps and rounds: operations under way at the same time, who decides about each of them, and how far each
+is.
 
-Lanes below `POLICY_LANE` carry operations of all ranks, such as broadcasts and barriers: `bsp` decides there, whatever
-the run's policy is, and each lane has one round at a time. `POLICY_LANE` belongs to the run's policy, which so sees
-every rank once. A rank's step may come in parts (layers, or types of numbers): the policy decides when ranks have the
-first part, and part k runs in lane `POLICY_LANE + k` with the same members and weights, as soon as all of them have
-it. Each part is a round. A step ends, for the policy, when all its parts have.
+Streams below `POLICY_STREAM` carry operations of all ranks, such as broadcasts and barriers: `bsp` decides there,
+whatever the run's policy is, and each stream has one round at a time. `POLICY_STREAM` belongs to the run's policy,
+which so sees every rank once. A rank's step may come in parts (layers, or types of numbers): the policy decides when
+ranks have the first part, and part k runs in stream `POLICY_STREAM + k` with the same members and weights, as soon as
+all of them have it. Each part is a round. A step ends, for the policy, when all its parts have.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from tradewind.planning.plan import Plan
 from tradewind.policy import Policy
 from tradewind.policy.actions import StartRound
 from tradewind.wire import messages as m
-from tradewind.wire.messages import POLICY_LANE, Ready
+from tradewind.wire.messages import POLICY_STREAM, Ready
 
 
 @dataclass(slots=True)
-class Lane:
-    """Who is ready in a lane; lanes of later parts have no policy of their own."""
+class Stream:
+    """Who is ready in a stream; streams of later parts have no policy of their own."""
 
     policy: Policy | None
     ready: dict[str, Ready] = field(default_factory=dict)
@@ -34,7 +35,7 @@ class Lane:
 class Step:
     """What was decided about a step of some workers, until all its parts have ended."""
 
-    lane: int
+    stream: int
     """Of its first part."""
     iterations: dict[str, int]
     """Each member's own number of this step; who is lost is taken out."""
@@ -76,7 +77,7 @@ class Step:
         return dict(zip(self.decided.members, self.decided.staleness, strict=True))
 
     def take(self, ready: dict[str, Ready]) -> dict[str, Ready] | None:
-        """Everybody's part out of a lane, when all of it is there."""
+        """Everybody's part out of a stream, when all of it is there."""
         if any(w not in ready or ready[w].iteration != iteration for w, iteration in self.iterations.items()):
             return None
         return {worker: ready.pop(worker) for worker in self.members}
@@ -87,7 +88,7 @@ class Round:
     """A part of a step that runs: its members, its plan, and how far each of them has come."""
 
     number: int
-    lane: int
+    stream: int
     step: Step
     ready: dict[str, m.Ready]
     """The members that are left, and what they asked for."""
@@ -113,7 +114,7 @@ class Round:
     repairs: int = 0
     moved_shards: int = 0
     """Shards that got another root because something was lost."""
-    carried: bool = False
+    inline: bool = False
     """Its result went out with a message: nothing of it moves, and nothing has to be repaired."""
     scattered: bool = False
     """Members have sent parts of it before they knew of it."""
@@ -141,7 +142,7 @@ class Round:
     def can_go_on_by_another(self) -> bool:
         """Whether it can change its plan."""
         is_cut_once = all(shard.broadcast for shard in self.plan.shards) and not self.scattered
-        is_moving = self.halted_s is None and not self.carried and self.operation.op != "broadcast"
+        is_moving = self.halted_s is None and not self.inline and self.operation.op != "broadcast"
         return is_cut_once and is_moving and self.is_repeatable
 
     def done(self) -> tuple[bytes, ...]:
@@ -165,10 +166,10 @@ def disagreement(ready: Mapping[str, Ready]) -> str:
     return f"the members of a round must bring the same: {said}."[:3000]
 
 
-def waiting_for_everybody(lanes: Mapping[int, Lane]) -> frozenset[str]:
+def waiting_for_everybody(streams: Mapping[int, Stream]) -> frozenset[str]:
     """Those who are in no queue of the policy's, but in one for everybody."""
-    everybody = {worker for number, lane in lanes.items() if number < POLICY_LANE for worker in lane.ready}
-    queue = lanes[POLICY_LANE].ready if POLICY_LANE in lanes else {}
+    everybody = {worker for number, stream in streams.items() if number < POLICY_STREAM for worker in stream.ready}
+    queue = streams[POLICY_STREAM].ready if POLICY_STREAM in streams else {}
     return frozenset(everybody - queue.keys())
 
 

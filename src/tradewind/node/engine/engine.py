@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from tradewind.errors import BadFrame, InternalError
 from tradewind.node import events as ev
-from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, RoundQuiet, Transmit
+from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, RoundHalted, Transmit
 from tradewind.node.engine.buffers import Buffers, Early, EarlyChunks
 from tradewind.node.engine.outgoing import Outgoing
 from tradewind.node.engine.receiving import RoundState, ShardState, Sum
@@ -107,17 +107,17 @@ class Engine:
                 self._header(peer, header)
             case ev.Received(action):
                 self._received(action)
-                self._quiet(self._work.ended(action))
+                self._round_halted(self._work.ended(action))
             case ev.Transmitted(action):
                 self._transmitted(action)
             case ev.LinkIdle():
                 self._outgoing.handle(event, self._actions)
             case ev.Combined(action):
                 self._combined(action)
-                self._quiet(self._work.ended(action))
+                self._round_halted(self._work.ended(action))
             case ev.ReceiveFailed(action):
                 self._receive_failed(action)
-                self._quiet(self._work.ended(action))
+                self._round_halted(self._work.ended(action))
             case ev.OpenRound():
                 self._open(event)
             case ev.CloseRound(number):
@@ -193,18 +193,18 @@ class Engine:
         if number in self._rounds:
             self._drop(self._rounds.pop(number))
         self._drop_early(self._early.take(number, number))
-        self._quiet(self._work.awaited(number))
+        self._round_halted(self._work.awaited(number))
 
     def _halt(self, number: int) -> None:
         state = self._rounds[number]
         state.halted = True
         self._drop(state)
-        self._quiet(self._work.awaited(number))
+        self._round_halted(self._work.awaited(number))
 
-    def _quiet(self, number: int | None) -> None:
+    def _round_halted(self, number: int | None) -> None:
         if number is not None:
             state = self._rounds.get(number)
-            self._actions.append(RoundQuiet(number) if state is None else state.quiet())
+            self._actions.append(RoundHalted(number) if state is None else state.halted_report())
 
     def _forget_below(self, number: int) -> None:
         self._floor = max(self._floor, number)

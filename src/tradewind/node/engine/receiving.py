@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from tradewind.errors import BadFrame
-from tradewind.node.actions import RoundQuiet, Source, Transmit
+from tradewind.node.actions import RoundHalted, Source, Transmit
 from tradewind.node.engine.layout import Layout, Path, ShardWork
 from tradewind.node.engine.sending import Flow
 from tradewind.node.events import OpenRound
@@ -174,12 +174,12 @@ class RoundState:
             for flow in shard.flows:
                 flow.closed = True
 
-    def quiet(self) -> RoundQuiet:
+    def halted_report(self) -> RoundHalted:
         """How far it has come, for a halted round: members say what is final."""
         if not any(shard.work.receives for shard in self.shards):
-            return RoundQuiet(self.number)
+            return RoundHalted(self.number)
         final = tuple(bits_of(shard.final) if shard.work.receives else b"" for shard in self.shards)
-        return RoundQuiet(self.number, tuple(shard.work.chunk_items for shard in self.shards), final)
+        return RoundHalted(self.number, tuple(shard.work.chunk_items for shard in self.shards), final)
 
     def late(self) -> set[int]:
         """Sites whose chunks are still needed."""

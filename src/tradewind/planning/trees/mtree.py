@@ -1,9 +1,9 @@
 """MTREE: a few spanning trees of bounded height, their rates, and a chunk size for each (Luo, Wang, Xing).
 
-Three steps. GOST (`gost`) generates trees; MILP (1) (`tree_rates`) chooses at most K of them and their rates; each
-tree gets the chunk size that is best in the paper's message model (`chunking`). Links are taken as undirected with
-the lower bandwidth of the two directions, and NIC caps and trunks are ignored, as in the paper; the promised rates
-are then scaled to what they allow (`forest`).
+Three steps. GOST (`height_bounded`) generates trees; MILP (1) (`tree_rates`) chooses at most K of them and their rates;
+each tree gets the chunk size that is best in the paper's message model (`chunking`). Links are taken as undirected with
+the lower bandwidth of the two directions, and NIC caps and trunks are ignored, as in the paper; the promised rates are
+then scaled to what they allow (`forest`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tradewind.network import Network
 from tradewind.planning.chunking import optimal_chunk_bytes
 from tradewind.planning.plan import Plan, default_chunk_bytes
 from tradewind.planning.trees.forest import forest_plan, small_chunks
-from tradewind.planning.trees.gost import Candidates, Growing, Reading, improve_heights, least_height
+from tradewind.planning.trees.height_bounded import Candidates, Growing, Reading, improve_heights, least_height
 from tradewind.planning.trees.tree_rates import SearchLimits, TreeChoice, choose_trees
 from tradewind.planning.trees.undirected import (
     Floats,

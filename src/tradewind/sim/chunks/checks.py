@@ -30,7 +30,7 @@ class StormChecks:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.steps = self.alone = self.repaired = self.carried = self.early_bytes = 0
+        self.steps = self.alone = self.repaired = self.inline = self.early_bytes = 0
         self.rounds: dict[tuple[int, tuple[int, int]], bytes] = {}
         """The result of every committed round."""
         self.terms: set[int] = set()
@@ -59,7 +59,7 @@ class StormChecks:
             weights.setdefault(name, weight)
             brought.setdefault(name, self._latest[name])
 
-    def combined(self, answer: m.Carried, who: tuple[int, int], values: dict[str, float]) -> None:
+    def combined(self, answer: m.InlineResult, who: tuple[int, int], values: dict[str, float]) -> None:
         """A controller has done a round by itself: all members have brought their values, whoever is lost later."""
         self._brought[answer.round, who] = values
         self._weights[answer.round, who] = dict(zip(answer.members, answer.weights, strict=True))
@@ -79,7 +79,7 @@ class StormChecks:
                 raise InternalError(f"{worker.name}: step {operation} ended alone with a result that is not its own.")
             return outcome
         self.repaired += outcome.repaired
-        self.carried += outcome.carried
+        self.inline += outcome.inline
         self.early_bytes += outcome.early_bytes
         era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all may have been restarted since
         before = self.rounds.setdefault((outcome.round, era), result.tobytes())

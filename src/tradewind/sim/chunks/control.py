@@ -50,7 +50,7 @@ class SimulatedController:
     random: np.random.Generator
     acted: Callable[[], None]
     """Called whenever it may have acted."""
-    carried: Callable[[SimulatedController, m.Carried, dict[str, bytes]], None]
+    inline: Callable[[SimulatedController, m.InlineResult, dict[str, bytes]], None]
     """Called with every answer that carries a result, and what each worker has last brought along."""
     incarnation: int = 0
     state: Controller | None = None
@@ -126,8 +126,8 @@ class SimulatedController:
         for action in actions:
             match action:
                 case Send(worker, message) if worker in self.lines:
-                    if isinstance(message, m.Carried):
-                        self.carried(self, message, self._arrays)
+                    if isinstance(message, m.InlineResult):
+                        self.inline(self, message, self._arrays)
                     line = self.lines[worker]
                     line.last_down_s = max(line.last_down_s, self.clock.now_s + MESSAGE_S * self.random.random())
                     self.clock.at(line.last_down_s, Priority.ARRIVAL, self._told, (line, message))
@@ -172,7 +172,7 @@ def asked_in(message: m.Message) -> list[m.Ready]:
         case m.Ready():
             return [message]
         case m.Join(report=report) if report is not None:
-            held = [holding.ready for holding in report.holdings if holding.ready is not None]
+            held = [holding.ready for holding in report.rounds if holding.ready is not None]
             return [*held, *report.ready]
         case _:
             return []

@@ -60,7 +60,7 @@ class ChunkRun:
     healed_s: float | None = None
     """When these two connect again; None: never."""
     patience_s: float = 30.0
-    carried_bytes: int = 0
+    inline_bytes: int = 0
     """Arrays of at most so many travel in messages."""
 
 
@@ -90,7 +90,7 @@ class ChunkDriver:
         )
         self.workers = {name: SimulatedWorker(name, self.clock, self.say, self.random) for name in names}
         for worker in self.workers.values():
-            worker.carried_bytes = setup.carried_bytes
+            worker.inline_bytes = setup.inline_bytes
         self.inputs = {name: [self._array(items) for items in setup.items] for name in names}
         self.originals = {name: [a.copy() for a in arrays] for name, arrays in self.inputs.items()}
         self._control_s = dict.fromkeys(names, 0.0)
@@ -112,7 +112,7 @@ class ChunkDriver:
         self.clock.at(due, Priority.ARRIVAL, self._heard, (worker, message))
 
     def _heard(self, said: tuple[str, m.Message]) -> None:
-        if isinstance(said[1], m.Trouble) and self.controller.closed is None:
+        if isinstance(said[1], m.LinkChanged) and self.controller.closed is None:
             ends = frozenset((said[0], said[1].peer))
             self._was_used |= any(ends in plan.pairs for plan in self.controller.plans.by_version.values())
         self.control(self.controller.received(*said, self.clock.now_s))
@@ -210,12 +210,12 @@ class ChunkDriver:
         for here, there in (ends, ends[::-1]):
             self.workers[here].broke(self.setup.network.index[there])
             if not is_reset:
-                self.say(here, m.Trouble(there, "the connection was cut"))
+                self.say(here, m.LinkChanged(there, "the connection was cut"))
 
     def _heal(self, ends: tuple[str, str]) -> None:
         for here, there in (ends, ends[::-1]):
             self._connect_to(here, there)
-            self.say(here, m.Trouble(there, "its connection was made again", back=True))
+            self.say(here, m.LinkChanged(there, "its connection was made again", back=True))
 
     # --- the whole ---------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ def setup_of(seed: int) -> ChunkRun:
         cut=cut,
         in_place=bool(random.random() < 0.4),
         source=str(random.choice(names)) if random.random() < 0.2 else None,
-        carried_bytes=int(random.choice([0, 1000, 64 * 1024])),
+        inline_bytes=int(random.choice([0, 1000, 64 * 1024])),
     )
     if cut is None:
         return setup

@@ -54,7 +54,7 @@ class Storm:
     """Whether controllers are given the network; else they know those who have come, and learn of others."""
     scatter: Scatter = "blocking"
     patience_s: float = 3.0
-    carried_bytes: int = 0
+    inline_bytes: int = 0
     """Arrays of at most so many travel in messages."""
     kinds: tuple[str, ...] = ("kill", "cut", "break", "line", "controller")
     tolerant: bool = True
@@ -72,7 +72,7 @@ class StormResult:
     rounds: int
     repaired: int
     """Steps whose round was repaired on the way."""
-    carried: int
+    inline: int
     """Steps whose round travelled in messages."""
     terms: int
     seconds: float
@@ -125,14 +125,14 @@ class StormRun:
             controllers=storm.controllers,
             index=index,
         )
-        return SimulatedController(index, options, self.clock, self.random, self._acted, self._carried)
+        return SimulatedController(index, options, self.clock, self.random, self._acted, self._inline)
 
     def _acted(self) -> None:
         if len(self.controllers) > 1:
             terms = {n: t.worker.node.term for n, t in self.trainers.items()}
             self.checks.controller_acts(self.controllers, terms)
 
-    def _carried(self, controller: SimulatedController, answer: m.Carried, arrays: dict[str, bytes]) -> None:
+    def _inline(self, controller: SimulatedController, answer: m.InlineResult, arrays: dict[str, bytes]) -> None:
         values = {name: float(np.frombuffer(arrays[name])[0]) for name in answer.members}
         self.checks.combined(answer, (controller.index, controller.incarnation), values)
 
@@ -145,7 +145,7 @@ class StormRun:
 
     def report_link(self, name: str, peer: str, back: bool) -> None:
         """What a worker says of a connection."""
-        self._say(self.trainers[name], m.Trouble(peer, "simulated", back))
+        self._say(self.trainers[name], m.LinkChanged(peer, "simulated", back))
 
     # --- the life of a worker ----------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class StormRun:
         """A process that knows nothing."""
         worker = SimulatedWorker(name, self.clock, lambda site, message: self._says(site, worker, message), self.random)
         worker.hung_up = self.pairs.hung_up
-        worker.carried_bytes = self.storm.carried_bytes
+        worker.inline_bytes = self.storm.inline_bytes
         trainer = self.trainers[name] = Trainer(worker)
         self._call(trainer)
         self._watch(trainer)
@@ -186,18 +186,18 @@ class StormRun:
         trainer = self.trainers.get(line.worker)
         if trainer is None or trainer.line is not line:
             return
-        before = trainer.worker.distrusts
+        before = trainer.worker.controller_searches
         trainer.worker.told(message)
         if trainer.worker.node.lost is not None:
             raise InternalError(f"{line.worker} was given up: {trainer.worker.node.lost}")
-        if isinstance(message, m.Roster) and trainer.worker.distrusts == before:
+        if isinstance(message, m.Roster) and trainer.worker.controller_searches == before:
             trainer.orphaned_s = None
             self.checks.acknowledged(trainer.worker, message.term, line)
             self.pairs.want(line.worker)
             if not trainer.joined:
                 trainer.joined = True
                 self._train(trainer)
-        if trainer.worker.distrusts > before:
+        if trainer.worker.controller_searches > before:
             self._look_on(trainer)
         self._check_step(trainer)
 
@@ -356,7 +356,7 @@ class StormRun:
             checks.alone,
             len(checks.rounds),
             checks.repaired,
-            checks.carried,
+            checks.inline,
             len(checks.terms),
             self.clock.now_s,
             checks.early_bytes,
@@ -396,7 +396,7 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
         train_s=float(random.choice([0.02, 0.3])),
         controllers=int(random.choice([1, 2, 3])),
         is_known=bool(random.random() < 0.7),
-        carried_bytes=int(random.choice([0, 64 * 1024])),
+        inline_bytes=int(random.choice([0, 64 * 1024])),
     )
     if scatter == "blocking":
         return storm

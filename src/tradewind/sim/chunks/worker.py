@@ -17,8 +17,8 @@ from tradewind.node import events as ev
 from tradewind.node.actions import (
     Combine,
     Departed,
-    Distrust,
     Failed,
+    FindController,
     How,
     NodeAction,
     Outcome,
@@ -55,7 +55,7 @@ class SimulatedWorker:
         self.name, self.clock, self._say, self._random = name, clock, say, random
         self.plane = ChunkPlane(name, RUN)
         self.node = Node(name, self.plane)
-        self.carried_bytes = 0
+        self.inline_bytes = 0
         """Arrays of at most so many travel in messages."""
         self.outgoing: dict[int, list[Connection]] = {}
         self.results: dict[int, Array | TradewindError] = {}
@@ -68,7 +68,7 @@ class SimulatedWorker:
         self._applied: set[tuple[object, ...]] = set()
         self.dead = False
         """It was killed: nothing happens here any more."""
-        self.distrusts = 0
+        self.controller_searches = 0
         """How often its controller turned out not to act."""
         self.outcomes: dict[int, Outcome] = {}
         self.opened: Callable[[SimulatedWorker, int, Outcome], None] | None = None
@@ -99,7 +99,7 @@ class SimulatedWorker:
 
     def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         try:
-            inline = small_array(operation, own, self.name, self.carried_bytes, len(self.node.numbers))
+            inline = small_array(operation, own, self.name, self.inline_bytes, len(self.node.numbers))
             number, actions = self.node.submit(operation, (own, result), part, inline, own is result)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
@@ -128,8 +128,8 @@ class SimulatedWorker:
                     self.broke(peer)
                     if self.hung_up is not None:
                         self.hung_up(self.name)
-                case Distrust():
-                    self.distrusts += 1
+                case FindController():
+                    self.controller_searches += 1
                 case Started(operation) if self.opened is not None:
                     self.opened(self, operation, self.node.outcome(operation))
                 case Succeeded(operation, outcome):

@@ -1,7 +1,7 @@
 """The fluid data plane: rounds as flows that share links, NICs and trunks, for all ranks of a simulated run at once.
 
 It stands where the chunk engine does. The protocol half of each rank's node opens, halts and closes rounds here, and is
-told when its part is complete (`RoundComplete`) or how far it has come (`RoundQuiet`). Progress is reported in whole
+told when its part is complete (`RoundComplete`) or how far it has come (`RoundHalted`). Progress is reported in whole
 chunks, so halting, repair and early scatter are decided by the controller, as with any data plane.
 
 A round is complete at all its sites at once, when the last member has everything: until then nothing may be used
@@ -19,7 +19,7 @@ from typing import Protocol
 from tradewind.errors import BadOption
 from tradewind.fluid import Resource
 from tradewind.network import Matrix
-from tradewind.node.actions import RoundComplete, RoundQuiet
+from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.engine.layout import shard_spans
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.node.node import Arrays
@@ -146,12 +146,12 @@ class FluidEngine:
         if not known.waiting:
             self._begin(known)
 
-    def halt(self, site: str, number: int) -> RoundQuiet:
+    def halt(self, site: str, number: int) -> RoundHalted:
         """A site stops working on a round: how far it has come there."""
         round_ = self._rounds[number]
         self._stop(round_)
         if site not in round_.plan.members:
-            return RoundQuiet(number)
+            return RoundHalted(number)
         items, transfer = round_.shard_items, round_.transfer
         cut = round_.cut or self._cut(round_)
         done = round_.start.done
@@ -168,7 +168,7 @@ class FluidEngine:
                     first, last = ceil(begin * len(missing) - ROUNDING), floor(end * len(missing) + ROUNDING)
                     bits |= sum(1 << chunk for chunk in missing[first:last])
             final.append(bits.to_bytes(_chunks(chunks, 8), "little"))
-        return RoundQuiet(number, cut, tuple(final))
+        return RoundHalted(number, cut, tuple(final))
 
     def close(self, number: int) -> None:
         """A round is over, or given up."""
@@ -323,7 +323,7 @@ class FluidPort:
 
     def __init__(self, engine: FluidEngine, site: str, row: int) -> None:
         self._engine, self._site, self._row = engine, site, row
-        self.reports: list[tuple[RoundComplete, int | None] | RoundQuiet] = []
+        self.reports: list[tuple[RoundComplete, int | None] | RoundHalted] = []
 
     def give(self, operation: int, arrays: Arrays | None) -> None:
         """Nothing is computed with arrays."""
@@ -351,7 +351,7 @@ class FluidPort:
     def close(self, number: int) -> None:
         """A round is over, or given up."""
         self._engine.close(number)
-        self.reports.append(RoundQuiet(number))
+        self.reports.append(RoundHalted(number))
 
     def forget_below(self, number: int) -> None:
         """Rounds that are over are closed by themselves."""
@@ -370,7 +370,7 @@ class FluidPort:
     def steer(self, change: Explore | AuxiliaryChanged) -> None:
         """Fluid needs no probes, and takes no detours."""
 
-    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundQuiet]:
+    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
         """What has come of rounds."""
         if not self.reports:
             return []

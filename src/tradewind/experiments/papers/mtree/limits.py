@@ -1,7 +1,7 @@
 """MTREE's Figures 11, 12 and 13: what the limits on height (H) and number of trees (K) cost.
 
-GBST's rate r* has two readings (see `planning.gost`), and they differ most here: the printed one, the smallest
-bandwidth left anywhere, makes many thin trees; a tree's own bottleneck makes few. Both are shown.
+GBST's rate r* has two readings (see `planning.trees.height_bounded`), and they differ most here: the printed one, the
+smallest bandwidth left anywhere, makes many thin trees; a tree's own bottleneck makes few. Both are shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.experiments.papers import Experiment, Setting
 from tradewind.experiments.papers.mtree.trials import SUBSTITUTES, TOPOLOGIES, instance, limit_trial, normal_rate_bps
 from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of
 from tradewind.figures.chart import Panel, Series
-from tradewind.planning.trees.gost import MAX_CANDIDATES, Growing, Reading, generate_trees, improve_heights
+from tradewind.planning.trees.height_bounded import MAX_CANDIDATES, Growing, Reading, generate_trees, improve_heights
 from tradewind.planning.trees.tree_rates import SearchLimits, best_rates, choose_trees
 from tradewind.planning.trees.undirected import undirected_view
 

@@ -42,7 +42,7 @@ class Record(msgspec.Struct):
     calibration_s: float = 0.0
 
 
-class Kept:
+class LabClient:
     """A lab whose keeper is up."""
 
     def __init__(self, directory: LabDirectory, ready: Ready, owner: int | None) -> None:
@@ -52,7 +52,7 @@ class Kept:
         """The socket whose end ends the lab; None for a lab that somebody else started."""
 
     @classmethod
-    def attach(cls, directory: LabDirectory) -> tuple[Kept, Record]:
+    def attach(cls, directory: LabDirectory) -> tuple[LabClient, Record]:
         """A lab that is up already."""
         try:
             record = msgspec.json.decode((directory.path / "lab.json").read_bytes(), type=Record)
@@ -103,7 +103,7 @@ class Kept:
             self._owner = None
 
 
-def start_keeper(name: str, backend: str, network: Network) -> tuple[Kept, str]:
+def start_keeper(name: str, backend: str, network: Network) -> tuple[LabClient, str]:
     """Build a lab and return when it is there, with what is worth saying about it.
 
     Raises `CannotEmulate` where this machine cannot.
@@ -130,7 +130,7 @@ def start_keeper(name: str, backend: str, network: Network) -> tuple[Kept, str]:
         if lock >= 0:
             os.close(lock)
     said = f"the forwarder is in {written_in}" if written_in else ""
-    return Kept(directory, ready, starter.owner.detach()), said
+    return LabClient(directory, ready, starter.owner.detach()), said
 
 
 def _await_keeper(starter: Starter, directory: LabDirectory, lock: int) -> Ready:

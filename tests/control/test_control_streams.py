@@ -1,4 +1,4 @@
-"""Who decides in which lane: operations of everybody, steps of the policy's groups, and steps in parts."""
+"""Who decides in which stream: operations of everybody, steps of the policy's groups, and steps in parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tradewind.network import Network, Site
 from tradewind.wire import messages as m
 
 MESH = Network("mesh", [Site(n) for n in "abcd"], 1e8 * (1 - np.eye(4)))
-STEP = m.POLICY_LANE
+STEP = m.POLICY_STREAM
 
 
 def operation(parts: int = 1, items: int = 100) -> m.Operation:
@@ -35,9 +35,9 @@ def started(actions: list[Action]) -> list[tuple[int, tuple[str, ...]]]:
 
 
 def ready(
-    controller: Controller, worker: str, lane: int, iteration: int, parts: int = 1, items: int = 100
+    controller: Controller, worker: str, stream: int, iteration: int, parts: int = 1, items: int = 100
 ) -> list[Action]:
-    return controller.received(worker, m.Ready(lane, iteration, operation(parts, items)), 1.0)
+    return controller.received(worker, m.Ready(stream, iteration, operation(parts, items)), 1.0)
 
 
 def finish(controller: Controller, round_: int, members: str) -> list[Action]:
@@ -109,9 +109,9 @@ def test_who_is_left_in_the_queue_while_the_others_wait_for_everybody_goes_on() 
     finish(controller, 0, "ab")
     ready(controller, "a", STEP, 2, parts=2)
     told = ready(controller, "b", 0, 1)
-    assert [(w, x.lane) for w, x in messages(told, m.Proceed)] == [("a", STEP)]  # type: ignore[union-attr]
+    assert [(w, x.stream) for w, x in messages(told, m.Proceed)] == [("a", STEP)]  # type: ignore[union-attr]
     told = ready(controller, "a", STEP + 1, 2, parts=2)
-    assert [(w, x.lane) for w, x in messages(told, m.Proceed)] == [("a", STEP + 1)]  # type: ignore[union-attr]
+    assert [(w, x.stream) for w, x in messages(told, m.Proceed)] == [("a", STEP + 1)]  # type: ignore[union-attr]
     assert started(ready(controller, "a", 0, 1)) == [(1, ("a", "b", "c", "d"))]
     finish(controller, 1, "abcd")
     ready(controller, "a", STEP, 3)
@@ -151,7 +151,7 @@ def test_the_policy_hears_of_rates_that_were_measured() -> None:
         controller.connected(worker, 0.0)
         controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
     ready(controller, "b", STEP, 1)
-    policy = controller._running.schedule.lanes[STEP].policy  # type: ignore[union-attr]
+    policy = controller._term.schedule.streams[STEP].policy  # type: ignore[union-attr]
     assert policy.bandwidth.of("a") == 1e8  # type: ignore[union-attr]
     ready(controller, "c", STEP, 1)
     finish(controller, 0, "bc")

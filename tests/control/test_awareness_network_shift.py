@@ -9,7 +9,7 @@ import pytest
 
 from tradewind.control.awareness import Awareness
 from tradewind.control.network.exploring import MOST_SAVED_BYTES, Exploring
-from tradewind.control.network.upheaval import PAUSE, Upheaval
+from tradewind.control.network.network_shift import PAUSE, NetworkShift
 from tradewind.control.network.view import NetworkView
 from tradewind.network import Network, Site
 from tradewind.sim.chunks.changing import ChangingRun, run_changing
@@ -52,29 +52,29 @@ def calm_view() -> NetworkView:
         ({LINKS[0]: 0.3, LINKS[1]: 3.0, LINKS[2]: 1.0}, False, False),  # too few
     ],
 )
-def test_many_links_that_change_at_once_are_an_upheaval(
+def test_many_links_that_change_at_once_are_an_network_shift(
     factors: dict[tuple[int, int], float], once: bool, twice: bool
 ) -> None:
     view = calm_view()
     measure(view, factors, 1.0)
-    assert view.estimates.is_upheaval(0.2, 0.5, 1.0) is once
+    assert view.estimates.is_network_shift(0.2, 0.5, 1.0) is once
     measure(view, factors, 1.3)
-    assert view.estimates.is_upheaval(0.2, 0.5, 1.3) is twice
+    assert view.estimates.is_network_shift(0.2, 0.5, 1.3) is twice
 
 
-def test_what_was_said_of_links_that_nobody_knows_well_is_no_upheaval_when_it_is_wrong() -> None:
+def test_what_was_said_of_links_that_nobody_knows_well_is_no_network_shift_when_it_is_wrong() -> None:
     view = NetworkView(MESH, confirm_s=OPTIONS.confirm_s)
     measure(view, HALF, 5.0)
     measure(view, HALF, 5.3)
-    assert not view.estimates.is_upheaval(0.2, 1.2, 5.3)
+    assert not view.estimates.is_network_shift(0.2, 1.2, 5.3)
 
 
-def test_links_that_changed_long_ago_are_no_upheaval() -> None:
+def test_links_that_changed_long_ago_are_no_network_shift() -> None:
     view = calm_view()
     for k in range(6):
         measure(view, HALF, 1.0 + 0.5 * k)
-    assert view.estimates.is_upheaval(0.2, 1.2, 2.5)
-    assert not view.estimates.is_upheaval(0.2, 1.2, 3.5), "the estimates have moved, and stay there"
+    assert view.estimates.is_network_shift(0.2, 1.2, 2.5)
+    assert not view.estimates.is_network_shift(0.2, 1.2, 3.5), "the estimates have moved, and stay there"
 
 
 def test_a_doubted_link_is_put_right_by_two_measurements_or_one_on_purpose() -> None:
@@ -130,56 +130,56 @@ def test_an_unseen_link_is_planned_with_as_no_better_than_the_worst_quarter_of_t
 def test_plans_wait_until_every_link_was_seen_or_an_update_time_has_passed() -> None:
     for seen, ends_s in ((len(LINKS), 5.5), (len(LINKS) - 1, 6.0)):
         view = calm_view()
-        upheaval = Upheaval(view, OPTIONS)
+        network_shift = NetworkShift(view, OPTIONS)
         measure(view, HALF, 5.0)
-        assert upheaval.begins(5.0) and upheaval.is_on and not upheaval.begins(5.1)
-        assert not upheaval.ends(5.2)
+        assert network_shift.begins(5.0) and network_shift.is_on and not network_shift.begins(5.1)
+        assert not network_shift.ends(5.2)
         measure(view, {link: 0.3 + 0.1 * k for k, link in enumerate(LINKS[:seen])}, 5.4)
-        assert upheaval.ends(5.5) == (ends_s == 5.5)
-        assert upheaval.ends(6.0) == (ends_s == 6.0)
-        assert not upheaval.is_on
+        assert network_shift.ends(5.5) == (ends_s == 5.5)
+        assert network_shift.ends(6.0) == (ends_s == 6.0)
+        assert not network_shift.is_on
 
 
 def test_false_alarms_are_believed_less_and_less_often() -> None:
     view, now_s = calm_view(), 5.0
-    upheaval = Upheaval(view, OPTIONS)
+    network_shift = NetworkShift(view, OPTIONS)
     pauses_s = []
     for _ in range(3):
         noticed_s, before_s = None, now_s
         while noticed_s is None:
             now_s += 0.5
             measure(view, HALF, now_s)
-            noticed_s = now_s if upheaval.begins(now_s) else None
+            noticed_s = now_s if network_shift.begins(now_s) else None
             if noticed_s is None:  # noise: the next one says otherwise
                 measure(view, dict.fromkeys(LINKS, 1.0), now_s + 0.1)
         pauses_s.append(now_s - before_s)
         measure(view, dict.fromkeys(LINKS, 1.0), now_s + 0.1)
         measure(view, dict.fromkeys(LINKS, 1.0), now_s + 0.2)
-        assert upheaval.ends(now_s + 0.3)
+        assert network_shift.ends(now_s + 0.3)
     assert pauses_s == [0.5, 2 * PAUSE, 4 * PAUSE]
 
 
 def test_everything_is_explored_once_and_the_share_pays_for_it() -> None:
     view = calm_view()
     exploring = Exploring(view, OPTIONS, 0.0)
-    assert exploring.trains(0.5, is_upheaval=False) == [], "nothing was moved yet"
+    assert exploring.trains(0.5, is_network_shift=False) == [], "nothing was moved yet"
     view.estimates.doubt_all()
     explored: list[tuple[str, str]] = []
     for k in range(len(LINKS)):
-        trains = exploring.trains(1.0 + 0.1 * k, is_upheaval=True)
+        trains = exploring.trains(1.0 + 0.1 * k, is_network_shift=True)
         assert len({src for src, _ in trains}) == len({train.peer for _, train in trains}) == len(trains)
         explored += [(src, train.peer) for src, train in trains]
     assert sorted(explored) == sorted((f"s{i}", f"s{j}") for i, j in LINKS)
     view.measured("s0", "s1", 3e7, 3.0, on_purpose=True)
-    ((src, train),) = exploring.trains(4.0, is_upheaval=False)
+    ((src, train),) = exploring.trains(4.0, is_network_shift=False)
     assert (src, train.peer) == ("s0", "s1"), "it seems slower: once more, and no more than that"
-    assert exploring.trains(5.0, is_upheaval=False) == []
+    assert exploring.trains(5.0, is_network_shift=False) == []
     exploring.moved(10**6)
-    assert exploring.trains(60.0, is_upheaval=False) == [], "there are debts"
+    assert exploring.trains(60.0, is_network_shift=False) == [], "there are debts"
     exploring.moved(int(2 * MOST_SAVED_BYTES / OPTIONS.explore_share))
-    assert exploring.trains(120.0, is_upheaval=False)
+    assert exploring.trains(120.0, is_network_shift=False)
     silent = Exploring(view, replace(OPTIONS, explore_share=0.0), 0.0)
-    assert silent.trains(1.0, is_upheaval=True) == [], "whoever does not want probes gets none"
+    assert silent.trains(1.0, is_network_shift=True) == [], "whoever does not want probes gets none"
 
 
 def changing(seed: int, aware: Awareness, in_place: bool = False) -> ChangingRun:

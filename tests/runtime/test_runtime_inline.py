@@ -16,7 +16,7 @@ from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.runtime.group import Group
 from tradewind.runtime.shaping import ShapedNetwork
-from tradewind.wire.messages import MAX_CARRIED_BYTES
+from tradewind.wire.messages import MAX_INLINE_BYTES
 
 CARRIED: dict[str, Any] = {"inline_bytes": 16 * 1024}
 
@@ -32,12 +32,12 @@ def of_rank(rank: int, dtype: str, items: int = 100) -> Any:
 def test_every_operation_on_every_type_gives_what_a_plan_gives(dtype: str) -> None:
     """Whole numbers, so that the order of sums does not matter."""
 
-    def body(carried: bool, group: Group) -> list[bytes]:
+    def body(inline: bool, group: Group) -> list[bytes]:
         done = []
         for op in OPERATIONS:
             if op != "mean" or not dtype.startswith("int"):
                 handle = group.all_reduce_async(of_rank(group.rank, dtype), op, dtype=dtype)
-                assert handle.outcome.carried is carried
+                assert handle.outcome.inline is inline
                 done.append(handle.wait().tobytes())
         return done
 
@@ -83,7 +83,7 @@ def test_large_and_small_operations_under_way_at_once_end_each_in_its_own_way() 
         handles = [group.all_reduce_async(np.full(size, float(size), np.float32)) for size in sizes]
         for size, handle in zip(sizes, handles, strict=True):
             assert (handle.wait() == 3.0 * size).all()
-        return [handle.outcome.carried for handle in handles]
+        return [handle.outcome.inline for handle in handles]
 
     assert run_ranks(3, body, **CARRIED) == [[size <= 4096 for size in sizes]] * 3
 
@@ -108,7 +108,7 @@ def test_one_rank_that_does_not_carry_switches_it_off_for_its_rounds() -> None:
         handle = group.all_reduce_async(np.ones(10))
         assert (handle.wait() == 3.0).all()
         group.barrier()
-        return handle.outcome.carried
+        return handle.outcome.inline
 
     assert run_ranks(3, body, each) == [False] * 3
 
@@ -117,7 +117,7 @@ def test_a_plan_that_was_given_and_a_network_that_is_imitated_carry_everything()
     network = Network("two", [Site("a"), Site("b")], 1e9 * (1 - np.eye(2)))
 
     def body(group: Group) -> bool:
-        return group.all_reduce_async(np.ones(10)).outcome.carried
+        return group.all_reduce_async(np.ones(10)).outcome.inline
 
     plan = make_plan("ring", network, 100)
     assert run_ranks(2, body, network=network, plan=plan, **CARRIED) == [False] * 2
@@ -146,7 +146,7 @@ def test_policies_choose_and_weigh_and_steps_come_in_parts() -> None:
         array = np.full(4, float(group.rank))
         handles = [group.average_async(array, part=part, parts=3) for part in (2, 0, 1)]
         outcomes = [handle.outcome for handle in handles]
-        assert len({outcome.contributors for outcome in outcomes}) == 1 and all(o.carried for o in outcomes)
+        assert len({outcome.contributors for outcome in outcomes}) == 1 and all(o.inline for o in outcomes)
         weights = dict(zip(outcomes[0].contributors, outcomes[0].weights, strict=True))
         expected = sum(weight * int(name[-1]) for name, weight in weights.items())
         assert all((handle.wait() == expected).all() for handle in handles)
@@ -166,9 +166,9 @@ def test_a_run_says_how_many_rounds_went_in_messages(caplog: pytest.LogCaptureFi
     assert "5 rounds of small arrays, 324 B in all, went through the controller in messages" in caplog.text
 
 
-@pytest.mark.parametrize("nbytes", [-1, MAX_CARRIED_BYTES + 1])
+@pytest.mark.parametrize("nbytes", [-1, MAX_INLINE_BYTES + 1])
 def test_what_messages_cannot_hold_is_refused(nbytes: int) -> None:
     for answer in run_ranks(1, lambda _: None, inline_bytes=nbytes):
         assert isinstance(
             answer, BadOption
-        ) and f"inline_bytes must be from 0 to {MAX_CARRIED_BYTES}, got {nbytes}" in str(answer)
+        ) and f"inline_bytes must be from 0 to {MAX_INLINE_BYTES}, got {nbytes}" in str(answer)

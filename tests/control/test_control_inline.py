@@ -39,11 +39,11 @@ def gathered(**options: object) -> Controller:
 
 
 def all_ready(
-    controller: Controller, lane: int = 0, arrays: tuple[bytes | None, ...] = (array(1, 2), array(3, 4), array(5, 6))
+    controller: Controller, stream: int = 0, arrays: tuple[bytes | None, ...] = (array(1, 2), array(3, 4), array(5, 6))
 ) -> dict[str, list[m.Message]]:
     actions: list[Action] = []
     for worker, brought in zip("abc", arrays, strict=True):
-        actions += controller.received(worker, m.Ready(lane, 1, SUM, brought), 1.0)
+        actions += controller.received(worker, m.Ready(stream, 1, SUM, brought), 1.0)
     return said(actions)
 
 
@@ -52,9 +52,9 @@ def test_a_strict_round_ends_with_the_answer() -> None:
     told = all_ready(controller)
     for worker in "abc":
         (answer,) = told[worker]
-        assert isinstance(answer, m.Carried) and answer.final and answer.members == ("a", "b", "c")
+        assert isinstance(answer, m.InlineResult) and answer.final and answer.members == ("a", "b", "c")
         assert answer.array == array(9, 12)
-    assert all(isinstance(messages[0], m.Carried) for messages in all_ready(controller, lane=1).values())
+    assert all(isinstance(messages[0], m.InlineResult) for messages in all_ready(controller, stream=1).values())
     assert controller.closed is None
 
 
@@ -65,26 +65,26 @@ def test_a_member_without_an_array_has_the_round_go_by_a_plan() -> None:
 
 def test_a_tolerant_round_takes_effect_when_everybody_has_it() -> None:
     controller = gathered(**POLICY)
-    answer = all_ready(controller, m.POLICY_LANE)["a"][0]
-    assert isinstance(answer, m.Carried) and not answer.final
+    answer = all_ready(controller, m.POLICY_STREAM)["a"][0]
+    assert isinstance(answer, m.InlineResult) and not answer.final
     digest = zlib.crc32(answer.array)
     for worker in "ab":
-        assert controller.received(worker, m.Finished(answer.round, m.CARRIED_VERSION, digest), 1.0) == []
-    told = said(controller.received("c", m.Finished(answer.round, m.CARRIED_VERSION, digest), 1.0))
+        assert controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, digest), 1.0) == []
+    told = said(controller.received("c", m.Finished(answer.round, m.INLINE_VERSION, digest), 1.0))
     assert told == {worker: [m.Commit(answer.round)] for worker in "abc"}
 
 
 @pytest.mark.parametrize("finished", ["", "c", "ab"])
 def test_a_member_that_is_lost_has_contributed_and_the_others_go_on(finished: str) -> None:
     controller = gathered(**POLICY)
-    answer = all_ready(controller, m.POLICY_LANE)["a"][0]
-    assert isinstance(answer, m.Carried)
+    answer = all_ready(controller, m.POLICY_STREAM)["a"][0]
+    assert isinstance(answer, m.InlineResult)
     actions: list[Action] = []
     for worker in finished:
-        actions += controller.received(worker, m.Finished(answer.round, m.CARRIED_VERSION, 7), 1.0)
+        actions += controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, 7), 1.0)
     actions += controller.disconnected("c", "reset", 1.0)
     for worker in "ab" if finished != "ab" else "":
-        actions += controller.received(worker, m.Finished(answer.round, m.CARRIED_VERSION, 7), 1.0)
+        actions += controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, 7), 1.0)
     told = said(actions)
     for worker in "ab":
         assert m.Commit(answer.round) in told[worker]
@@ -93,18 +93,18 @@ def test_a_member_that_is_lost_has_contributed_and_the_others_go_on(finished: st
 
 def test_a_broken_link_does_not_disturb_it() -> None:
     controller = gathered(**POLICY)
-    all_ready(controller, m.POLICY_LANE)
-    told = said(controller.received("a", m.Trouble("b", "it broke"), 1.0))
+    all_ready(controller, m.POLICY_STREAM)
+    told = said(controller.received("a", m.LinkChanged("b", "it broke"), 1.0))
     assert not any(isinstance(message, m.Halt) for messages in told.values() for message in messages)
 
 
 def test_a_member_that_received_something_else_is_sent_away_and_the_others_go_on() -> None:
     controller = gathered(**POLICY)
-    answer = all_ready(controller, m.POLICY_LANE)["a"][0]
-    assert isinstance(answer, m.Carried)
+    answer = all_ready(controller, m.POLICY_STREAM)["a"][0]
+    assert isinstance(answer, m.InlineResult)
     actions: list[Action] = []
     for worker, digest in zip("abc", (7, 8, 7), strict=True):
-        actions += controller.received(worker, m.Finished(answer.round, m.CARRIED_VERSION, digest), 1.0)
+        actions += controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, digest), 1.0)
     told = said(actions)
     assert isinstance(told["b"][0], m.Refused) and "another result" in told["b"][0].reason
     assert all(m.Commit(answer.round) in told[worker] for worker in "ac")
@@ -117,8 +117,8 @@ def joined(site: str, tolerant: bool) -> Node:
     return node
 
 
-def carried(round_: int, final: bool, iteration: int = 1) -> m.Carried:
-    return m.Carried(round_, 0, iteration, ("a", "b", "c"), (1 / 3,) * 3, (0, 0, 0), array(9, 12), final)
+def inline_result(round_: int, final: bool, iteration: int = 1) -> m.InlineResult:
+    return m.InlineResult(round_, 0, iteration, ("a", "b", "c"), (1 / 3,) * 3, (0, 0, 0), array(9, 12), final)
 
 
 def test_arrays_are_carried_as_far_as_the_controllers_links_go() -> None:
@@ -136,20 +136,20 @@ def test_a_node_uses_a_final_answer_at_once_and_asks_for_the_next() -> None:
     node = joined("a", tolerant=False)
     number, (asked,) = node.submit(SUM, inline=array(1, 2))
     assert asked == SendControl(m.Ready(0, 1, SUM, array(1, 2)))
-    (succeeded,) = node.told(carried(5, final=True))
+    (succeeded,) = node.told(inline_result(5, final=True))
     assert isinstance(succeeded, Succeeded) and succeeded.operation == number
-    assert succeeded.array == array(9, 12) and succeeded.outcome.carried and succeeded.outcome.round == 5
+    assert succeeded.array == array(9, 12) and succeeded.outcome.inline and succeeded.outcome.round == 5
 
 
 def test_a_node_holds_an_answer_back_until_the_commit_and_reports_it_meanwhile() -> None:
     node = joined("a", tolerant=True)
     node.submit(SUM, inline=array(1, 2))
-    (finished,) = node.told(carried(5, final=False))
+    (finished,) = node.told(inline_result(5, final=False))
     digest = zlib.crc32(array(9, 12))
-    assert finished == SendControl(m.Finished(5, m.CARRIED_VERSION, digest))
+    assert finished == SendControl(m.Finished(5, m.INLINE_VERSION, digest))
     report = node.report()
     assert report is not None and report.ready == ()
-    (holding,) = report.holdings
+    (holding,) = report.rounds
     assert holding.finished and holding.digest == digest and holding.ready == m.Ready(0, 1, SUM, array(1, 2))
     assert resolve({"a": report}).abandoned == {5: ("a",)}, "nobody knows whether the others have it"
     others = dict.fromkeys("abc", report)
@@ -161,18 +161,18 @@ def test_a_node_holds_an_answer_back_until_the_commit_and_reports_it_meanwhile()
 def test_a_node_whose_answer_is_taken_back_waits_ready_as_before() -> None:
     node = joined("a", tolerant=True)
     number, _ = node.submit(SUM, inline=array(1, 2))
-    node.told(carried(5, final=False))
+    node.told(inline_result(5, final=False))
     assert node.told(m.Abandon(5, "its controller was lost")) == []
     assert node.pending == (number,)
-    node.told(carried(6, final=False))
+    node.told(inline_result(6, final=False))
     assert isinstance(node.told(m.Commit(6))[0], Succeeded)
 
 
 def test_an_answer_that_nobody_asked_for_is_not_used() -> None:
     node = joined("a", tolerant=True)
     node.submit(SUM, inline=array(1, 2))
-    (distrust,) = node.told(carried(5, final=False, iteration=2))
-    assert "this rank did not ask for" in distrust.reason  # type: ignore[union-attr]
+    (find_controller,) = node.told(inline_result(5, final=False, iteration=2))
+    assert "this rank did not ask for" in find_controller.reason  # type: ignore[union-attr]
 
 
 @given(
@@ -204,7 +204,7 @@ def test_an_array_that_does_not_fit_its_operation_is_refused(
 
 
 def test_an_array_that_is_too_long_is_refused() -> None:
-    wanted = m.Operation(m.MAX_CARRIED_BYTES + 1, 1, "bytes", "broadcast", root="a")
-    frame = encode_message(m.Ready(0, 1, wanted, bytes(m.MAX_CARRIED_BYTES + 1)), 1)
+    wanted = m.Operation(m.MAX_INLINE_BYTES + 1, 1, "bytes", "broadcast", root="a")
+    frame = encode_message(m.Ready(0, 1, wanted, bytes(m.MAX_INLINE_BYTES + 1)), 1)
     with pytest.raises(BadFrame, match="length"):
         decode_message(frame[HEADER_BYTES:])

@@ -7,7 +7,7 @@ of late have changed, or seem to have, all links are doubted and measured at onc
 each was seen, one update time at most. Then what is known is what is.
 
 Noise on a busy machine may look the same. It costs some probes; and where it turns out that most links are what they
-were, the next upheaval is believed after twice as long, and so on, until one was real.
+were, the next network shift is believed after twice as long, and so on, until one was real.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tradewind.control.network.estimates import SHARE_CHANGED
 from tradewind.control.network.view import NetworkView
 
 PAUSE, LONGEST_PAUSE = 2, 64
-"""Update times from one upheaval to the next, at least, and the longest that false alarms make it."""
+"""Update times from one network shift to the next, at least, and the longest that false alarms make it."""
 WITHIN = 3
 """Links that changed within so many times as long as a slower link takes to be believed changed at once."""
 
 
-class Upheaval:
+class NetworkShift:
     """Of one run's network."""
 
     def __init__(self, view: NetworkView, options: Awareness) -> None:
@@ -38,7 +38,7 @@ class Upheaval:
         options, estimates = self._options, self._view.estimates
         if self.is_on or now_s < self._noticed_s + self._pause * options.update_time_s:
             return False
-        if not estimates.is_upheaval(options.significant_change, WITHIN * options.confirm_s, now_s):
+        if not estimates.is_network_shift(options.significant_change, WITHIN * options.confirm_s, now_s):
             return False
         estimates.doubt_all()
         self.is_on, self._noticed_s = True, now_s

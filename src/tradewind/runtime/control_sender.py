@@ -15,7 +15,7 @@ from tradewind.runtime.sockets import shut_down
 from tradewind.runtime.threads import start_thread
 
 
-class Voice:
+class ControlSender:
     """The sending half of a control connection; `close` when the receiving half is done with the socket, too."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -6,7 +6,7 @@ from tradewind.control.members import Members
 from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.options import STRICT_POLICY, ControlOptions
 from tradewind.control.outbox import Outbox
-from tradewind.control.plans.replanning import Updating
+from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.control.quorum import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
 from tradewind.control.rounds.rounds import Rounds
@@ -18,7 +18,7 @@ from tradewind.network import Network
 from tradewind.wire import messages as m
 
 
-class Running:
+class Term:
     """One term of a run."""
 
     def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, now_s: float) -> None:
@@ -47,8 +47,8 @@ class Running:
             )
         self.rounds = Rounds(members, outbox, plans, members.term * ROUNDS_PER_TERM, self.scattering)
         self.schedule = Schedule(options, members, outbox, self.rounds)
-        self.updating = Updating(plans, options.awareness, now_s)
-        self.rounds.uses_auxiliary = self.updating.uses_auxiliary
+        self.replanning = Replanning(plans, options.awareness, now_s)
+        self.rounds.uses_auxiliary = self.replanning.uses_auxiliary
         self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
         self.acting = False
         self._reports = reports
@@ -88,7 +88,7 @@ class Running:
             self.schedule.begin(now_s)
         except TradewindError as error:
             raise RunOver(str(error)) from error
-        self.outbox.send_each(self.updating.begin(now_s))
+        self.outbox.send_each(self.replanning.begin(now_s))
         found = resolve({name: report for name, report in self._reports.items() if name in self.members.joined})
         for number, workers in found.committed.items():
             for worker in workers:
@@ -99,8 +99,8 @@ class Running:
         self._reports = {}
         early, self.members.early = self.members.early, []
         # What a worker has said since it reported goes before: it may have ended alone what it asked for then.
-        newer = {(worker, message.lane) for worker, message in early if isinstance(message, m.Ready)}
-        self._held += [(worker, ready) for worker, ready in found.ready if (worker, ready.lane) not in newer]
+        newer = {(worker, message.stream) for worker, message in early if isinstance(message, m.Ready)}
+        self._held += [(worker, ready) for worker, ready in found.ready if (worker, ready.stream) not in newer]
         for worker, message in early:
             self.received(worker, message, now_s)
 
@@ -121,15 +121,15 @@ class Running:
                 self._reports[worker] = message.report
             return
         if message.report is not None:
-            self._settle_holdings(worker, message.report)
+            self._settle_rounds(worker, message.report)
         if is_unknown:
             self.schedule.rebuild(now_s)  # with the newcomer
         else:
             self.schedule.joined(worker, now_s)
         self._held += [(worker, ready) for ready in self._asked_again(message.report)]
 
-    def _settle_holdings(self, worker: str, report: m.Report) -> None:
-        for held in report.holdings:
+    def _settle_rounds(self, worker: str, report: m.Report) -> None:
+        for held in report.rounds:
             if held.finished and self.rounds.committed.get(held.round) == held.version:
                 self.outbox.send(worker, m.Commit(held.round))
             else:
@@ -140,7 +140,7 @@ class Running:
             return []
         over = [
             held.ready
-            for held in report.holdings
+            for held in report.rounds
             if held.ready is not None and not (held.finished and self.rounds.committed.get(held.round) == held.version)
         ]
         return [*report.ready, *over]
@@ -164,9 +164,9 @@ class Running:
             self.members.early.append((worker, message))
             return True
         match message:
-            case m.Ready(lane=lane) if lane < m.MAX_LANES:
+            case m.Ready(stream=stream) if stream < m.MAX_STREAMS:
                 self._held.append((worker, message))
-            case m.Trouble():
+            case m.LinkChanged():
                 self.trouble(worker, message, now_s)
             case m.Linked(peer):
                 self._linked.add(frozenset((worker, peer)))
@@ -174,9 +174,9 @@ class Running:
                 self.rounds.progressed(worker, message)
             case m.Measured():
                 if message.peer in self.members.joined:
-                    self.outbox.send_each(self.updating.measured(worker, message, now_s))
+                    self.outbox.send_each(self.replanning.measured(worker, message, now_s))
             case m.NetworkWanted():
-                self.outbox.send(worker, self.updating.seen(now_s))
+                self.outbox.send(worker, self.replanning.seen(now_s))
             case m.Finished():  # of a round of another term, which is decided already
                 pass
             case _:
@@ -193,12 +193,12 @@ class Running:
         """All members hold the same result."""
         self.rounds.commit(round_)
         nbytes = round_.operation.nbytes
-        adopted = self.updating.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
+        adopted = self.replanning.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
         if adopted is not None:
             self._tell_new_plan(adopted)
         self.schedule.committed(round_, now_s)
 
-    def trouble(self, worker: str, message: m.Trouble, now_s: float) -> None:
+    def trouble(self, worker: str, message: m.LinkChanged, now_s: float) -> None:
         """A connection broke, for good or for a moment: plans avoid a lost link, rounds that use it are repaired.
 
         That holds for strict runs, too, which end when a worker is lost: a link is not, and others go around it. Only
@@ -219,7 +219,7 @@ class Running:
                 peer,
             )
         if changed:
-            self.outbox.want(self.updating.links_changed())
+            self.outbox.want(self.replanning.links_changed())
             ways = ((worker, peer), (peer, worker))
             rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
             self.schedule.link_changed(worker, peer, (rates[0], rates[1]), now_s)
@@ -231,12 +231,12 @@ class Running:
 
     def settle(self, now_s: float) -> None:
         """Let workers be ready, unless links are being measured; go on with halted rounds whose sites have reported."""
-        while self._held and not self.updating.is_probing and self._can_start(self._held[0][1]):
+        while self._held and not self.replanning.is_probing and self._can_start(self._held[0][1]):
             worker, ready = self._held.pop(0)
-            if self.scattering is not None and ready.lane >= m.POLICY_LANE and ready.array is None:
+            if self.scattering is not None and ready.stream >= m.POLICY_STREAM and ready.array is None:
                 self._announce_scatter(self.scattering, ready.operation)
             self.schedule.ready(worker, ready, now_s)
-        self.outbox.send_each(self.updating.auxiliary_changes())
+        self.outbox.send_each(self.replanning.auxiliary_changes())
         while settled := self.rounds.settled():
             try:
                 self.rounds.repair(settled[0], now_s)
@@ -252,7 +252,7 @@ class Running:
         """
         plans, operation = self.rounds.plans, ready.operation
         is_repeatable = not ready.overwrites or operation.op == "broadcast"
-        is_of_all = ready.lane < m.POLICY_LANE or self.options.policy == STRICT_POLICY
+        is_of_all = ready.stream < m.POLICY_STREAM or self.options.policy == STRICT_POLICY
         if is_repeatable or not is_of_all or (ready.array is not None and not plans.is_fixed):
             return True
         try:
@@ -279,20 +279,20 @@ class Running:
     def wake_at_s(self) -> float:
         """When `tick` is to be called."""
         halted_s = self.rounds.wake_at_s(self.options.deadlines.silence_s)
-        return min(self.schedule.wake_at_s, self.updating.wake_at_s, halted_s)
+        return min(self.schedule.wake_at_s, self.replanning.wake_at_s, halted_s)
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""
         for round_ in self.rounds.overdue(self.options.deadlines.silence_s, now_s):
             self.schedule.failed(round_, "somebody did not say how far it had come", now_s)
         self.schedule.tick(now_s)
-        self.outbox.want(self.updating.tick(now_s))
+        self.outbox.want(self.replanning.tick(now_s))
         self.schedule.network_measured(now_s)
-        self.outbox.send_each(self.updating.explorations(now_s))
+        self.outbox.send_each(self.replanning.explorations(now_s))
 
     def planned(self, made: PlanMade, now_s: float) -> None:
         """A plan that was wanted is there."""
-        adopted = self.updating.planned(made, now_s)
+        adopted = self.replanning.planned(made, now_s)
         if adopted is None:
             return
         self._tell_new_plan(adopted.version)
