@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks._awareness_lab import CHANGED_ROUNDS, QUICK_UPDATE_S, STEADY_ROUNDS, WAYS, Turns, run_in_lab
 from tradewind.catalog import load_network
 from tradewind.control.awareness import Awareness
-from tradewind.control.plans.versions import PlanMade
+from tradewind.control.controller import Action, Controller
+from tradewind.control.plans.versions import PlanMade, PlanWanted
 from tradewind.lab.inproc import run_inproc
 from tradewind.network import Network
 from tradewind.runtime.group import Group
@@ -114,16 +115,19 @@ def measure_switches() -> tuple[float, float, float]:
 
 def _switch(group: Group) -> float:
     """Have the next round start with a new version of its plan; how long a plan takes to make."""
-    server = group._server
-    assert server is not None
-    with server._changed:
-        plans = server._controller.plans
+    wanted: list[PlanWanted] = []
+
+    def adopt(controller: Controller, now_s: float) -> list[Action]:
+        plans = controller.plans
         key = max(plans.keys, key=lambda key: key[1])
         current = plans.by_version[plans.plan_for(*key[:2])]
-        (wanted,) = [wanted for wanted in plans.wanted() if wanted.key == key]
-        server._do(server._controller.planned(PlanMade(key, current, float("inf"), ""), time.monotonic()))
+        wanted.extend(plan for plan in plans.wanted() if plan.key == key)
+        return controller.planned(PlanMade(key, current, float("inf"), ""), now_s)
+
+    assert group.controller is not None
+    group.controller.change(adopt)
     start_s = time.process_time()
-    wanted.make()
+    wanted[0].make()
     return time.process_time() - start_s
 
 

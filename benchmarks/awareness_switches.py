@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -27,9 +26,8 @@ import numpy.typing as npt
 from tradewind.control.awareness import Awareness
 from tradewind.experiments.papers.netstorm import live
 from tradewind.experiments.papers.netstorm.simulated import COMPUTE_S
-from tradewind.sim.chunks.changing import ChangingRun, _Driver
+from tradewind.sim.chunks.changing import ChangingDriver, ChangingRun
 from tradewind.sim.chunks.run import ChunkRun
-from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.sim.clock import Priority
 from tradewind.wire import messages as m
 
@@ -78,7 +76,7 @@ TABLES = {
 }
 
 
-class _Steps(_Driver):
+class _Steps(ChangingDriver):
     """Workers that train: parts of a step, a few of them under way, a pause, the next step."""
 
     def __init__(self, changing: ChangingRun) -> None:
@@ -87,16 +85,11 @@ class _Steps(_Driver):
         self._given = dict.fromkeys(self.workers, 0)
         self._pausing: set[str] = set()
         for worker in self.workers.values():
-            worker._end = self._hooked(worker, worker._end)  # type: ignore[method-assign]
+            worker.ended = self._continue
 
-    def _hooked(self, worker: SimulatedWorker, end: Callable[..., None]) -> Callable[..., None]:
+    def _continue(self, name: str) -> None:
         """Have a worker go on when an operation has ended."""
-
-        def ended(operation: int, how: Any) -> None:
-            end(operation, how)
-            self.clock.at(self.clock.now_s, Priority.READY, self._go_on, worker.name)
-
-        return ended
+        self.clock.at(self.clock.now_s, Priority.READY, self._go_on, name)
 
     def _array(self, items: int) -> npt.NDArray[np.float32]:
         """One for all of a size: what is summed makes no difference, and all of them would be gigabytes."""
@@ -138,7 +131,7 @@ class _Steps(_Driver):
 
 def step_s(draw: int, awareness: Awareness, seed: int) -> float:
     """Seconds of an average step of a run that begins with the plan for one draw, on the next one."""
-    known, *drawn = (live._draw(SITES, draw + k) for k in range(EPOCHS))
+    known, *drawn = (live.draw(SITES, draw + k) for k in range(EPOCHS))
     parts = [len(part) for part in np.array_split(np.empty(live.MODEL_BYTES // 4, np.float32), live.PARTS)]
     run = ChunkRun(known, live.TRADEWIND.planner, seed, tuple(parts) * STEPS, buffer_bytes=2**17)
     changes = tuple((k * live.EPOCH_S, network) for k, network in enumerate(drawn))

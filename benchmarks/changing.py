@@ -11,23 +11,27 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from statistics import median
 from typing import Any, TextIO
 
 import msgspec
 
+from tradewind.control.controller import Action, Controller
 from tradewind.experiments.papers.netstorm import live
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.lab.site import Place
+from tradewind.network import Network
+from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.group import Group
 
 SYSTEMS = {
     "NetStorm-pro": live.PRO,
     "ours": live.TRADEWIND,
-    "ours, told": live.TRADEWIND,
+    "ours, told": replace(live.TRADEWIND, follows=False),
     "ours, stays": replace(live.TRADEWIND, follows=False),
     "star": live.System("star"),
 }
@@ -37,67 +41,41 @@ TCP_SHARE = 0.956
 """Of a rate of the lab's `htb`: the rest is headers (docs/lab.md)."""
 
 
-@dataclass
-class Told:
-    """A place whose controller hears what the links carry when they change."""
+class Telling:
+    """Tells the controller in this process what links carry, whenever they change."""
 
-    place: Place
-    turn: live.Turn
-    began_s: float = float("inf")
-    ended: bool = False
+    def __init__(self, turn: live.Turn) -> None:
+        self._turn, self._over = turn, threading.Event()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.place, name)
+    def begin(self, group: Group) -> None:
+        """Rates begin to change."""
+        if group.controller is not None:
+            threading.Thread(target=self._tell, args=(group.controller, time.monotonic()), daemon=True).start()
 
-    def connect(self, *arguments: Any, **options: Any) -> Group:
-        """As ever, and from then on tell its controller."""
-        group = self.place.connect(*arguments, **options)
-        if group.rank == 0:
-            threading.Thread(target=self._tell, args=(group,), daemon=True).start()
-        return group
+    def end(self) -> None:
+        """The turn is over."""
+        self._over.set()
 
-    def say(self, said: Callable[[Place, str], None], line: str) -> None:
-        """The first site says where it is; with the start rates begin to change."""
-        said(self.place, line)
-        if line.startswith(live.START):
-            self.began_s = time.monotonic()
+    def _tell(self, controller: ControlServer, began_s: float) -> None:
+        for number in count():
+            if self._over.wait(max(0.0, began_s + number * live.EPOCH_S - time.monotonic())):
+                return
+            truth = live.draw(self._turn.sites, self._turn.trial + 1 + number).scaled(TCP_SHARE)
+            controller.change(partial(_give, truth))
 
-    def _tell(self, group: Group) -> None:
-        server, told = group._server, -1
-        assert server is not None
-        while not self.ended:
-            draw = int((time.monotonic() - self.began_s) // live.EPOCH_S) if self.began_s < float("inf") else -1
-            if draw != told:
-                told, truth = draw, live._draw(self.turn.sites, self.turn.trial + 1 + draw)
-                with server._changed:
-                    running, view = server._controller._term, server._controller.plans.view
-                    assert running is not None
-                    replanning = running.replanning
-                    view.measured = lambda *_, **__: None  # type: ignore[method-assign]
-                    view.estimates.bandwidth_bps[:] = TCP_SHARE * truth.bandwidth_bps
-                    replanning._trials.clear()
-                    replanning._wait, replanning._updated_s, replanning._check_s = 1, -1e9, time.monotonic()
-                    server._changed.notify_all()
-            time.sleep(0.02)
+
+def _give(truth: Network, controller: Controller, now_s: float) -> list[Action]:
+    return controller.rates_given(truth, now_s)
 
 
 def take_part(place: Place, turns: list[dict[str, Any]], told: list[bool]) -> list[Any]:
     """All turns at one site."""
-    found, say = [], live._say
-
-    def redirected(place: Any, line: str) -> None:
-        if isinstance(place, Told):
-            place.say(say, line)
-        else:
-            say(place, line)
-
+    found = []
     for number, (coded, is_told) in enumerate(zip(turns, told, strict=True)):
         turn = msgspec.convert(coded, live.Turn)
-        where: Any = Told(place, turn) if is_told else place
-        live._say = redirected
-        found.append(live._play(where, number, turn))
-        if is_told:
-            where.ended = True
+        telling = Telling(turn)
+        found.append(live.play(place, number, turn, telling.begin if is_told else None))
+        telling.end()
     return list(map(msgspec.to_builtins, found))
 
 
@@ -105,7 +83,7 @@ def play(trial: int) -> dict[str, live.Played]:
     """Every system once, on the same draws."""
     turns = [live.Turn(system, "dynamic", trial, 2 * live.EPOCH_S) for system in SYSTEMS.values()]
     arguments = {"turns": [msgspec.to_builtins(turn) for turn in turns], "told": [name == TOLD for name in SYSTEMS]}
-    with Lab(turns[0].known, "htb", calibrate=False) as lab, live._Rates(lab, turns) as rates:
+    with Lab(turns[0].known, "htb", calibrate=False) as lab, live.Rates(lab, turns) as rates:
         answers = call_sites(
             lab.network, take_part, arguments, groups=len(turns), deadline_s=600, on_line=rates.told, inside=lab
         )

@@ -21,6 +21,7 @@ import numpy as np
 
 from tradewind.catalog import load_network
 from tradewind.control.awareness import Awareness
+from tradewind.control.controller import Action, Controller
 from tradewind.control.plans.versions import PlanMade
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
@@ -68,13 +69,15 @@ def take_turns(place: Place, nbytes: int, compared: int) -> list[float]:
 
 def renew(group: Group) -> None:
     """Have the next round start with a new version of the plan."""
-    server = group._server
-    assert server is not None
-    with server._changed:
-        plans = server._controller.plans
+
+    def adopt(controller: Controller, now_s: float) -> list[Action]:
+        plans = controller.plans
         key = max(plans.keys, key=lambda key: key[1])
         current = plans.by_version[plans.plan_for(*key[:2])]
-        server._do(server._controller.planned(PlanMade(key, current, float("inf"), ""), time.monotonic()))
+        return controller.planned(PlanMade(key, current, float("inf"), ""), now_s)
+
+    assert group.controller is not None
+    group.controller.change(adopt)
 
 
 def measure_live(sites: int, scale: float) -> tuple[list[float], list[float]]:

@@ -87,14 +87,14 @@ def test_updates_wait_twice_as_long_after_each_mistake_and_no_longer_after_a_gai
         run.switch()
         run.rounds(3, star=1.5)
         run.rounds(MOST_ROUNDS, ring=1.0)  # what was there before is better, which is no gain
-        assert run.replanning._wait == 2**mistakes
-    undone_s = run.replanning._updated_s
+        undone_s = run.replanning.updates[-1].at_s
+        assert run.replanning.updates[-1].is_return and run.replanning.review_at_s == undone_s + 5.0 * 2**mistakes
     run.slow_link(0.2e8)
     assert run.replanning.tick(undone_s + 39.0) == []
     (wanted,) = run.replanning.tick(undone_s + 41.0)
     run.replanning.planned(PlanMade(wanted.key, NEW, 0.5, ""), run.now_s)
     run.rounds(4, star=0.5)
-    assert run.planner == "star" and run.replanning._wait == 1
+    assert run.planner == "star" and run.replanning.review_at_s == undone_s + 41.0 + 5.0
 
 
 def test_a_plan_that_was_taken_back_because_the_network_became_slower_returns() -> None:

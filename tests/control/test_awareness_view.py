@@ -153,8 +153,8 @@ def test_a_significant_change_is_planned_for_when_it_is_sure_and_a_small_one_whe
 
 @given(st.floats(0.05, 20.0))
 def test_what_changes_for_all_links_alike_is_no_reason_to_plan(factor: float) -> None:
-    _, replanning = changed(update_time_s=5.0)
-    view = replanning._plans.view
+    plans, replanning = changed(update_time_s=5.0)
+    view = plans.view
     for k in range(12):
         for src, dst in links(MESH):
             replanning.measured(dst, m.Measured(src, factor * 1e8), 0.5 * k)

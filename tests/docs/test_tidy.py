@@ -69,6 +69,9 @@ SEEDED_RANDOMNESS = {"default_rng", "Generator", "BitGenerator", "SeedSequence",
 MEANINGLESS_NAMES = {"utils.py", "common.py", "helpers.py", "manager.py"}
 MOST_LINES = 900
 MACHINE_PATH = re.compile(r"""(?<![\w.~:/-])/(?:work|home|root|tmp|Users|mnt|opt)/""")
+USERS = sorted(path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
+PRIVATE_BUT_NOT_OURS = {"_exit", "_c10d_functional"}
+"""Of `os` and `torch`."""
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 
 
@@ -149,6 +152,23 @@ def thread_problems(module: str, source: str) -> Iterator[str]:
             yield f"{module}:{node.lineno}: use start_thread of runtime/threads.py, so that it ends before Python does"
 
 
+def private_access_problems(path: str, source: str) -> Iterator[str]:
+    """Tests, benchmarks and examples use what users have: `Group.stats()`, `Controller.snapshot()`, `Hooks`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            names = [] if ast.unparse(node.value) in ("self", "cls", "super()") else [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names if (node.module or "").startswith("tradewind")]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "getattr", "delattr")):
+            said = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            names = [text.rpartition(".")[2] for text in said[:1]]
+        else:
+            continue
+        for name in names:
+            if name.startswith("_") and not name.startswith("__") and name not in PRIVATE_BUT_NOT_OURS:
+                yield f"{path}:{node.lineno}: uses the private name {name}; use or add a public one"
+
+
 RULES = (import_direction_problems, purity_problems, shape_problems, thread_problems)
 
 
@@ -157,6 +177,35 @@ def test_all_modules_keep_the_rule(rule: object) -> None:
     assert callable(rule)
     problems = [problem for module, path in MODULES.items() for problem in rule(module, path.read_text())]
     assert not problems, "\n".join(problems)
+
+
+def test_tests_benchmarks_and_examples_use_public_names_only() -> None:
+    problems = [p for path in USERS for p in private_access_problems(str(path.relative_to(ROOT)), path.read_text())]
+    assert len(USERS) > 100 and not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "port = group._worker.port",
+        "group.controller._changed.notify_all()",
+        "from tradewind.sim.chunks.changing import _Driver",
+        "def f():\n    from tradewind.lab import _secret",
+        "monkeypatch.setattr(worker, '_apply', twice)",
+        "monkeypatch.setattr('tradewind.sim.worker.Worker._apply', twice)",
+        "getattr(group, '_server')",
+    ],
+)
+def test_private_names_are_found(statement: str) -> None:
+    assert list(private_access_problems("tests/x.py", statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["self._made = 1", "super()._told(x)", "os._exit(0)", "x.__class__", "stats.port", "from torch.x import _y"],
+)
+def test_public_names_and_own_attributes_are_fine(statement: str) -> None:
+    assert not list(private_access_problems("tests/x.py", statement))
 
 
 def test_there_are_modules_to_look_at() -> None:

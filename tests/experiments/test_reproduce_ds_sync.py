@@ -128,7 +128,7 @@ def test_the_double_tree_is_a_valid_plan_that_crosses_each_uplink_as_rarely_as_a
 
 
 def test_formulas_are_the_papers() -> None:
-    costs = ds_sync_costs._costs(Racks(2, 4))
+    costs = ds_sync_costs.paper_costs(Racks(2, 4))
     between_ms = 8e3 * NBYTES / 10e9
     assert 1e3 * costs["Ring"] == pytest.approx(2 * 7 / 8 * between_ms + 2 * 7 * 0.05)
     assert 1e3 * costs["PS"] == pytest.approx(2 * (4 * between_ms + 3 * between_ms / 2) + 2 * 7 * 0.05)

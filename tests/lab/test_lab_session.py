@@ -53,14 +53,12 @@ def test_it_leaves_the_machine_as_it_was(backend: str) -> None:
 
 
 def test_an_interpreter_that_was_started_early_becomes_the_keeper_or_ends() -> None:
-    with starting.early():
-        (begun,) = starting._begun
-        with open_lab(MESH, "htb") as lab:
-            keeper = int((lab.directory.path / "keeper.pid").read_text())
-            assert os.getsid(keeper) == begun.process.pid and not starting._begun
-    with starting.early():
-        (unused,) = starting._begun
-    assert unused.process.returncode is not None and not starting._begun
+    with starting.early() as begun, open_lab(MESH, "htb") as lab:
+        keeper = int((lab.directory.path / "keeper.pid").read_text())
+        assert os.getsid(keeper) == begun.process.pid
+    with starting.early() as unused:
+        assert unused.process.poll() is None
+    assert unused.process.returncode is not None
 
 
 CHILDREN = """

@@ -19,8 +19,15 @@ def chunk(payload: int = CHUNK, follows: bool = True, sent_us: int = 0, queued: 
     return FrameHeader(FrameKind.CHUNK, 1, payload, chunks=1, follows=follows, sent_us=sent_us, queued=queued)
 
 
-def meter(**options: object) -> LinkMeter:
-    return LinkMeter(MeasuringOptions(**options), ClockOffset())  # type: ignore[arg-type]
+def meter(clock: ClockOffset | None = None, **options: object) -> LinkMeter:
+    return LinkMeter(MeasuringOptions(**options), clock or ClockOffset())  # type: ignore[arg-type]
+
+
+def same_clock() -> ClockOffset:
+    """Of a rank whose clock is the controller's."""
+    clock = ClockOffset()
+    clock.answered(0.0, 0.0, 0.0)
+    return clock
 
 
 def feed(measured: LinkMeter, frames: list[tuple[float, FrameHeader]], connection: int = 0) -> list[LinkSample]:
@@ -155,8 +162,7 @@ def test_the_last_probe_of_a_train_is_reported_at_once() -> None:
 def test_equation_17_counts_latency_as_slowness_and_arrivals_do_not() -> None:
     clock_by = {}
     for estimator in ("arrivals", "delays"):
-        measured = meter(estimator=estimator)
-        measured._clock.answered(0.0, 0.0, 0.0)
+        measured = meter(same_clock(), estimator=estimator)
         frames = [(0.01 * k + 0.05, chunk(sent_us=round((0.01 * k - 0.01) * 1e6) % 2**32)) for k in range(1, 100)]
         clock_by[estimator] = [s for s in feed(measured, frames) if s.full][-1].bandwidth_bps
     rate = 8 * 64 * 1024 / 0.01
@@ -184,8 +190,7 @@ def test_delays_survive_the_wrap_of_send_times(ours_s: float, theirs_s: float, d
 
 
 def test_latency_is_the_delay_of_what_did_not_wait_less_its_bytes() -> None:
-    measured = meter()
-    measured._clock.answered(0.0, 0.0, 0.0)
+    measured = meter(same_clock())
     frames: list[tuple[float, FrameHeader]] = []
     now_s = 0.0
     for k in range(300):

@@ -171,7 +171,7 @@ def test_a_round_closed_at_any_moment_leaves_nothing_behind(seed: int, steps: in
     arrays = {name: np.ones(1000, np.float32) for name in plan.members}
     driver.add_round(0, plan, arrays, {"": Arithmetic("float32", "sum")})
     for _ in range(steps):
-        if possible := driver._possible():
+        if possible := driver.possible():
             kind, argument = possible[int(random.integers(len(possible)))]
             getattr(driver, kind)(argument)
     for number, worker in enumerate(driver.workers):

@@ -64,7 +64,7 @@ class Layers(ChunkDriver):
     def _submit_part(self, what: tuple[str, int, Array]) -> None:
         worker, part, array = what
         operation = m.Operation(len(array), array.itemsize, array.dtype.name, self.setup.op, parts=LAYERS)
-        self.workers[worker]._ask(operation, array, np.zeros_like(array), part)
+        self.workers[worker].ask(operation, array, np.zeros_like(array), part)
 
 
 def test_the_first_layers_which_start_last_are_back_before_those_that_have_time(

@@ -61,9 +61,9 @@ def test_the_part_in_a_plan_that_takes_the_place_of_another_is_worked_out_ahead(
     told(plans, 1)
     plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
     told(plans, 2)
-    assert [key[0] for key in plans._layouts] == [2]
-    ahead = plans._layouts[2, 100, 4]
-    assert plans.layout(PLAN, start(2), NAMES[0], NUMBERS) is ahead
+    assert plans.kept == ((2, 100, 4),)
+    ahead = plans.layout(PLAN, start(2), NAMES[0], NUMBERS)
+    assert plans.layout(PLAN, start(2), NAMES[0], NUMBERS) is ahead and plans.kept == ((2, 100, 4),)
 
 
 def test_a_plan_with_somebody_who_is_not_there_waits_for_its_round() -> None:
@@ -72,7 +72,7 @@ def test_a_plan_with_somebody_who_is_not_there_waits_for_its_round() -> None:
     plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
     two = {name: NUMBERS[name] for name in NAMES[:2]}
     plans.told(2, PLAN, (1,), NAMES[0], two)
-    assert plans._layouts == {}
+    assert plans.kept == ()
 
 
 def test_what_was_worked_out_does_not_pile_up() -> None:
@@ -80,4 +80,4 @@ def test_what_was_worked_out_does_not_pile_up() -> None:
     for version in range(1, 20):
         told(plans, version)
         plans.layout(PLAN, start(version), NAMES[0], NUMBERS)
-        assert len(plans._layouts) == 1
+        assert len(plans.kept) == 1

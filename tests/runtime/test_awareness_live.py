@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from itertools import cycle
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from tradewind.control.awareness import Awareness
+from tradewind.control.controller import Action, Controller
 from tradewind.control.plans.versions import PlanMade, finished_plan
 from tradewind.lab.inproc import run_inproc
 from tradewind.network import Network, Site
@@ -77,16 +77,20 @@ ITEMS, UNDER_WAY = 70_000, 3  # larger than what is planned without regard to li
 
 def switch(group: Group, planner: str) -> int | None:
     """Have rounds start by a plan that nobody asked for; the version that the last one has started with."""
-    server = group._server
-    assert server is not None
-    with server._changed:
-        plans = server._controller.plans
-        used = plans.last_used
-        if plans.keys:
-            key = max(plans.keys, key=lambda key: key[1])
-            plan = finished_plan(planner, plans.view.network, key[1], key[0], {}, False)
-            server._do(server._controller.planned(PlanMade(key, plan, float("inf"), ""), time.monotonic()))
-        return used
+    used: list[int | None] = []
+
+    def adopt(controller: Controller, now_s: float) -> list[Action]:
+        plans = controller.plans
+        used.append(plans.last_used)
+        if not plans.keys:
+            return []
+        key = max(plans.keys, key=lambda key: key[1])
+        plan = finished_plan(planner, plans.view.network, key[1], key[0], {}, False)
+        return controller.planned(PlanMade(key, plan, float("inf"), ""), now_s)
+
+    assert group.controller is not None
+    group.controller.change(adopt)
+    return used[0]
 
 
 @pytest.mark.parametrize(("least", "rounds"), [(20, 40), pytest.param(500, 1000, marks=pytest.mark.slow)])

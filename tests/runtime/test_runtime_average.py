@@ -110,6 +110,6 @@ def test_a_worker_that_computes_aggregates_for_others_meanwhile() -> None:
                 assert outcome.contributors == ("rank0", "rank1")
             over.set()
         group.barrier()  # whose end is told after the ends of the rounds
-        return group.rounds_helped
+        return group.stats().helped_rounds
 
     assert run_ranks(3, body, planner="scatter", **PARTIAL) == [0, 0, 5]

@@ -60,8 +60,7 @@ def test_another_run_is_refused() -> None:
 
 def test_another_wire_version_is_answered_with_a_refusal() -> None:
     def body(group: Group) -> bytes:
-        assert group._worker._listener is not None
-        with socket.create_connection(("127.0.0.1", group._worker._listener.port), 5) as stranger:
+        with socket.create_connection(("127.0.0.1", group.stats().port), 5) as stranger:
             frame = bytearray(encode_header(FrameHeader(FrameKind.MESSAGE, 0, payload_bytes=4)) + b"abcd")
             frame[2] = 99
             stranger.sendall(frame)
@@ -79,8 +78,8 @@ def test_random_bytes_on_every_port_disturb_nobody() -> None:
     noise = np.random.default_rng(0).bytes(3000)
 
     def body(group: Group) -> float:
-        ports = [group._worker._listener.port] if group._worker._listener else []
-        ports += [group._server.port] if group._server else []
+        stats = group.stats()
+        ports = [stats.port] + ([stats.controller.port] if stats.controller else [])
         for port in ports:
             with socket.create_connection(("127.0.0.1", port), 5) as stranger:
                 stranger.sendall(noise)
@@ -98,8 +97,7 @@ def test_a_stranger_gets_no_payload_and_no_round_without_proof() -> None:
 
     def body(group: Group) -> float:
         if group.rank == 0:
-            assert group._worker._listener is not None
-            stranger = socket.create_connection(("127.0.0.1", group._worker._listener.port), 5)
+            stranger = socket.create_connection(("127.0.0.1", group.stats().port), 5)
             chunk = FrameHeader(FrameKind.CHUNK, Credentials("tradewind", "x", b"").number, 8, chunks=1)
             stranger.sendall(encode_header(chunk) + b"12345678")
             said = b""
@@ -117,8 +115,7 @@ def test_a_stranger_cannot_announce_gigabytes() -> None:
     header = FrameHeader(FrameKind.MESSAGE, 0, payload_bytes=2**32 - 1, path=(1, 2, 3), hop=1)
 
     def body(group: Group) -> float:
-        assert group._worker._listener is not None
-        with socket.create_connection(("127.0.0.1", group._worker._listener.port), 5) as stranger:
+        with socket.create_connection(("127.0.0.1", group.stats().port), 5) as stranger:
             stranger.sendall(encode_header(header)[:40])
             assert stranger.recv(4096) == b"", "closed at once"
         return reduce_once(group)

@@ -89,8 +89,7 @@ def test_another_network_namespace_has_a_network_to_cross() -> None:
 def test_strangers_get_nothing_through_it_either() -> None:
     chunk = FrameHeader(FrameKind.CHUNK, run_number("alone"), 8, chunks=1)
     with connect(f"127.0.0.1:{free_port()}", 0, 1, secret=SECRET, run="alone", site="a") as group:
-        assert group._worker._listener is not None
-        address = neighbour_address("alone", "a", group._worker._listener.port)
+        address = neighbour_address("alone", "a", group.stats().port)
         assert address is not None
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.settimeout(10.0)

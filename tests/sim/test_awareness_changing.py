@@ -76,13 +76,13 @@ def test_a_switch_that_forgets_early_chunks_is_noticed(monkeypatch: pytest.Monke
 
 
 def test_a_chunk_that_came_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = chunk_worker.SimulatedWorker._apply
+    apply = chunk_worker.SimulatedWorker.apply
 
     def twice(self: chunk_worker.SimulatedWorker, *args: object) -> None:
         apply(self, *args)  # type: ignore[arg-type]
         apply(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(chunk_worker.SimulatedWorker, "_apply", twice)
+    monkeypatch.setattr(chunk_worker.SimulatedWorker, "apply", twice)
     with pytest.raises(InternalError, match="applied twice"):
         run_changing(switching(5, 3, 0.05))
 

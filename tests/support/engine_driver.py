@@ -102,7 +102,7 @@ class Driver:
     def run(self) -> None:
         """Until nothing is left to do."""
         for _ in range(MAX_STEPS):
-            steps = self._possible()
+            steps = self.possible()
             if not steps:
                 return
             kind, argument = steps[int(self.random.integers(len(steps)))]
@@ -120,7 +120,7 @@ class Driver:
 
     # --- steps -----------------------------------------------------------------------------------------------
 
-    def _possible(self) -> list[tuple[str, object]]:
+    def possible(self) -> list[tuple[str, object]]:
         steps: list[tuple[str, object]] = []
         for site, worker in enumerate(self.workers):
             steps += [("open", site)] if worker.unopened else []

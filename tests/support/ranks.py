@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -35,12 +36,14 @@ def run_ranks(
     address: str | None = None,
     longest_s: float = LONGEST_S,
     shape: ShapedNetwork | None = None,
+    connected: Callable[[int, str, socket.socket], None] | None = None,
     **options: Any,
 ) -> list[Any]:
     """Run `body` on every rank; what it returns, or the exception that it or `connect` raised, by rank.
 
     Options are fields of `RunOptions` and its groups by name; `each` adds a rank's own, its secret and run included.
-    Arrays go by plans, however small: most tests are about what happens between members.
+    Arrays go by plans, however small: most tests are about what happens between members. `connected` is called with
+    rank, peer and socket of every data connection.
     """
     where = address or f"127.0.0.1:{free_port()}"
     chosen = {"patience_s": PATIENCE_S, "inline_bytes": 0, **options}
@@ -49,7 +52,7 @@ def run_ranks(
         try:
             own = {"secret": SECRET, "run": "tradewind", **chosen, **(each[rank] if each else {})}
             secret, run = own.pop("secret"), own.pop("run")
-            hooks = Hooks(shape=shape)
+            hooks = Hooks(shape=shape, connected=None if connected is None else functools.partial(connected, rank))
             with connect(where, rank, world, options_by_field(own), secret=secret, run=run, hooks=hooks) as group:
                 answer = body(group)
                 if each is None:

@@ -125,11 +125,11 @@ def test_averages_are_on_their_way_while_the_backward_pass_still_runs() -> None:
         with Synchronizer(model, "bsp", group=group, optimizer=optimizer, overlap=True, bucket_bytes=64) as sync:
             under_way = []
             first = model[0].weight
-            first.register_hook(lambda _: under_way.append(len(sync._overlap._under_way)))  # type: ignore[union-attr]
+            first.register_hook(lambda _: under_way.append(sync.under_way))
             train(model, optimizer, sync, group.rank, range(2), ours=False)
-            later = len(sync._overlap._under_way)  # type: ignore[union-attr]
+            later = sync.under_way
             model[0](torch.ones(1, 6))
-            awaited = later - len(sync._overlap._under_way)  # type: ignore[union-attr]
+            awaited = later - sync.under_way
             sync.wait()
         return under_way, later, awaited
 

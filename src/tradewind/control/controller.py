@@ -31,21 +31,34 @@ No input is harmed by any of this. All time limits follow from one setting (`dea
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
 from tradewind.control.members import Members
-from tradewind.control.options import Action, ControlOptions, Disconnect, RoundEnded, Send
+from tradewind.control.options import Action, ControlOptions, Decided, Disconnect, RoundEnded, Send
 from tradewind.control.outbox import Outbox
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.control.quorum import next_term
 from tradewind.control.rounds.schedule import RunOver, UnexpectedReady
 from tradewind.control.rounds.steps import Round
+from tradewind.control.snapshot import (
+    ControllerSnapshot,
+    Decision,
+    decision_of,
+    members_of,
+    plans_of,
+    rounds_of,
+    streams_of,
+)
 from tradewind.control.term import Term
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m
 
 __all__ = ["Action", "ControlOptions", "Controller", "Disconnect", "Send"]
+
+KEPT_DECISIONS = 100
 
 
 class Controller:
@@ -62,6 +75,7 @@ class Controller:
         self._outbox = Outbox(self._members)
         self._term: Term | None = None
         self._last_term = -1
+        self._decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         self._now_s = self._deserted_s = now_s
 
     @property
@@ -108,17 +122,47 @@ class Controller:
         """Rounds that are not over, as they stand."""
         return [] if self._term is None else self._term.rounds.running_records()
 
+    def snapshot(self, now_s: float) -> ControllerSnapshot:
+        """What this controller knows now, as plain values (`control.snapshot`)."""
+        running = self._term
+        state: Literal["gathering", "waiting", "acting", "closed"] = "closed" if self.closed else "gathering"
+        if running is not None:
+            state = "acting" if running.acting else "waiting"
+        return ControllerSnapshot(
+            at_s=now_s,
+            state=state,
+            reason=self.closed.reason if self.closed else "",
+            term=self._members.term if self._members.begun else -1,
+            world=self.options.world,
+            members=members_of(self._members, now_s),
+            rounds=() if running is None else rounds_of(running),
+            next_round=0 if running is None else running.rounds.next_number,
+            rerouted=self.rerouted,
+            plans=() if running is None else plans_of(running),
+            plan_version=None if running is None else running.rounds.plans.last_used,
+            updates=() if running is None else tuple(running.replanning.updates),
+            decisions=tuple(self._decisions),
+            links=() if running is None else running.replanning.links_seen(running.view.touched_links, now_s),
+            streams=() if running is None else streams_of(running),
+            held=0 if running is None else running.held,
+        )
+
+    def _take_actions(self) -> list[Action]:
+        taken = self._outbox.take()
+        self._decisions.extend(decision_of(said, self._now_s) for said in taken if isinstance(said, Decided))
+        return taken
+
     def planned(self, made: PlanMade, now_s: float) -> list[Action]:
         """A plan that was wanted is there."""
         if self._term is not None and not self.closed:
             self._term.planned(made, now_s)
-        return self._outbox.take()
+        return self._take_actions()
 
     def connected(self, worker: str, now_s: float) -> list[Action]:
         """A worker has proven itself and may talk."""
         if self.closed:
             self._outbox.refuse(worker, f"the run is over: {self.closed.reason}.")
-            return self._outbox.take()
+            return self._take_actions()
         return self._do(lambda: self._connected(worker), now_s)
 
     def received(self, worker: str, message: m.Message, now_s: float) -> list[Action]:
@@ -142,13 +186,25 @@ class Controller:
 
         return self._do(give, now_s)
 
+    def rates_given(self, network: Network, now_s: float) -> list[Action]:
+        """Every link carries what this network of the same sites says, as if just measured.
+
+        Unlike `network_given`, rounds go on by the plans that they have until better ones are made beside them.
+        """
+
+        def give() -> None:
+            if self._term is not None:
+                self._term.replanning.given(network, now_s)
+
+        return self._do(give, now_s)
+
     def close(self, reason: str) -> list[Action]:
         """End the run; with standbys, only this controller's part in it."""
         if self.options.controllers > 1:
             self._stand_down(reason)
         elif not self.closed:
             self._close(reason)
-        return self._outbox.take()
+        return self._take_actions()
 
     def _do(self, work: Callable[[], None], now_s: float) -> list[Action]:
         if not self.closed:
@@ -159,7 +215,7 @@ class Controller:
             except RunOver as over:
                 self.closed_by = over.__cause__ if isinstance(over.__cause__, TradewindError) else None
                 self._close(over.reason, over.lost)
-        return self._outbox.take()
+        return self._take_actions()
 
     def _settle(self) -> None:
         """What an event led to: rounds that are over, readiness that counts now, rounds that can be repaired."""

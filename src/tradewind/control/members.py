@@ -55,6 +55,10 @@ class Members:
         self._heard_s.pop(worker, None)
         self._heard_s[worker] = now_s  # last: the first of them has been silent for the longest time
 
+    def silence_s(self, worker: str, now_s: float) -> float:
+        """For how long nothing was heard of it."""
+        return now_s - self._heard_s[worker]
+
     def drop(self, worker: str) -> bool:
         """It is gone; whether it was one of the joined."""
         self._heard_s.pop(worker, None)

@@ -104,6 +104,11 @@ class Term:
         for worker, message in early:
             self.received(worker, message, now_s)
 
+    @property
+    def held(self) -> int:
+        """How many requests for a round wait until links are probed or connected."""
+        return len(self._held)
+
     # --- who is there --------------------------------------------------------------------------------------------
 
     def join(self, worker: str, message: m.Join, now_s: float) -> None:

@@ -42,11 +42,12 @@ _begun: list[Starter] = []
 
 
 @contextmanager
-def early() -> Iterator[None]:
-    """A lab will be wanted in here; if not, what has begun ends."""
-    _begun.append(_start())
+def early() -> Iterator[Starter]:
+    """A lab will be wanted in here; if not, what has begun, which is given, ends."""
+    begun = _start()
+    _begun.append(begun)
     try:
-        yield
+        yield begun
     finally:
         while _begun:
             _begun.pop().give_up()

@@ -40,6 +40,11 @@ class Layouts:
     def __init__(self) -> None:
         self._layouts: dict[tuple[int, int, int], Layout] = {}
 
+    @property
+    def kept(self) -> tuple[tuple[int, int, int], ...]:
+        """Versions, items and bytes of an item whose layout is worked out."""
+        return tuple(sorted(self._layouts))
+
     def told(self, version: int, plan: Plan, forget: tuple[int, ...], site: str, numbers: Mapping[str, int]) -> None:
         """A new plan, and which of the others are over: rounds of the same sizes will come by it, so get ready."""
         sizes = sorted({key[1:] for key in self._layouts if key[0] in forget})

@@ -25,6 +25,12 @@ class ControlSender:
         """What the socket did not take yet."""
         self._speaking = self._ended = self._closed = False
 
+    @property
+    def unsent(self) -> int:
+        """How many frames the socket has not taken yet."""
+        with self._lock:
+            return len(self._left)
+
     def say(self, frame: bytes) -> None:
         """Send a frame, now or some time."""
         with self._lock:

@@ -13,6 +13,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
@@ -26,6 +27,7 @@ from tradewind.runtime.listener import Listener
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
+from tradewind.runtime.stats import HostedController
 from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
@@ -82,6 +84,21 @@ class ControlServer:
     def over(self) -> str | None:
         """Why the run is over, if it is."""
         return self._controller.closed.reason if self._controller.closed else None
+
+    def stats(self) -> HostedController:
+        """What the controller knows, and what is still to be sent."""
+        with self._changed:
+            unsent = {worker: sender.unsent for worker, sender in sorted(self._senders.items())}
+            return HostedController(self.host, self.port, unsent, self._controller.snapshot(time.monotonic()))
+
+    def change(self, work: Callable[[Controller, float], list[Action]]) -> None:
+        """Let `work` change the controller, given the time, and carry its actions out: for tests and benchmarks.
+
+        It runs under the lock that guards the controller, as everything does that happens to it.
+        """
+        with self._changed:
+            self._do(work(self._controller, time.monotonic()))
+            self._changed.notify_all()
 
     def wait(self) -> str:
         """Until the run is over; returns why."""

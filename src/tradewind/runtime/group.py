@@ -46,10 +46,12 @@ from tradewind.runtime.options import (
     load_network,
     resolve_options,
 )
+from tradewind.runtime.peers import Connected
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.report import set_log_level
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
+from tradewind.runtime.stats import GroupStats
 from tradewind.runtime.worker import Worker
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation
@@ -243,10 +245,18 @@ class Group:
         limits_s = worker.deadlines.handshake_s, worker.deadlines.silence_s
         return state_transfer.ask(worker.addresses, worker.credentials, *limits_s)
 
+    def stats(self) -> GroupStats:
+        """What this process has done so far and sees now: rounds, bytes, peers, plans, memory (docs/runtime.md).
+
+        Any thread may ask, at any time, also when the group is closed. It takes about as long as a control message.
+        """
+        self._owner.check(f"group {self.name!r}")
+        return self._worker.stats(self.rank, None if self._server is None else self._server.stats())
+
     @property
-    def rounds_helped(self) -> int:
-        """Rounds of others that this process aggregated or relayed for."""
-        return self._worker.rounds_helped
+    def controller(self) -> ControlServer | None:
+        """The controller, if this process runs one: a seam for tests and benchmarks (`ControlServer.change`)."""
+        return self._server
 
     def network(self) -> SeenNetwork:
         """What is known of the network now: what was given, or measured by what this run has sent."""
@@ -288,6 +298,8 @@ class Hooks:
     """Called with the controller's address, where it runs, before any other rank is needed."""
     abandoned: Callable[[], str | None] | None = None
     """Asked, while other ranks are waited for, for a reason to stop."""
+    connected: Connected | None = None
+    """Called with a peer's name and the socket when a data connection to it is made, before anything is sent."""
 
 
 def connect(
@@ -333,7 +345,8 @@ def connect(
     near = transport.local_sockets and shape is None
     counts = _connections(name, network, transport.connections)
     measuring = how if aware.measure else None
-    worker = Worker(credentials, chosen.tolerance.deadlines, counts, _is_slow(network), shape, measuring, near)
+    about = _is_slow(network), shape, measuring, near, hooks.connected
+    worker = Worker(credentials, chosen.tolerance.deadlines, counts, *about)
     worker.inline_bytes = transport.inline_bytes if shape is None else 0  # messages are not slowed down there
     try:
         if server is not None and hooks.listening is not None:

@@ -11,7 +11,7 @@ import queue
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -22,10 +22,12 @@ from tradewind.node.payload import RoundPayload
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
+from tradewind.runtime.stats import Traffic
 from tradewind.runtime.threads import start_thread
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
 
 SCRATCH_BYTES = 256 * 1024
+Transport = Literal["tcp", "unix"]
 
 
 class Host(Protocol):
@@ -93,6 +95,8 @@ class Link:
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, self.users)
         self.liveness = Liveness(self._shared)
+        self.traffic = Traffic()
+        self.transport: Transport = "unix" if sock.family == socket.AF_UNIX else "tcp"
         self._receiving: Receive | None = None
         """What the receiver is in the middle of."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -135,10 +139,12 @@ class Link:
             header = receive_header(sock, scratch)
             action = host.tell(ev.HeaderReceived(self.peer, header))
             self.liveness.heard()
+            self.traffic.received_frames += 1
             if header.kind is not FrameKind.ACK:
                 assert action is not None
                 self._receiving = action
                 self._receive_payload(action)
+                self.traffic.received_bytes += header.payload_bytes  # before the round can be over
                 host.tell(ev.Received(action))
                 self._receiving = None
             host.arrived(self.peer, self, header)
@@ -174,6 +180,8 @@ class Link:
                 frame = frame_of(host, action, self._sock, self._crosses_network)
                 if frame is not None:
                     self._send_frame(*frame)
+                    self.traffic.sent_frames += 1
+                    self.traffic.sent_bytes += len(frame[1])
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:
             self._broke(error.strerror or str(error))

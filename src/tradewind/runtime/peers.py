@@ -20,6 +20,7 @@ import queue
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,12 +36,15 @@ from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
 from tradewind.runtime.sockets import call, hang_up, shorten_queue
+from tradewind.runtime.stats import PeerLinks, Traffic
 from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials
 from tradewind.wire.messages import Address
 
 FIRST_RETRY_S = 0.02
 LONGEST_RETRY_S = 2.0
+Connected = Callable[[str, socket.socket], None]
+"""Called with the peer's name and the socket of every data connection."""
 SHORT_LIFE_S = 1.0
 """A bundle that broke sooner was hardly one: the next call waits longer."""
 
@@ -64,7 +68,9 @@ class PeersHost(Host, Protocol):
 class Bundle:
     """The connections to a peer that were made together."""
 
-    def __init__(self, made_s: float) -> None:
+    def __init__(self, made_s: float, name: str) -> None:
+        self.name = name
+        """The peer's."""
         self.outbox: queue.SimpleQueue[Transmit | None] = queue.SimpleQueue()
         self.links: list[Link | PolledLink] = []
         self.made_s, self.since_s = made_s, time.monotonic()
@@ -104,7 +110,9 @@ class Peers:
         slow_links: bool,
         shape: ShapedNetwork | None,
         neighbours: bool,
+        connected: Connected | None = None,
     ) -> None:
+        self._connected = connected
         self._neighbours = neighbours
         """Whether peers on this machine are called without a network."""
         self._host, self._credentials, self._deadlines = host, credentials, deadlines
@@ -117,6 +125,28 @@ class Peers:
         self._bundles: dict[int, Bundle] = {}
         self._calling: set[int] = set()
         self._outages: dict[int, Outage] = {}
+        self._past: dict[str, Traffic] = {}
+        """What connections that are gone have carried, by the peer's name."""
+        self._broken: Counter[str] = Counter()
+
+    def stats(self) -> dict[str, PeerLinks]:
+        """What connections have carried, by the peer's name."""
+        with self._changed:
+            there = {address.site: n for n, address in self._roster.items() if n != self._here}
+            named = {**dict.fromkeys(self._past), **{bundle.name: bundle for bundle in self._bundles.values()}}
+            return {name: self._stats_of(name, named.get(name)) for name in sorted({*there, *named})}
+
+    def _stats_of(self, name: str, bundle: Bundle | None) -> PeerLinks:
+        moved = Traffic()
+        moved.add(self._past.get(name, Traffic()))
+        links = [] if bundle is None else bundle.links
+        for link in links:
+            moved.add(link.traffic)
+        is_up = bundle is not None and not bundle.broken
+        polled = any(isinstance(link, PolledLink) for link in links)
+        return PeerLinks(
+            len(links) if is_up else 0, links[0].transport if is_up and links else "", polled, self._broken[name], moved
+        )
 
     def name(self, peer: int) -> str | None:
         """What a peer is called, if it is there."""
@@ -274,7 +304,7 @@ class Peers:
                 hang_up(sock)
                 return
             if bundle is None:
-                bundle = self._bundles[peer] = Bundle(made_s)
+                bundle = self._bundles[peer] = Bundle(made_s, address.site)
             was_broken = self._outages.pop(peer, None) is not None
             if self._slow_links:
                 shorten_queue(sock)
@@ -282,6 +312,8 @@ class Peers:
             link = self._link(peer, sock, bundle, there)
             bundle.users += link.users
             bundle.links.append(link)
+        if self._connected is not None:
+            self._connected(there, sock)
         if self._shape is not None:
             self._shape.watch(site, there, link.close)
         if was_broken:
@@ -323,6 +355,9 @@ class Peers:
         self._host.drained(peer, bundle.outbox)
         with self._changed:
             del self._bundles[peer]
+            self._broken[bundle.name] += 1
+            for link in bundle.links:
+                self._past.setdefault(bundle.name, Traffic()).add(link.traffic)
             again = not self._closed and peer in self._roster
             now_s = time.monotonic()
             if again:

@@ -17,10 +17,11 @@ import numpy as np
 from tradewind.errors import BadFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
-from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of
+from tradewind.runtime.links import SCRATCH_BYTES, Host, Transport, frame_of
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
 from tradewind.runtime.sockets import SharedSocket, rest_of
+from tradewind.runtime.stats import Traffic
 from tradewind.runtime.threads import is_ending, start_thread
 from tradewind.wire.frames import (
     HEADER_BYTES,
@@ -64,11 +65,15 @@ class PolledLink:
         self._broke, self._ended = broke, ended
         self._shared = SharedSocket(sock, users=1)
         self.liveness = Liveness(self._shared)
+        self.traffic = Traffic()
+        self.transport: Transport = "tcp"
         self._over = self._gone = self._readable = self._full = False
         """It is over; the other side is gone, and what it left is to be read to the end; there may be something to
         read; the kernel takes no more."""
         self._sending: Transmit | None = None
         self._unsent: list[bytes | memoryview] = []
+        self._frame_bytes: int | None = None
+        """Of the payload that is being sent; None: its round is over, and nothing is."""
         self._receiving: Receive | None = None
         self._awaited = 1
         """So many bytes have to be there before the kernel calls (SO_RCVLOWAT)."""
@@ -177,6 +182,7 @@ class PolledLink:
         header = decode_header(self._head[: self._head_bytes])
         action = self._host.tell(ev.HeaderReceived(self.peer, header))
         self.liveness.heard()
+        self.traffic.received_frames += 1
         if header.kind is FrameKind.ACK:
             self._frame_came(header)
             return
@@ -206,6 +212,7 @@ class PolledLink:
             self._place = self._scratch.data[: self._missing]
             self._block = len(self._place)
             return
+        self.traffic.received_bytes += action.header.payload_bytes  # before the round can be over
         self._host.tell(ev.Received(action))
         self._receiving = None
         self._frame_came(action.header)
@@ -223,6 +230,9 @@ class PolledLink:
                 return
             action, self._sending = self._sending, None
             assert action is not None
+            if self._frame_bytes is not None:
+                self.traffic.sent_frames += 1
+                self.traffic.sent_bytes += self._frame_bytes
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
 
     def _take(self) -> bool:
@@ -235,6 +245,7 @@ class PolledLink:
             if action is not None:  # else somebody who waits for frames is to wake up, and nobody does
                 self._sending = action
                 frame = frame_of(self._host, action, self._sock)
+                self._frame_bytes = None if frame is None else len(frame[1])
                 self._unsent = [] if frame is None else [*frame] if len(frame[1]) else [frame[0]]
                 return True
         return False

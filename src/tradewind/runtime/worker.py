@@ -21,17 +21,18 @@ from tradewind.errors import PeerLost, TradewindError
 from tradewind.node import actions as do
 from tradewind.node import events as ev
 from tradewind.node.chunk_plane import Action, ChunkPlane, Digest
-from tradewind.node.measuring import LinkMeters, MeasuringOptions
+from tradewind.node.measuring import LinkMeters, LinkSample, MeasuringOptions
 from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload, same_memory
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
-from tradewind.runtime.peers import Peers
+from tradewind.runtime.peers import Connected, Peers
 from tradewind.runtime.pool import Pool
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
+from tradewind.runtime.stats import GroupStats, HostedController, Tally
 from tradewind.runtime.submitted import Ended, Submitted
 from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.wire import messages as m
@@ -58,6 +59,7 @@ class Worker:
         shape: ShapedNetwork | None = None,
         measuring: MeasuringOptions | None = None,
         neighbours: bool = False,
+        connected: Connected | None = None,
     ) -> None:
         self.credentials, self.deadlines = credentials, deadlines
         self.site = credentials.site
@@ -69,7 +71,7 @@ class Worker:
         self._plane = ChunkPlane(self.site, credentials.number)
         self._node = Node(self.site, self._plane)
         self.addresses: tuple[m.Address, ...] = ()
-        self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours)
+        self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours, connected)
         self._control: Control | None = None
         self._place = ("", 0, 0)
         self._warned_of_loopback = False
@@ -83,6 +85,9 @@ class Worker:
         self._seen: queue.SimpleQueue[m.NetworkSeen] = queue.SimpleQueue()
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
         self._meters_lock = threading.Lock()
+        self._tally, self._tally_lock = Tally(), threading.Lock()
+        self._samples: dict[str, LinkSample] = {}
+        """What the links from peers were last measured to carry, by name."""
 
     # --- starting and ending -------------------------------------------------------------------------------------
 
@@ -127,15 +132,34 @@ class Worker:
         """Everybody who is there, in the order of their numbers: by rank, and then as they joined."""
         return tuple(address.site for address in self.addresses)
 
-    @property
-    def rounds_helped(self) -> int:
-        """Rounds of others that this worker carried a part of, without an array of its own."""
-        return self._node.rounds_helped
-
-    @property
-    def kept_bytes(self) -> int:
-        """What is kept for the engine now."""
-        return 0 if self._plane.engine is None else self._plane.engine.kept_bytes
+    def stats(self, rank: int, controller: HostedController | None) -> GroupStats:
+        """What this process has done so far."""
+        with self._tally_lock:
+            tally = dataclasses.asdict(self._tally)
+        with self._lock:
+            engine, node = self._plane.engine, self._node
+            kept = (0, 0) if engine is None else (engine.kept_bytes, engine.most_kept_bytes)
+            term, helped, pending = node.term, node.rounds_helped, len(node.pending)
+        clock = self._meters.clock
+        compared = clock.error_s < float("inf")
+        peers = self._peers.stats()
+        return GroupStats(
+            name=self.site,
+            rank=rank,
+            members=self.roster,
+            term=term,
+            host=self._place[0],
+            port=self._place[1],
+            pending=pending,
+            helped_rounds=helped,
+            kept_bytes=kept[0],
+            most_kept_bytes=kept[1],
+            clock_offset_s=clock.offset_s if compared else None,
+            clock_error_s=clock.error_s if compared else None,
+            peers=tuple(links.stats(name, self._samples.get(name)) for name, links in peers.items()),
+            controller=controller,
+            **tally,
+        )
 
     def close(self, error: TradewindError | None = None) -> None:
         """Leave, and end every thread."""
@@ -192,7 +216,10 @@ class Worker:
         """An operation is over."""
         self._plane.end(how)
         submitted = self._operations.pop(how.operation)
-        submitted.ended(how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome))
+        came = how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome)
+        with self._tally_lock:
+            self._tally.ended(came)
+        submitted.ended(came)
 
     def _join(self, roster: m.Roster) -> None:
         """All ranks are there, or one more."""
@@ -222,9 +249,22 @@ class Worker:
             self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
         with self._lock:
             todo = self._settle(self._node.told(message))
+        self._count(message)
         self._act(todo)
         if self.lost is not None:
             self.fail(self.lost)
+
+    def _count(self, message: m.Message) -> None:
+        match message:
+            case m.Start(version=version):
+                with self._tally_lock:
+                    self._tally.plan_version = version
+            case m.PlanChanged():
+                with self._tally_lock:
+                    self._tally.plans += 1
+            case m.Halt():
+                with self._tally_lock:
+                    self._tally.halts += 1
 
     def give_up(self) -> None:
         """There has been no controller for too long."""
@@ -251,6 +291,8 @@ class Worker:
         name = self._peers.name(peer)
         if not self._closed.is_set() and name is not None:
             if not back:
+                with self._tally_lock:
+                    self._tally.lost_links += 1
                 log.warning("%s: the link to %s is lost, plans will avoid it: %s", self.site, name, reason)
             self._say(m.LinkChanged(name, reason[:1000], back))
 
@@ -367,6 +409,7 @@ class Worker:
         with self._meters_lock:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
         if sample is not None and (there := self._peers.name(peer)) is not None:
+            self._samples[there] = sample
             self._say(m.Measured(there, **dataclasses.asdict(sample)))
             self._say(m.Heartbeat(time.monotonic()))  # latencies are as good as clocks are compared
 

@@ -86,6 +86,11 @@ class LayerwiseOverlap:
         self._start_over()
         return self._take_ended()
 
+    @property
+    def under_way(self) -> int:
+        """How many buckets are on their way, or are there and not yet put in place."""
+        return len(self._under_way)
+
     def wait(self) -> list[Handle]:
         """Until every average is in place; the handles of the last round, as `end_step`."""
         if self._sent:

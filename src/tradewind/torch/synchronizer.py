@@ -224,6 +224,11 @@ class Synchronizer:
             yield
 
     @property
+    def under_way(self) -> int:
+        """With `overlap`: how many parts of the model are being averaged, or wait for the layer that needs them."""
+        return 0 if self._overlap is None else self._overlap.under_way
+
+    @property
     def blocked_s(self) -> float:
         """With `overlap`: how long forward passes have waited for averages, in all."""
         return 0.0 if self._overlap is None else self._overlap.blocked_s

@@ -7,6 +7,7 @@ between two updates is decided for the same network.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,10 @@ class NetworkView:
         self._planned_bps, self._planned_latency_s = network.bandwidth_bps.copy(), network.latency_s.copy()
         self.generation += 1
         self.snapshots += 1
+
+    def correct(self, network: Network) -> None:
+        """Take this network's rates as estimates; plans follow when they are reviewed."""
+        self.estimates.bandwidth_bps[:] = network.bandwidth_bps
 
     def grow(self, worker: str) -> None:
         """Somebody new, in a run where nobody said what the network is like; what was measured is measured again."""
@@ -240,6 +245,15 @@ class NetworkView:
     def unseen_links(self, now_s: float) -> list[tuple[str, str]]:
         """Links to look at because everything has changed, the oldest first."""
         return self._links(now_s - self.estimates.measured_s, self.estimates.unseen)
+
+    @property
+    def touched_links(self) -> list[tuple[str, str]]:
+        """Links of which something was measured, and those that are lost, by name."""
+        names = self._given.names
+        measured = np.argwhere((self.estimates.count > 0) | self.estimates.raised).tolist()
+        lost = {way for pair in self._cut for way in permutations(sorted(pair))}
+        found = {(names[i], names[j]) for i, j in measured} | lost
+        return sorted((a, b) for a, b in found if {a, b} <= self._present and self.link_bps(a, b))
 
     def low_links(self, now_s: float) -> list[tuple[str, str]]:
         """Links to look at again, after a while, because they seemed slow on the first look since."""

@@ -107,6 +107,11 @@ class Replanning:
         return self._check_s if self._probing is None else self._probing.wake_at_s
 
     @property
+    def review_at_s(self) -> float:
+        """When plans are reviewed next, unless a link changes significantly before."""
+        return self._updated_s + self._wait * self.options.update_time_s
+
+    @property
     def is_probing(self) -> bool:
         """Whether links are being measured, and rounds have to wait."""
         return self._probing is not None
@@ -169,7 +174,7 @@ class Replanning:
             return []
         self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
         self._follow_network_shift(now_s)
-        is_time = self._is_due or now_s >= self._updated_s + self._wait * self.options.update_time_s
+        is_time = self._is_due or now_s >= self.review_at_s
         view = self._plans.view
         if self._plans.is_fixed or self._under_way or self._network_shift.is_on or not view.is_useful:
             return []
@@ -199,6 +204,12 @@ class Replanning:
         if begins or ends:
             self._trials.clear()  # what rounds took before is no measure
             self._wait, self._is_due = 1, ends
+
+    def given(self, network: Network, now_s: float) -> None:
+        """Every link carries what this network says from now on: plans are reviewed at the next tick."""
+        self._plans.view.correct(network)
+        self._trials.clear()
+        self._wait, self._is_due, self._check_s = 1, True, now_s
 
     def planned(self, made: PlanMade, now_s: float) -> Adopted | None:
         """A plan that was wanted is there: what comes of it, if it is used."""
@@ -253,13 +264,19 @@ class Replanning:
     def seen(self, now_s: float) -> m.NetworkSeen:
         """All that is known of the network."""
         view = self._plans.view
-        working, links = view.network, []
-        for link in view.unbroken.links:
-            e = view.estimate(link.src, link.dst, now_s)
-            is_lost = not working.bandwidth_bps[working.index[link.src], working.index[link.dst]]
+        links = self.links_seen([(link.src, link.dst) for link in view.unbroken.links], now_s)
+        return m.NetworkSeen(tuple((site.name, site.zone or "") for site in view.network.sites), links)
+
+    def links_seen(self, links: Iterable[tuple[str, str]], now_s: float) -> tuple[m.LinkSeen, ...]:
+        """What is known of these links."""
+        view, found = self._plans.view, []
+        working = view.network
+        for src, dst in links:
+            e = view.estimate(src, dst, now_s)
+            is_lost = not working.bandwidth_bps[working.index[src], working.index[dst]]
             known = (e.bandwidth_bps, e.latency_s, m.LOST if is_lost else e.origin, e.count, e.age_s, e.spread)
-            links.append(m.LinkSeen(link.src, link.dst, *known))
-        return m.NetworkSeen(tuple((site.name, site.zone or "") for site in view.network.sites), tuple(links))
+            found.append(m.LinkSeen(src, dst, *known))
+        return tuple(found)
 
 
 def _with_connections(trains: list[tuple[str, m.Explore]]) -> list[Told]:

@@ -77,7 +77,8 @@ class Buffers:
     """All of one site's."""
 
     def __init__(self) -> None:
-        self.total_bytes = 0
+        self.total_bytes = self.most_bytes = 0
+        """What is kept now, and the most that ever was."""
         self.of_round: dict[int, set[int]] = {}
         self._known: dict[int, Buffer] = {}
         self._next = 0
@@ -93,6 +94,7 @@ class Buffers:
         self._next += 1
         self._known[self._next] = Buffer(nbytes, None, pins)
         self.total_bytes += nbytes
+        self.most_bytes = max(self.most_bytes, self.total_bytes)
         if round_ is not None:
             self.give(self._next, round_)
         return self._next

@@ -139,6 +139,11 @@ class Engine:
         return self._buffers.total_bytes
 
     @property
+    def most_kept_bytes(self) -> int:
+        """The most that was ever in them."""
+        return self._buffers.most_bytes
+
+    @property
     def open_rounds(self) -> tuple[int, ...]:
         """Rounds that are being worked on."""
         return tuple(sorted(self._rounds))

@@ -107,7 +107,7 @@ class MeasuringWorker(SimulatedWorker):
         super()._transmit(replace(action, header=stamped))
 
 
-class _Driver(ChunkDriver):
+class ChangingDriver(ChunkDriver):
     def __init__(self, changing: ChangingRun) -> None:
         super().__init__(changing.run)
         self.changing = changing
@@ -230,7 +230,7 @@ class _Driver(ChunkDriver):
 
 def run_changing(changing: ChangingRun) -> ChangingResult:
     """One run, checked as `chunk_run` does."""
-    return _Driver(changing).finish()
+    return ChangingDriver(changing).finish()
 
 
 def changing_of(seed: int) -> ChangingRun:

@@ -73,6 +73,8 @@ class SimulatedWorker:
         self.outcomes: dict[int, Outcome] = {}
         self.opened: Callable[[SimulatedWorker, int, Outcome], None] | None = None
         """Called when a round opens, with what it will have come to if all goes well."""
+        self.ended: Callable[[str], None] | None = None
+        """Called with its name when an operation has ended."""
         self.hung_up: Callable[[str], None] | None = None
         """Called when it closes connections, which the other side will notice."""
         self._reading: dict[int, dict[int, Receive]] = {}
@@ -91,13 +93,14 @@ class SimulatedWorker:
     def submit(self, array: Array, op: str, in_place: bool = False, part: int | None = None) -> int:
         """Ask for an all-reduce, or for a step with whoever the policy chooses; its number."""
         operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
-        return self._ask(operation, array, array if in_place else np.zeros_like(array), part)
+        return self.ask(operation, array, array if in_place else np.zeros_like(array), part)
 
     def broadcast(self, array: Array, source: str) -> None:
         """Ask for the source's bytes, to be put over these."""
-        self._ask(m.Operation(len(array), 1, "bytes", "broadcast", root=source), array, array)
+        self.ask(m.Operation(len(array), 1, "bytes", "broadcast", root=source), array, array)
 
-    def _ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
+    def ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
+        """Ask for any operation, with its input and where its result goes; its number."""
         try:
             inline = small_array(operation, own, self.name, self.inline_bytes, len(self.node.numbers))
             number, actions = self.node.submit(operation, (own, result), part, inline, own is result)
@@ -143,6 +146,8 @@ class SimulatedWorker:
 
     def _end(self, operation: int, how: Array | TradewindError) -> None:
         self.results[operation], self.ended_s[operation] = how, self.clock.now_s
+        if self.ended is not None:
+            self.ended(self.name)
 
     # --- data --------------------------------------------------------------------------------------------------
 
@@ -199,10 +204,11 @@ class SimulatedWorker:
             assert action.buffer is not None
             self._buffers[action.buffer][:] = body
         elif action.how is not How.DISCARD and action.header.round in self.plane.payloads:
-            self._apply(action, self.plane.payloads[action.header.round], body)
+            self.apply(action, self.plane.payloads[action.header.round], body)
         self.tell(ev.Received(action))
 
-    def _apply(self, action: Receive, payload: RoundPayload, body: bytes) -> None:
+    def apply(self, action: Receive, payload: RoundPayload, body: bytes) -> None:
+        """Put a payload in its place, once."""
         h = action.header
         origin = h.path[0] if h.path else action.peer
         mark = (h.round, h.plan_version, h.shard, h.phase, h.index, origin)

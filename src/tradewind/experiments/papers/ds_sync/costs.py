@@ -53,7 +53,7 @@ def rack_network(racks: Racks) -> Network:
 # --- the formulas -----------------------------------------------------------------------------------------
 
 
-def _costs(racks: Racks) -> dict[str, float]:
+def paper_costs(racks: Racks) -> dict[str, float]:
     """Seconds by the paper's Table II, latency and transfer together."""
     c, g = racks
     n = c * g
@@ -158,7 +158,7 @@ def _run(setting: Setting) -> Outcome:
     for (method, shape, pipelined, _), seconds in zip(groups, found_groups, strict=True):
         took.setdefault((method, shape, pipelined), []).append(seconds)
     found: Found = {
-        (method, shape): (_costs(shape)[method], mean(took[method, shape, False]), mean(took[method, shape, True]))
+        (method, shape): (paper_costs(shape)[method], mean(took[method, shape, False]), mean(took[method, shape, True]))
         for shape in shapes
         for method in _METHODS
     }

@@ -18,7 +18,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -129,7 +129,7 @@ class Turn:
     @property
     def known(self) -> Network:
         """What the system knows at the beginning."""
-        return _draw(self.sites, self.trial)
+        return draw(self.sites, self.trial)
 
     @property
     def rates(self) -> BandwidthTrace | None:
@@ -164,7 +164,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 @cache
-def _draw(sites: int, trial: int) -> Network:
+def draw(sites: int, trial: int) -> Network:
     """A draw of the rates, without latency and loss, which the fastest backend does not have."""
     drawn = changing_rates(trial).network_at(0.0) if sites == 9 else cluster_network(sites, trial)
     return Network(drawn.name, drawn.sites, drawn.bandwidth_bps * RATE_SCALE)
@@ -185,7 +185,7 @@ def play_turns(turns: Sequence[Turn], backend: str) -> Session:
                 "live experiments change rates while they run, which needs namespaces: root, or a kernel that lets "
                 f"users have them. Here: {lab.why}"
             )
-        with _Rates(lab, turns) as rates:
+        with Rates(lab, turns) as rates:
             answers = call_sites(
                 lab.network,
                 take_part,
@@ -205,7 +205,7 @@ def play_turns(turns: Sequence[Turn], backend: str) -> Session:
         return Session(msgspec.convert(answers[0], tuple[Played, ...]), (said, *lab.notes))
 
 
-class _Rates:
+class Rates:
     """Sets the lab's rates when a turn is prepared and when it starts."""
 
     def __init__(self, lab: Lab, turns: Sequence[Turn]) -> None:
@@ -227,7 +227,7 @@ class _Rates:
             self._replay.stop()
             self._replay = None
 
-    def __enter__(self) -> _Rates:
+    def __enter__(self) -> Rates:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -239,11 +239,12 @@ class _Rates:
 
 def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
     """Play all turns at one site; the first site's answer counts."""
-    found = [_play(place, number, msgspec.convert(turn, Turn)) for number, turn in enumerate(turns)]
+    found = [play(place, number, msgspec.convert(turn, Turn)) for number, turn in enumerate(turns)]
     return list(map(msgspec.to_builtins, found))
 
 
-def _play(place: Place, number: int, turn: Turn) -> Played:
+def play(place: Place, number: int, turn: Turn, started: Callable[[Group], None] | None = None) -> Played:
+    """One turn at one site; `started` is called with the group when its rounds begin."""
     system, known = turn.system, turn.known
     _say(place, f"{PREPARE} {number}")
     group = place.connect(
@@ -260,6 +261,8 @@ def _play(place: Place, number: int, turn: Turn) -> Played:
         thinks = system.planner not in ("star", "balanced-tree", "spanning-tree")
         _synchronise(group, *((array, result) if thinks else (array[:SMALL_ITEMS], result[:SMALL_ITEMS])))
         _say(place, f"{START} {number}")
+        if started is not None:
+            started(group)
         with Idle() as idle:
             ends_s: list[float] = []
             start_s, is_last = time.monotonic(), False
