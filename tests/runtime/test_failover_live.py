@@ -39,7 +39,7 @@ def test_a_killed_worker_does_not_end_a_tolerant_run(policy: str, inline_bytes: 
             assert len(steps) == 100 and all(said["intact"] for said in steps)
             late = [said for said in steps[60:] if not said["alone"]]
             assert late and all("rank2" not in said["members"] for said in late)
-            assert all(said["carried"] is bool(inline_bytes) for said in late)
+            assert all(said["inline"] is bool(inline_bytes) for said in late)
         assert_identical(workers)
 
 
@@ -147,7 +147,7 @@ def test_a_standby_takes_over_when_the_acting_controller_dies(inline_bytes: int)
         for worker in workers[1:]:
             after = worker.wait_for(lambda said: together(said) and said["round"] >= 2**32)
             assert "rank0" not in after["members"] and after["round"] > before
-            assert after["carried"] is bool(inline_bytes)
+            assert after["inline"] is bool(inline_bytes)
         assert_identical(workers[1:])
 
 

@@ -88,7 +88,7 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "file", "message"),
     [
-        ({"TRADEWIND_PSTREAMR": "ring"}, "", "TRADEWIND_PSTREAMR: .*'planer'. Did you mean 'planner'"),
+        ({"TRADEWIND_PLANER": "ring"}, "", "TRADEWIND_PLANER: .*'planer'. Did you mean 'planner'"),
         ({}, 'planer = "ring"', r"tradewind.toml: .*'planer'. Did you mean 'planner'"),
         ({}, "[transport]\nport = 3", r"tradewind.toml: .*'transport.port'. Did you mean 'transport.ports'"),
         ({}, "[tolerance]\nports = 3", r"tradewind.toml: .*'tolerance.ports'"),

@@ -45,4 +45,4 @@ def combined(ready: Mapping[str, m.Ready], order: Sequence[str], weights: Mappin
 
 def plan_without_links(members: tuple[str, ...], nbytes: int) -> Plan:
     """The plan of a round that travels in messages: nothing goes from one member to another."""
-    return Plan("carried", "", members, nbytes, ())
+    return Plan("inline", "", members, nbytes, ())
