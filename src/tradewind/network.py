@@ -241,6 +241,16 @@ class Network:
             and all(both_ways.get((dst, src)) == capacity for (src, dst), capacity in both_ways.items())
         )
 
+    @cached_property
+    def strong_component(self) -> npt.NDArray[np.int32]:
+        """For each site a number: sites with the same number can reach each other both ways."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        _, label = connected_components(csr_array(self.bandwidth_bps), directed=True, connection="strong")
+        found: npt.NDArray[np.int32] = label
+        return found
+
     @property
     def has_shared_capacity(self) -> bool:
         """Whether any NIC cap or trunk couples the links."""

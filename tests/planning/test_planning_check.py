@@ -168,6 +168,17 @@ def test_a_site_with_two_parents_would_be_counted_twice() -> None:
     ]
 
 
+def test_a_helper_with_two_parents_would_be_counted_twice() -> None:
+    assert faults(with_reduce(*FIRST.reduce, ("h", "b"))) == [("shard 0 reduce", "'h' has two parents, 'a' and 'b'")]
+
+
+def test_two_parents_of_one_member_do_not_make_up_for_another_that_is_left_out() -> None:
+    assert faults(with_reduce(("b", "a"), ("c", "a"), ("b", "c"))) == [
+        ("shard 0 reduce", "'b' has two parents, 'a' and 'c'"),
+        ("shard 0 reduce", "does not reach 'd'"),
+    ]
+
+
 def test_a_member_that_is_left_out() -> None:
     assert faults(with_reduce(("c", "a"), ("b", "a"))) == [("shard 0 reduce", "does not reach 'd'")]
     assert faults(with_broadcast(("a", "b"))) == [("shard 0 broadcast", "does not reach 'c', 'd'")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,6 +50,9 @@ def run(
     ports: Annotated[
         str | None, typer.Option("--ports", metavar="A-B", help="Listen on a port of this range, for a firewall.")
     ] = None,
+    trace: Annotated[
+        str | None, typer.Option("--trace", metavar="DIR", help="Write what the controller decides to a file there.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Run the controller of a run until it is over, for ranks that connect with `controller=HOST:PORT`.
@@ -80,12 +84,14 @@ def run(
         "patience_s": patience_s,
         "tolerant": tolerant,
         "ports": ports,
+        "trace": trace,
     }
     options, _ = resolve_options(options_by_field(flags))
     where, secret = HostPort.parse(listen), find_secret(None)
+    traced = None if options.trace is None else Path(options.trace)
     control = options.control_options(world, controllers, standby)
     credentials = Credentials(run_name, f"controller {standby}", secret)
-    server = ControlServer(where.host, where.port, credentials, control, options.transport.port_range)
+    server = ControlServer(where.host, where.port, credentials, control, options.transport.port_range, traced)
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()

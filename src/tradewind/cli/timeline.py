@@ -1,4 +1,4 @@
-"""`tradewind timeline TRACE --out F.png`: what every worker did when."""
+"""`tradewind timeline TRACE... --out F.png`: what every worker did when."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ MOST_ROWS = 64
 
 
 def run(
-    trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A file from `simulate --trace`: .jsonl, .csv, .parquet.")
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...",
+            help="A file from `simulate --trace` (.jsonl, .csv, .parquet), or directories and files of a live run with "
+            "trace=DIR.",
+        ),
     ],
     out: Annotated[Path | None, typer.Option("--out", metavar="F.png", help="The picture: .png, .svg, .pdf.")] = None,
     begin: Annotated[str, typer.Option("--from", metavar="TIME", help="Where the picture begins.")] = "0s",
@@ -26,23 +31,30 @@ def run(
     workers: Annotated[
         str | None, typer.Option("--workers", metavar="A,B,...", help="Only these workers, in this order.")
     ] = None,
+    links: Annotated[bool, typer.Option("--links", help="Show the flows of every link, too.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Draw a trace: one row a worker, with its steps, its waits and its rounds."""
+    """Draw a trace: one row a worker, with its steps, its waits and its rounds; above, where plans changed.
+
+    Files of a live run are put on one clock.
+    """
     from tradewind.cli.output import check_picture, print_json, write_whole
     from tradewind.cli.resolve import parse_names
     from tradewind.errors import BadOption, UnknownName
     from tradewind.figures import render
-    from tradewind.trace import read_trace
+    from tradewind.trace import merge_traces, read_trace, trace_files
     from tradewind.units import parse_duration
 
     if out is None and not json:
         raise BadOption("nothing to do: give a picture with --out, or ask for --json.")
     check_picture(out)
-    found = read_trace(trace)
+    merged = merge_traces([read_trace(path) for path in trace_files(traces)])
+    found = merged.trace
+    if merged.clocks:
+        typer.echo(merged.clocks, err=True)
     known = sorted({r.site for r in found.records if r.kind in ("compute", "wait", "sync")})
     if not known:
-        raise BadOption(f"{trace} holds no workers: there is nothing to draw.")
+        raise BadOption(f"{traces[0]} holds no workers: there is nothing to draw.")
     chosen = parse_names(workers, "--workers") or tuple(known)
     for name in chosen:
         if name not in known:
@@ -56,7 +68,7 @@ def run(
 
         if len(chosen) > MOST_ROWS:
             typer.echo(f"drawing the first {MOST_ROWS} of {len(chosen)} workers; choose with --workers", err=True)
-        write_whole(out, render(timeline_figure(found, chosen[:MOST_ROWS], begin_s, end_s), out.suffix))
+        write_whole(out, render(timeline_figure(found, chosen[:MOST_ROWS], begin_s, end_s, links), out.suffix))
     if json:
         print_json(_summary(found, chosen, begin_s, end_s))
     elif out is not None:

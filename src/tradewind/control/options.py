@@ -111,7 +111,18 @@ class Disconnect:
 class Decided:
     """A decision and its reason, for traces; nothing has to be done about it."""
 
-    what: Literal["start", "repair", "abandon", "wait", "stop waiting", "proceed", "plan again", "cannot start"]
+    what: Literal[
+        "start",
+        "repair",
+        "abandon",
+        "wait",
+        "stop waiting",
+        "proceed",
+        "plan again",
+        "cannot start",
+        "adopt plan",
+        "roll back plan",
+    ]
     reason: str
     about: str = ""
     """The rank or timer that it concerns, if one."""

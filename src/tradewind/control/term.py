@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tradewind.control.members import Members
 from tradewind.control.network.view import NetworkView, unknown_network
-from tradewind.control.options import STRICT_POLICY, ControlOptions
+from tradewind.control.options import STRICT_POLICY, ControlOptions, Decided
 from tradewind.control.outbox import Outbox
 from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.versions import PlanMade, Plans
@@ -200,6 +200,7 @@ class Term:
         nbytes = round_.operation.nbytes
         adopted = self.replanning.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
         if adopted is not None:
+            self.outbox.note(Decided("roll back plan", f"version {adopted}: rounds took longer by the last plan"))
             self._tell_new_plan(adopted)
         self.schedule.committed(round_, now_s)
 
@@ -300,6 +301,8 @@ class Term:
         adopted = self.replanning.planned(made, now_s)
         if adopted is None:
             return
+        why = f"version {adopted.version}: rounds are predicted to be faster by {adopted.gain:.0%}"
+        self.outbox.note(Decided("adopt plan", why))
         self._tell_new_plan(adopted.version)
         if adopted.onto is not None:
             self.rounds.reroute(adopted.onto, self.options.awareness.update_time_s, now_s)

@@ -1,4 +1,4 @@
-"""What every worker did when: compute, wait, synchronise, fail."""
+"""What every worker did when: compute, wait, synchronise, fail; where plans changed; and what links carried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from tradewind.figures import style
@@ -23,14 +25,19 @@ ROUNDS = tuple(style.TREE_COLOURS[k] for k in (0, 1, 2, 3, 4, 6))
 _ROW = 0.24
 _WIDTH, _LETTER = 13.0, 0.075
 _HEAD, _FOOT = 0.8, 0.45
+_MOST_LINKS = 64
+PLAN_DECISIONS = ("adopt plan", "roll back plan", "plan again")
+"""Where rounds begin or go on by another plan."""
 
 
-def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s: float) -> Figure:
-    """The workers' rows between two times; rounds are told apart by their colours."""
+def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s: float, links: bool = False) -> Figure:
+    """The workers' rows between two times; rounds are told apart by their colours. `links` adds a row for each."""
     cut_links = [r for r in trace.kind("failure") if r.peer and r.end_s > begin_s and r.start_s < end_s]
-    rows = len(workers) + (1 if cut_links else 0)
-    names = 0.35 + _LETTER * max(len(name) for name in (*workers, *(["links down"] if cut_links else [])))
-    height = max(rows * _ROW, 1.2) + _HEAD + _FOOT
+    flows = [r for r in trace.kind("flow") if links and r.end_s > begin_s and r.start_s < end_s]
+    pairs = sorted({(r.site, r.peer) for r in flows})[:_MOST_LINKS]
+    labels = [*workers, *(["links down"] if cut_links else []), *(f"{a} > {b}" for a, b in pairs)]
+    names = 0.35 + _LETTER * max(map(len, labels))
+    height = max(len(labels) * _ROW, 1.2) + _HEAD + _FOOT
     figure = Figure(figsize=(_WIDTH, height), facecolor=style.PAPER)
     figure.text(
         0.25 / _WIDTH,
@@ -43,18 +50,24 @@ def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s:
     )
     axes = figure.add_axes((names / _WIDTH, _FOOT / height, 1 - (names + 0.3) / _WIDTH, 1 - (_HEAD + _FOOT) / height))
     _draw(axes, trace, workers, cut_links, begin_s, end_s)
-    handles = [
+    _draw_links(axes, [r for r in flows if (r.site, r.peer) in pairs], pairs, len(labels) - len(pairs))
+    _mark_plans(axes, trace, begin_s, end_s)
+    axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)))
+    axes.set_yticklabels(labels, parse_math=False)
+    handles: list[Artist] = [
         Patch(color=COMPUTE, label="compute"),
         Patch(color=WAIT, label="wait for a round"),
         Patch(color=ROUNDS[0], label="synchronise (a colour a round)"),
     ]
     if any(trace.kind("failure")):
         handles.append(Patch(color=FAILURE, label="down"))
+    if any(r.phase in PLAN_DECISIONS for r in trace.kind("decision")):
+        handles.append(Line2D([], [], color=style.INK, lw=0.8, ls=(0, (4, 2)), label="another plan"))
     figure.legend(
         handles=handles,
         loc="upper right",
         bbox_to_anchor=(1 - 0.25 / _WIDTH, 1 - 0.2 / height),
-        ncols=4,
+        ncols=5,
         frameon=False,
         fontsize=style.TEXT_POINTS,
         labelcolor=style.INK,
@@ -69,7 +82,27 @@ def _title(trace: Trace) -> str:
     run = trace.run
     if run is None:
         return "Timeline"
-    return f"{run.peer} on {run.site}: {format_size(run.nbytes)} a round"
+    size = f": {format_size(run.nbytes)} a round" if run.nbytes else ""
+    return f"{run.peer} on {run.site}{size}"
+
+
+def _draw_links(axes: Axes, flows: Sequence[Record], pairs: Sequence[tuple[str, str]], first: int) -> None:
+    """A row a link: when something of a round was on it."""
+    row = {pair: first + k for k, pair in enumerate(pairs)}
+    bars: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    for flow in flows:
+        colour = WAIT if flow.round is None else ROUNDS[flow.round % len(ROUNDS)]
+        begin_s = flow.start_s if flow.service_s is None else flow.service_s
+        bars[row[flow.site, flow.peer], colour].append((begin_s, flow.end_s - begin_s))
+    for (k, colour), spans in bars.items():
+        axes.broken_barh(spans, (k - 0.2, 0.4), facecolors=colour, alpha=0.7, linewidth=0)
+
+
+def _mark_plans(axes: Axes, trace: Trace, begin_s: float, end_s: float) -> None:
+    """A line where rounds got another plan, or went on by a patched one."""
+    marks = [r.start_s for r in trace.kind("decision") if r.phase in PLAN_DECISIONS and begin_s <= r.start_s <= end_s]
+    for at_s in marks:
+        axes.axvline(at_s, color=style.INK, lw=0.8, ls=(0, (4, 2)), alpha=0.7)
 
 
 def _draw(
@@ -87,13 +120,10 @@ def _draw(
     for (k, colour), spans in bars.items():
         tall = 0.92 if colour == FAILURE else 0.78
         axes.broken_barh(spans, (k - tall / 2, tall), facecolors=colour, linewidth=0)
-    names = list(workers)
     if cut_links:
         spans = [(max(r.start_s, begin_s), min(r.end_s, end_s) - max(r.start_s, begin_s)) for r in cut_links]
         axes.broken_barh(spans, (len(workers) - 0.39, 0.78), facecolors=FAILURE, alpha=0.5, linewidth=0)
-        names.append("links down")
-    axes.set(xlim=(begin_s, end_s), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)))
-    axes.set_yticklabels(names, parse_math=False)
+    axes.set(xlim=(begin_s, end_s))
     axes.tick_params(axis="y", length=0, labelsize=style.SMALL_POINTS, labelcolor=style.INK)
     axes.tick_params(axis="x", length=3, color=style.FAINT, labelsize=style.SMALL_POINTS, labelcolor=style.QUIET)
     axes.xaxis.set_major_formatter(lambda seconds, _: format_duration(seconds) if seconds else "0")

@@ -330,6 +330,8 @@ class Node:
     def _handle(self, message: m.Message) -> None:
         do = self._actions
         match message:
+            case m.PlanChanged() | m.Start() | m.Commit() if not self._closing:  # most of what it says
+                self._about_rounds(message)
             case m.Roster():
                 self._join(message)
             case m.StandingDown(reason):

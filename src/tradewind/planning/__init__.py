@@ -109,11 +109,7 @@ def resolve_members(network: Network, members: Iterable[str] | None = None) -> t
 
 
 def _require_connected(network: Network, members: tuple[str, ...]) -> None:
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    _, label = connected_components(csr_array(network.bandwidth_bps), directed=True, connection="strong")
-    first = members[0]
+    label, first = network.strong_component, members[0]
     for other in members[1:]:
         if label[network.index[other]] != label[network.index[first]]:
             raise DisconnectedMembers(

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tradewind.fluid import FluidSharing, Resource
 from tradewind.network import Matrix, Network
-from tradewind.planning.hops import bytes_per_link, flatten, hop_rate_bps, longest_path
+from tradewind.planning.hops import bytes_per_link, flatten, hop_rates_bps, longest_path
 from tradewind.planning.plan import Plan
 
 
@@ -69,7 +69,7 @@ def cost(plan: Plan, network: Network, pipelined: bool = True) -> Cost:
         [min(shard.chunk_bytes, max(1.0, shard.fraction * plan.nbytes)) for shard in plan.shards]
     )
     shards = hops.shard
-    rate = hop_rate_bps(network)[hops.src, hops.dst]
+    rate = hop_rates_bps(network, hops)
     hop_s = network.latency_s[hops.src, hops.dst] + chunk_bits[shards] / rate
     route_s = np.zeros(len(hops.route_shard))
     np.add.at(route_s, hops.route, hop_s)

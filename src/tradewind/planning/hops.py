@@ -42,16 +42,16 @@ class Hops:
 def flatten(plan: Plan, network: Network) -> Hops:
     """The hops of a valid plan."""
     per_phase = [[shard.reduce for shard in plan.shards], [shard.broadcast for shard in plan.shards]]
-    routes = [route for phase in per_phase for tree in phase for route in tree]
+    routes = list(chain.from_iterable(chain.from_iterable(per_phase)))
     trees_per_phase = [[len(tree) for tree in phase] for phase in per_phase]
     shards = np.arange(len(plan.shards))
     route_shard = np.concatenate([np.repeat(shards, counts) for counts in trees_per_phase])
     index = network.index
     try:
-        sites = np.array(list(map(index.__getitem__, chain.from_iterable(routes))), dtype=np.int64)
+        sites = np.fromiter(map(index.__getitem__, chain.from_iterable(routes)), dtype=np.int64)
     except KeyError as error:
         raise UnknownName("site", str(error.args[0]), network.names) from None
-    length = np.array(list(map(len, routes)), dtype=np.int64)
+    length = np.fromiter(map(len, routes), dtype=np.int64, count=len(routes))
     last = np.cumsum(length) - 1
     is_source = np.ones(len(sites), dtype=bool)
     is_source[last] = False
@@ -85,30 +85,57 @@ def hop_rate_bps(network: Network) -> Matrix:
     return rate
 
 
+def hop_rates_bps(network: Network, hops: Hops) -> npt.NDArray[np.float64]:
+    """As `hop_rate_bps`, of these hops only: a plan uses few of the links of a large network."""
+    src, dst = hops.src, hops.dst
+    rate = np.minimum(network.bandwidth_bps[src, dst], network.egress_bps[src])
+    rate = np.minimum(rate, network.ingress_bps[dst])
+    for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
+        rate = np.where(mask[src, dst], np.minimum(rate, trunk.capacity_bps), rate)
+    return rate
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEdges:
+    """The routes of one phase as edges from child to parent, in plan order; the last position stands for no edge."""
+
+    shard: Indices
+    child: Indices
+    parent: Indices
+    next: Indices
+    """The edge that goes on from each one's parent; the last position for no edge, and where the parent is a root."""
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+
+def tree_edges(hops: Hops, broadcast: bool, shards: int, sites: int) -> TreeEdges:
+    """The reduce trees or the broadcast trees of all shards."""
+    phase = slice(hops.reduce_routes, None) if broadcast else slice(0, hops.reduce_routes)
+    shard, start, end = hops.route_shard[phase], hops.route_start[phase], hops.route_end[phase]
+    child, parent = (end, start) if broadcast else (start, end)
+    position = np.full(shards * sites, len(shard))
+    position[shard * sites + child] = np.arange(len(shard))
+    return TreeEdges(shard, child, parent, np.append(position[shard * sites + parent], len(shard)))
+
+
 def longest_path(hops: Hops, weight: npt.NDArray[np.float64], shards: int, sites: int) -> npt.NDArray[np.float64]:
     """For each shard, the largest sum of route weights from a leaf up to the root and down to a leaf again.
 
-    Trees are followed by pointer jumping, all shards at once: after k steps each site has seen 2^k ancestors. Only
-    sites that some route touches are looked at.
+    Trees are followed by pointer jumping, all shards at once: after k steps each edge has seen 2^k of those above it.
     """
     total = np.zeros(shards)
-    touched = np.zeros(sites, dtype=bool)
-    touched[hops.route_start] = touched[hops.route_end] = True
-    column = np.cumsum(touched) - 1
-    starts, ends, sites = column[hops.route_start], column[hops.route_end], int(touched.sum())
-    for phase in (slice(0, hops.reduce_routes), slice(hops.reduce_routes, None)):
-        shard, start, end = (a[phase] for a in (hops.route_shard, starts, ends))
-        child, parent = (start, end) if phase.start == 0 else (end, start)
-        towards = np.tile(np.arange(sites), (shards, 1))
-        cost = np.zeros((shards, sites))
-        towards[shard, child] = parent
-        cost[shard, child] = weight[phase]
-        rows = np.arange(shards)[:, None]
+    for broadcast in (False, True):
+        edges = tree_edges(hops, broadcast, shards, sites)
+        towards = edges.next
+        of_phase = weight[hops.reduce_routes :] if broadcast else weight[: hops.reduce_routes]
+        cost = np.append(of_phase, 0.0)
         for _ in range(sites.bit_length()):
-            further = towards[rows, towards]
-            cost = cost + cost[rows, towards]
-            if np.array_equal(further, towards):
+            if not (towards < len(edges)).any():
                 break
-            towards = further
-        total += cost.max(axis=1)
+            cost = cost + cost[towards]
+            towards = towards[towards]
+        longest = np.zeros(shards)
+        np.maximum.at(longest, edges.shard, cost[:-1])
+        total += longest
     return total

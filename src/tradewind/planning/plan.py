@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import msgspec
@@ -91,7 +91,8 @@ class Plan:
     @cached_property
     def sites(self) -> tuple[str, ...]:
         """Every site that the plan touches: members first, in their order, then helpers by name."""
-        touched = {site for shard in self.shards for route in (*shard.reduce, *shard.broadcast) for site in route}
+        trees = (tree for shard in self.shards for tree in (shard.reduce, shard.broadcast))
+        touched = set(chain.from_iterable(chain.from_iterable(trees)))
         touched.update(shard.root for shard in self.shards)
         return self.members + tuple(sorted(touched.difference(self.members)))
 

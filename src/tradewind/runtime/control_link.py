@@ -72,6 +72,8 @@ class ControlLink:
         self._sock, peer = call(address, credentials, "control", deadline_s, dialling, answer_s=answer_s)
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._ended = False
+        self.site = peer.site
+        """The controller's name."""
         self.controller = f"{peer.site!r} at {address}"
         self.is_elsewhere = False
         """Whether the controller is on another host: on our own both ends have the same address."""
@@ -140,6 +142,8 @@ class Control:
         self._dialled: dict[HostPort, Dialling] = {}
         """Controllers that have not answered so far."""
         self._link = self._first_link()
+        self.first_site = self._link.site
+        """The name of the controller that answered first."""
         self._called_s = time.monotonic()
         self._acts = False
         """Whether the controller that we are connected to has sent a roster."""
@@ -150,6 +154,11 @@ class Control:
     def elsewhere(self) -> str | None:
         """The controller, as named in messages, if it is on another host."""
         return f"the controller {self._link.controller}" if self._link.is_elsewhere else None
+
+    @property
+    def site(self) -> str:
+        """The name of the controller that we are connected to."""
+        return self._link.site
 
     def start(self) -> None:
         """Join, and listen."""

@@ -14,9 +14,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
+from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import BadFrame, PeerLost, TradewindError
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
@@ -29,6 +31,7 @@ from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
 from tradewind.runtime.stats import HostedController
 from tradewind.runtime.threads import close_at_exit, start_thread
+from tradewind.runtime.tracing import ControlTrace, TraceWriter
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
@@ -54,7 +57,9 @@ class ControlServer:
         credentials: Credentials,
         options: ControlOptions,
         ports: PortRange | None = None,
+        trace: Path | None = None,
     ) -> None:
+        """`trace`: the directory to write what it decides to."""
         self._credentials, self._owner = credentials, OwnerProcess()
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
@@ -67,6 +72,13 @@ class ControlServer:
         """When the thread that watches the time does by itself."""
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
         sock = listen_on(host, port, ports)
+        self._trace: ControlTrace | None = None
+        if trace is not None:
+            try:
+                self._trace = ControlTrace(TraceWriter(trace, credentials.site), options)
+            except TradewindError:
+                sock.close()
+                raise
         self.host = host
         self._listener = Listener([sock], credentials, options.deadlines.admission_s, self._serve)
         self.port = self._listener.port
@@ -128,6 +140,8 @@ class ControlServer:
         self._planner.join(PLANNING_S)
         if self._report is not None:
             self._report.wait(PLANNING_S)
+        if self._trace is not None:
+            self._trace.close()
 
     def _close_at_exit(self) -> None:
         self.close("the process of the controller ended")
@@ -178,6 +192,8 @@ class ControlServer:
                             return "this controller has ended"
                         if self._report is not None:
                             self._report.heard(worker, message, time.monotonic())
+                        if self._trace is not None:
+                            self._trace.heard(worker, message, time.monotonic())
                         self._do(self._controller.received(worker, message, time.monotonic()))
                         if self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
                             self._changed.notify_all()
@@ -200,12 +216,17 @@ class ControlServer:
             match action:
                 case PlanWanted():
                     self._wanted.put(action)
+                case Decided() | RoundEnded():
+                    if self._trace is not None:
+                        self._trace.noted(action, time.monotonic())
                 case Send(worker, message) if worker in self._senders:
                     if message is not said:  # the same to everybody is encoded once
                         said, frame = message, encode_message(message, self._credentials.number)
                     self._senders[worker].say(frame)
                     if self._report is not None:
                         self._report.said(message, time.monotonic())
+                    if self._trace is not None:
+                        self._trace.said(message, time.monotonic())
                 case Disconnect(worker) if worker in self._senders:
                     sender = self._senders.pop(worker)
                     sender.end()

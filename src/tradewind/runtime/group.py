@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -52,6 +53,7 @@ from tradewind.runtime.report import set_log_level
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.stats import GroupStats
+from tradewind.runtime.tracing import RankTrace, TraceWriter
 from tradewind.runtime.worker import Worker
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation
@@ -349,6 +351,8 @@ def connect(
     worker = Worker(credentials, chosen.tolerance.deadlines, counts, *about)
     worker.inline_bytes = transport.inline_bytes if shape is None else 0  # messages are not slowed down there
     try:
+        if chosen.trace is not None:
+            worker.trace = RankTrace(TraceWriter(Path(chosen.trace), name, worker.compare_clocks))
         if server is not None and hooks.listening is not None:
             hooks.listening(str(addresses[rank]))
         allowed = transport.port_range
@@ -383,7 +387,8 @@ def _serve(
     """Run one of the run's controllers in this process."""
     credentials = Credentials(own.run, f"controller of {own.site}", own.secret)
     control = options.control_options(world, controllers, index)
-    return ControlServer(where.host, where.port, credentials, control, options.transport.port_range)
+    trace = None if options.trace is None else Path(options.trace)
+    return ControlServer(where.host, where.port, credentials, control, options.transport.port_range, trace)
 
 
 def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | None] | None) -> None:

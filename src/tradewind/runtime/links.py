@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, Protocol
@@ -39,6 +40,15 @@ class Host(Protocol):
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
         """A whole frame is here."""
+        ...
+
+    @property
+    def traces(self) -> bool:
+        """Whether `sent` is to be called."""
+        ...
+
+    def sent(self, peer: int, header: FrameHeader, began_s: float) -> None:
+        """A frame has left, which was begun then."""
         ...
 
     def stamp_us(self) -> int:
@@ -91,7 +101,7 @@ class Link:
     ) -> None:
         self.peer = peer
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
-        self._broke, self._ended = broke, ended
+        self._broke, self._ended, self._traces = broke, ended, host.traces
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, self.users)
         self.liveness = Liveness(self._shared)
@@ -179,7 +189,10 @@ class Link:
             while (action := self._outbox.get()) is not None:
                 frame = frame_of(host, action, self._sock, self._crosses_network)
                 if frame is not None:
+                    began_s = time.monotonic() if self._traces else 0.0
                     self._send_frame(*frame)
+                    if self._traces:
+                        host.sent(self.peer, action.header, began_s)
                     self.traffic.sent_frames += 1
                     self.traffic.sent_bytes += len(frame[1])
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))

@@ -199,6 +199,8 @@ class RunOptions(OptionGroup):
     """What happens to ranks that are lost, silent or late."""
     inner: Literal["auto", "gloo"] = "auto"
     """PyTorch only: what does everything but all-reduce for CUDA tensors, auto (NCCL where available) or gloo."""
+    trace: Path | str | None = None
+    """The directory to write a trace of the run to, a file for each rank and the controller (docs/runtime.md)."""
     log: str = "warning"
     """What a run logs: debug, info (network, plan and reason, at the end what limited it), warning, error."""
 
@@ -252,6 +254,10 @@ class RunOptions(OptionGroup):
             if value is None or isinstance(value, expected | Path | str):
                 return value
             raise BadOption(f"{name} must be a {expected.__name__}, a file or a name, got {value!r}.")
+        if name == "trace":
+            if value is not None and not isinstance(value, Path | str):
+                raise BadOption(f"trace must be a directory, got {value!r}.")
+            return Path(value) if value else None
         if name == "controller" and isinstance(value, str) and "," in value:
             value = [part.strip() for part in value.split(",")]
         if name in ("planner_options", "policy_options") and isinstance(value, str):
@@ -323,6 +329,7 @@ class RunFields(TypedDict, total=False):
     transport: Transport
     tolerance: Tolerance
     inner: Literal["auto", "gloo"]
+    trace: Path | str | None
     log: str
 
 

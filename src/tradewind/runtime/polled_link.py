@@ -10,6 +10,7 @@ import logging
 import queue
 import select
 import socket
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -62,7 +63,7 @@ class PolledLink:
     ) -> None:
         self.peer = peer
         self._host, self._sock, self._outbox, self._poller = host, sock, outbox, poller
-        self._broke, self._ended = broke, ended
+        self._broke, self._ended, self._traces = broke, ended, host.traces
         self._shared = SharedSocket(sock, users=1)
         self.liveness = Liveness(self._shared)
         self.traffic = Traffic()
@@ -72,6 +73,7 @@ class PolledLink:
         read; the kernel takes no more."""
         self._sending: Transmit | None = None
         self._unsent: list[bytes | memoryview] = []
+        self._began_s = 0.0
         self._frame_bytes: int | None = None
         """Of the payload that is being sent; None: its round is over, and nothing is."""
         self._receiving: Receive | None = None
@@ -233,6 +235,8 @@ class PolledLink:
             if self._frame_bytes is not None:
                 self.traffic.sent_frames += 1
                 self.traffic.sent_bytes += self._frame_bytes
+                if self._traces:
+                    self._host.sent(self.peer, action.header, self._began_s)
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
 
     def _take(self) -> bool:
@@ -245,6 +249,7 @@ class PolledLink:
             if action is not None:  # else somebody who waits for frames is to wake up, and nobody does
                 self._sending = action
                 frame = frame_of(self._host, action, self._sock)
+                self._began_s = time.monotonic() if self._traces else 0.0
                 self._frame_bytes = None if frame is None else len(frame[1])
                 self._unsent = [] if frame is None else [*frame] if len(frame[1]) else [frame[0]]
                 return True

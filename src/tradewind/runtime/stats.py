@@ -13,6 +13,7 @@ from tradewind.control.snapshot import ControllerSnapshot
 from tradewind.errors import TradewindError
 from tradewind.node.actions import Outcome
 from tradewind.node.measuring import LinkSample
+from tradewind.runtime.tracing import TraceStats
 
 
 @dataclass(slots=True)
@@ -120,6 +121,8 @@ class GroupStats:
     """By name: peers that are there, and those that something was exchanged with."""
     controller: HostedController | None
     """The controller, where this process runs one."""
+    trace: TraceStats | None
+    """The trace that this rank writes, if it does (`trace=`)."""
 
     @property
     def sent_bytes(self) -> int:

@@ -35,6 +35,7 @@ from tradewind.runtime.sockets import hang_up
 from tradewind.runtime.stats import GroupStats, HostedController, Tally
 from tradewind.runtime.submitted import Ended, Submitted
 from tradewind.runtime.threads import close_at_exit, start_thread
+from tradewind.runtime.tracing import Clock, RankTrace
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameHeader
 from tradewind.wire.handshake import Credentials, Peer
@@ -65,6 +66,8 @@ class Worker:
         self.site = credentials.site
         self.inline_bytes = 0
         """Arrays of at most so many travel in messages."""
+        self.trace: RankTrace | None = None
+        """What is told what happens here, if anything is."""
         self.joined = threading.Event()
         """Set when everybody is there, or nothing works any more."""
         self._lock = threading.Lock()
@@ -158,6 +161,7 @@ class Worker:
             clock_error_s=clock.error_s if compared else None,
             peers=tuple(links.stats(name, self._samples.get(name)) for name, links in peers.items()),
             controller=controller,
+            trace=None if self.trace is None else self.trace.writer.stats(),
             **tally,
         )
 
@@ -181,6 +185,8 @@ class Worker:
         if self._control is not None:
             self._control.close()
         self.joined.set()
+        if self.trace is not None:
+            self.trace.writer.close()
 
     @property
     def lost(self) -> TradewindError | None:
@@ -208,7 +214,9 @@ class Worker:
             own, overwrites = own.copy(), False  # a round may have to be done again from the input
         with self._lock:
             number, actions = self._node.submit(operation, (own, result), part, inline, overwrites)
-            self._operations[number] = Submitted(ended, time.monotonic())
+            submitted = self._operations[number] = Submitted(ended, time.monotonic())
+            if self.trace is not None:
+                self.trace.asked(submitted.asked_s)
             todo = self._settle(actions)
         self._act(todo)
 
@@ -219,6 +227,8 @@ class Worker:
         came = how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome)
         with self._tally_lock:
             self._tally.ended(came)
+        if self.trace is not None:
+            self.trace.ended(submitted.asked_s, submitted.started_s, came, time.monotonic())
         submitted.ended(came)
 
     def _join(self, roster: m.Roster) -> None:
@@ -230,6 +240,8 @@ class Worker:
         if (elsewhere := next((a for a in roster.workers if not is_loopback(a.host)), None)) is not None:
             self._warn_of_loopback(f"{elsewhere.site!r} at {HostPort(elsewhere.host, elsewhere.port)}")
         if not self.joined.is_set():
+            if self.trace is not None:
+                self.trace.joined(time.monotonic())
             for _ in range(CLOCK_READINGS):
                 self._say(m.Heartbeat(time.monotonic()))
         self.joined.set()
@@ -412,6 +424,24 @@ class Worker:
             self._samples[there] = sample
             self._say(m.Measured(there, **dataclasses.asdict(sample)))
             self._say(m.Heartbeat(time.monotonic()))  # latencies are as good as clocks are compared
+
+    @property
+    def traces(self) -> bool:
+        """Whether what is sent is traced."""
+        return self.trace is not None
+
+    def sent(self, peer: int, header: FrameHeader, began_s: float) -> None:
+        """A frame has left."""
+        name = self._peers.name(peer)
+        if self.trace is not None and name is not None:
+            self.trace.sent(name, header, began_s, time.monotonic())
+
+    def compare_clocks(self) -> Clock | None:
+        """How our clock compares with that of the first controller that we were connected to."""
+        control, clock = self._control, self._meters.clock
+        if control is None or clock.error_s == float("inf") or control.site != control.first_site:
+            return None
+        return Clock(control.site, clock.offset_s, clock.error_s)
 
     def stamp_us(self) -> int:
         """The time for frames that leave now; 0 where nobody measures."""

@@ -49,7 +49,8 @@ class Disturbances:
 
     def is_down(self, name: str) -> bool:
         """Whether a site is down, known or not."""
-        return not self._sim.truth.is_site_up(self._sim.setup.network.index[name])
+        truth = self._sim.truth
+        return truth.has_lost_sites and not truth.is_site_up(truth.network.index[name])
 
     def capacity_bytes(self, now_s: float) -> Matrix:
         """What every link could have carried so far, outages and background aside."""

@@ -226,16 +226,18 @@ class Simulation:
         """Hand over all messages, and those that they lead to, in order."""
         if self._delivering:
             return
-        self._delivering = True
-        while self._mail or self._wanted:
-            if not self._mail:  # planning takes no simulated time
-                self._control(self.controller.planned(self._wanted.popleft().make(), self.clock.now_s))
+        self._delivering, now_s, mail = True, self.clock.now_s, self._mail
+        while mail or self._wanted:
+            if not mail:  # planning takes no simulated time
+                self._control(self.controller.planned(self._wanted.popleft().make(), now_s))
                 continue
-            to_controller, name, message = self._mail.popleft()
+            to_controller, name, message = mail.popleft()
             if to_controller:
-                self._control(self.controller.received(name, message, self.clock.now_s))
+                self._control(self.controller.received(name, message, now_s))
             elif name in self._nodes and not self.disturbances.is_down(name):
-                self._do(name, self._nodes[name].told(message))
+                actions = self._nodes[name].told(message)
+                if actions:
+                    self._do(name, actions)
         self._delivering = False
         self._arm()
 

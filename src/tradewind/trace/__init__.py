@@ -7,7 +7,18 @@ A trace is a list of `Record`s. Whatever has a beginning and an end is one recor
 
 from __future__ import annotations
 
-from tradewind.trace.files import TRACE_SUFFIXES, encode_trace, read_trace
+from tradewind.trace.files import TRACE_SUFFIXES, encode_trace, read_trace, trace_files
+from tradewind.trace.merge import Merged, merge_traces
 from tradewind.trace.records import Kind, Record, Trace
 
-__all__ = ["TRACE_SUFFIXES", "Kind", "Record", "Trace", "encode_trace", "read_trace"]
+__all__ = [
+    "TRACE_SUFFIXES",
+    "Kind",
+    "Merged",
+    "Record",
+    "Trace",
+    "encode_trace",
+    "merge_traces",
+    "read_trace",
+    "trace_files",
+]

@@ -46,12 +46,29 @@ def read_trace(path: Path) -> Trace:
         raise InputError(f"cannot read {path}: {error.strerror or error}.") from error
     try:
         if suffix == ".jsonl":
-            rows: Iterable[Any] = msgspec.json.Decoder().decode_lines(data)
+            rows: Iterable[Any] = msgspec.json.Decoder().decode_lines(_whole_lines(data))
         else:
             rows = _from_csv(data) if suffix == ".csv" else _from_parquet(data)
         return Trace(tuple(msgspec.convert(row, Record, strict=False) for row in rows))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, csv.Error) as error:
         raise InputError(f"{path} is not a trace: {error}.") from error
+
+
+def _whole_lines(data: bytes) -> bytes:
+    """Without a last line that was cut off, as a process leaves it that is killed while it writes."""
+    whole, _, rest = data.rpartition(b"\n")
+    return whole if whole and not rest.rstrip().endswith(b"}") else data
+
+
+def trace_files(paths: Iterable[Path]) -> list[Path]:
+    """Files as they are given, and for a directory, such as `trace=` has, every .jsonl file in it, by name."""
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise InputError(f"{path} holds no .jsonl files. Give a directory that a run was traced to (trace=).")
+        found += inside
+    return found
 
 
 def _rows(trace: Trace) -> Iterable[list[Any]]:

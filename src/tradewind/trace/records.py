@@ -10,6 +10,7 @@
 | flow | queued to last bit sent; `service_s`: first bit | sender, receiver | `round`, `shard`, `phase`, bytes |
 | failure | down to up again | worker, or both ends of a link | what failed in `phase` |
 | decision | a moment | what it concerns | the action in `phase`, why in `reason` |
+| clock | a moment, and how wrong it may be | the process, and the controller | the controller's clock in `service_s` |
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-Kind = Literal["run", "compute", "wait", "sync", "round", "flow", "failure", "decision"]
+Kind = Literal["run", "compute", "wait", "sync", "round", "flow", "failure", "decision", "clock"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 

@@ -70,6 +70,8 @@ class Adopted:
     """A new plan that rounds start with from now on."""
 
     version: int
+    gain: float
+    """How much sooner rounds are predicted to end, as a share."""
     onto: Plan | None
     """The plan, where it is so much better that rounds under way should go on by it."""
 
@@ -221,7 +223,7 @@ class Replanning:
         if made.plan is not None and gain > needed and self._plans.is_current(made.key):
             self._trials_of(made.key).switched(*self._plans.current_of(made.key), now_s)
             is_much_better = made.seconds > 0 and gain > self.options.reroute_gain
-            adopted = Adopted(self._plans.adopt(made.key, made.plan), made.plan if is_much_better else None)
+            adopted = Adopted(self._plans.adopt(made.key, made.plan), gain, made.plan if is_much_better else None)
         self._note(Update(now_s, gain, None if adopted is None else adopted.version, made.problem))
         return adopted
 

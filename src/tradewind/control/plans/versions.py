@@ -20,7 +20,7 @@ from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import filling_chunk_bytes
 from tradewind.planning.patch import patch_plan
-from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, default_chunk_bytes
+from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard, default_chunk_bytes
 
 FAST_CHUNK_BYTES, SLOW_CHUNK_BYTES = 4 * 2**20, 2 * DEFAULT_CHUNK_BYTES
 MIN_CHUNK_BYTES = 4096
@@ -339,7 +339,10 @@ def finished_plan(
         sizes = [chunk_bytes] * len(plan.shards)
     else:
         sizes = _fast_chunks(plan) if fast else _slow_chunks(plan, network)
-    shards = (replace(shard, chunk_bytes=size) for shard, size in zip(plan.shards, sizes, strict=True))
+    shards = [
+        Shard(shard.fraction, shard.root, shard.reduce, shard.broadcast, size, shard.rate_bps)
+        for shard, size in zip(plan.shards, sizes, strict=True)
+    ]
     return replace(plan, shards=tuple(shards), predicted=None)
 
 

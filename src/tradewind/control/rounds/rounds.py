@@ -87,8 +87,8 @@ class Rounds:
         """What it took to halt a round, the last time that one went on by a better plan."""
         self.rerouted = 0
         """How many went on by a better plan."""
-        self._knows: dict[str, set[int]] = {}
-        """Which versions each worker has been sent."""
+        self._knowing: dict[int, set[str]] = {}
+        """Who has been sent each version, and not been told to forget it."""
 
     def start(self, step: Step, stream: int, ready: dict[str, m.Ready], now_s: float) -> bool:
         """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
@@ -205,22 +205,29 @@ class Rounds:
         plan = self.plans.by_version[version]
         packed = PackedPlan(plan)
         messages: dict[tuple[int, ...], m.PlanChanged] = {}
-        current = self.plans.current
+        told, current = self._knowing.setdefault(version, set()), self.plans.current
+        outdated = sorted(old for old in self._knowing if old not in current)
         for worker in plan.sites:
-            known = self._knows.setdefault(worker, set())
-            if version in known or worker not in self.members.joined:
+            if worker in told or worker not in self.members.joined:
                 continue
-            forget = tuple(sorted(known - current))
-            known.difference_update(forget)
-            known.add(version)
+            forget = tuple([old for old in outdated if worker in self._knowing[old]])
+            for old in forget:
+                self._knowing[old].discard(worker)
+            told.add(worker)
             # Those who are told the same share a message, which is encoded once.
-            self.outbox.send(worker, messages.setdefault(forget, m.PlanChanged(version, packed, forget)))
+            if forget not in messages:
+                messages[forget] = m.PlanChanged(version, packed, forget)
+            self.outbox.send(worker, messages[forget])
+        for old in outdated:
+            if not self._knowing[old]:
+                del self._knowing[old]
 
     # --- trouble -----------------------------------------------------------------------------------------------
 
     def lose(self, worker: str, now_s: float) -> None:
         """A site is gone: halt what it had a part in."""
-        self._knows.pop(worker, None)
+        for told in self._knowing.values():
+            told.discard(worker)
         for round_ in self.running.values():
             round_.involved.discard(worker)
             if worker in round_.sites:

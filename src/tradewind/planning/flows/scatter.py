@@ -135,8 +135,8 @@ def star_shards(
         Shard(
             fraction=share,
             root=root,
-            reduce=tuple((member, root) for member in members if member != root),
-            broadcast=tuple((root, member) for member in members if member != root),
+            reduce=tuple([(member, root) for member in members if member != root]),
+            broadcast=tuple([(root, member) for member in members if member != root]),
             chunk_bytes=default_chunk_bytes(share * nbytes),
         )
         for root, share in zip(names, shares.tolist(), strict=True)

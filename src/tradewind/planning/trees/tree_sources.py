@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array, csr_array, eye_array, vstack
-from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
+from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from tradewind.network import Matrix, Network
 from tradewind.planning.trees.arborescence import Parents, cheapest_arborescence, grown_tree, shortest_path_tree
@@ -306,7 +306,7 @@ class DirectedPairs(TreeSource):
 
 def participating(network: Network, members: tuple[str, ...]) -> Indices:
     """Rows of the sites that can reach the members and be reached by them."""
-    _, label = connected_components(csr_array(network.bandwidth_bps), directed=True, connection="strong")
+    label = network.strong_component
     return np.flatnonzero(label == label[network.index[members[0]]]).astype(np.int64)
 
 

@@ -40,9 +40,14 @@ class TrueNetwork:
         """Whether the link itself is down."""
         return self._down_links[src, dst] > 0
 
+    @property
+    def has_lost_sites(self) -> bool:
+        """Whether any site is or was down."""
+        return bool(self._down_sites)
+
     def is_site_up(self, site: int) -> bool:
         """Whether the site works."""
-        return not self._down_sites[site]
+        return not self._down_sites or not self._down_sites[site]
 
     def link_bps(self, src: int, dst: int) -> float:
         """What a link carries now."""

@@ -186,7 +186,7 @@ class FluidEngine:
                 plan, shards=tuple(replace(s, fraction=s.fraction * part) for s, part in zip(shards, left, strict=True))
             )
         index = self._truth.network.index
-        waiting = {site for site in plan.sites if self._truth.is_site_up(index[site])}
+        waiting = {site for site in given.sites if self._truth.is_site_up(index[site])}
         return _Round(start, given, scattered, plan, items, waiting)
 
     def _begin(self, round_: _Round) -> None:
@@ -196,7 +196,7 @@ class FluidEngine:
             if round_.is_over:
                 return
             round_.is_over = True
-            self._completed(round_.plan.sites, RoundComplete(start.round, start.version))
+            self._completed(round_.given.sites, RoundComplete(start.round, start.version))
 
         if not any(shard.fraction for shard in round_.plan.shards):  # all of it was final before it was repaired
             self._clock.at(self._clock.now_s, Priority.ARRIVAL, _call, complete)
@@ -239,6 +239,7 @@ class FluidEngine:
         if round_.transfer is not None:
             self.discarded_bits += round_.transfer.discarded_bits
             round_.transfer.close()
+            round_.transfer = None  # it calls what completes the round, which refers to it: a cycle
 
     # --- sending before a round is known -----------------------------------------------------------------------
 

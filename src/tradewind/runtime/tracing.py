@@ -1,0 +1,416 @@
+"""`trace=DIR`: a live run in the simulator's records (`tradewind.trace`), which `tradewind timeline DIR` draws.
+
+Every rank writes what it did (`compute`, `wait`, `sync`, `flow`) to DIR/SITE.jsonl, and the controller what it decided
+(`run`, `round`, `decision`, `failure`) to DIR/controller-of-SITE.jsonl. Threads that move bytes only put records into a
+bounded queue; a thread of its own adds frames up to flows and writes. What does not fit into queue or file is dropped,
+counted, and said. Nothing that happens to a trace ends a run.
+
+Times in files are the wall time of the process that writes: its clock at the start, and from there on its monotonic
+clock, which nobody sets. `clock` records say how that compares with the controller's clock (`trace.merge`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+from msgspec import structs
+
+from tradewind.control.options import ControlOptions, Decided, RoundEnded
+from tradewind.errors import BadOption, TradewindError
+from tradewind.node.actions import Outcome
+from tradewind.runtime.threads import close_at_exit, start_thread
+from tradewind.trace.records import Record
+from tradewind.units import format_count, format_size
+from tradewind.wire import messages as m
+from tradewind.wire.frames import FrameHeader, FrameKind
+
+log = logging.getLogger("tradewind.runtime")
+
+MAX_QUEUED = 100_000
+"""Records that wait to be written; more are dropped."""
+MAX_FILE_BYTES = 256 * 2**20
+"""Of one process; what comes later is dropped."""
+FLUSH_S = 0.5
+"""A process that is killed loses what happened in this time."""
+FLUSH_BYTES = 2**20
+FLOW_IDLE_S = 5.0
+"""A flow that nothing was sent of for so long is over, if its round did not say so before."""
+CLOSE_S = 5.0
+"""How long `close` waits for a slow disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStats:
+    """What became of a process's trace."""
+
+    path: str
+    written: int
+    """Records in the file."""
+    dropped: int
+    """Records that did not fit into the queue or the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How the clock of this process compares with a controller's."""
+
+    controller: str
+    offset_s: float
+    """How far the controller's monotonic clock is ahead of ours."""
+    error_s: float
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A frame that has left."""
+
+    peer: str
+    round: int | None
+    shard: int
+    phase: str
+    began_s: float
+    ended_s: float
+    nbytes: int
+
+
+class TraceWriter:
+    """One process's file, and the thread that writes it."""
+
+    def __init__(self, folder: Path, name: str, clock: Callable[[], Clock | None] | None = None) -> None:
+        """`clock` is asked now and then; None: this process has the controller's clock."""
+        self.path = folder / f"{quote(name.replace(' ', '-'), safe='')}.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise BadOption(
+                f"trace={str(folder)!r}: cannot write {self.path} ({error.strerror}). Give a directory that this "
+                "process may create and write."
+            ) from None
+        self.name = name
+        self._clock, self._compared = clock, float("inf")
+        self._wall_s = time.time() - time.monotonic()
+        self._queue: queue.SimpleQueue[Record | _Sent | None] = queue.SimpleQueue()
+        self._written = self._dropped = self._lost = 0
+        """Records in the file; those that did not fit into the queue; those that could not be written."""
+        self._bytes = os.fstat(self._file).st_size
+        self._lines: list[bytes] = []
+        self._flows: dict[tuple[str, int | None, int, str], _Sent] = {}
+        self._broken = ""
+        self._closing = threading.Lock()
+        self._is_closed = self._has_said = False
+        if clock is None:
+            now_s = time.monotonic()
+            self.put(Record("clock", now_s, now_s, name, phase="controller", service_s=now_s))
+        self._thread = start_thread(self._run, name="tradewind-trace")
+        close_at_exit(self.close)
+
+    def put(self, item: Record | _Sent) -> None:
+        """Have something written; times are this process's monotonic clock."""
+        if self._queue.qsize() < MAX_QUEUED and not self._is_closed:
+            self._queue.put(item)
+        else:
+            with self._closing:
+                self._dropped += 1
+
+    def stats(self) -> TraceStats:
+        """What became of it so far."""
+        return TraceStats(str(self.path), self._written, self._dropped + self._lost)
+
+    def close(self) -> None:
+        """Write what is there, as long as a usual disk takes."""
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._queue.put(None)
+        self._thread.join(CLOSE_S)
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        flush_s = time.monotonic() + FLUSH_S
+        waiting = 0
+        while True:
+            try:
+                item = self._queue.get(timeout=max(0.0, flush_s - time.monotonic()))
+            except queue.Empty:
+                item = None if self._is_closed else _NOTHING
+            if item is None:
+                break
+            if item is not _NOTHING:
+                waiting += self._take(item)
+            if waiting >= FLUSH_BYTES or time.monotonic() >= flush_s:
+                self._end_flows(lambda flow: flow.ended_s < time.monotonic() - FLOW_IDLE_S)
+                self._compare_clocks()
+                self._flush()
+                flush_s, waiting = time.monotonic() + FLUSH_S, 0
+        self._end_flows(lambda _: True)
+        self._compare_clocks()
+        if dropped := self._dropped + self._lost:
+            now_s = time.monotonic()
+            what = f"{format_count(dropped, 'record')} did not fit"
+            self._keep(Record("decision", now_s, now_s, self.name, phase="trace", reason=what))
+        self._flush()
+        os.close(self._file)
+
+    def _take(self, item: Record | _Sent) -> int:
+        """Work on one item; about how many bytes that will be."""
+        if isinstance(item, Record):
+            self._keep(item)
+            if item.kind == "sync":
+                self._end_flows(lambda flow: flow.round == item.round)
+            return len(self._lines[-1])
+        known = self._flows.setdefault((item.peer, item.round, item.shard, item.phase), item)
+        if known is not item:
+            known.nbytes += item.nbytes
+            known.ended_s = max(known.ended_s, item.ended_s)
+        return 0
+
+    def _end_flows(self, is_over: Callable[[_Sent], bool]) -> None:
+        for key, flow in [(key, flow) for key, flow in self._flows.items() if is_over(flow)]:
+            del self._flows[key]
+            self._keep(
+                Record(
+                    "flow",
+                    flow.began_s,
+                    flow.ended_s,
+                    self.name,
+                    flow.peer,
+                    flow.round,
+                    None,
+                    flow.shard,
+                    flow.phase,
+                    flow.began_s,
+                    flow.nbytes,
+                    flow.nbytes,
+                    outcome="delivered",
+                )
+            )
+
+    def _compare_clocks(self) -> None:
+        found = None if self._clock is None else self._clock()
+        if found is not None and found.error_s < self._compared:
+            self._compared, now_s = found.error_s, time.monotonic()
+            seen_s = now_s + found.offset_s
+            about = self.name, found.controller
+            self._keep(Record("clock", now_s, now_s + found.error_s, *about, phase="rank", service_s=seen_s))
+
+    def _keep(self, record: Record) -> None:
+        """A record as a line, in wall time; what a clock record says of the controller's stays as it is."""
+        to_s, service_s = self._wall_s, record.service_s
+        if record.kind != "clock" and service_s is not None:
+            service_s = round(service_s + to_s, 6)
+        start_s, end_s = round(record.start_s + to_s, 6), round(record.end_s + to_s, 6)
+        line = msgspec.json.encode(structs.replace(record, start_s=start_s, end_s=end_s, service_s=service_s))
+        self._lines.append(line + b"\n")
+
+    def _flush(self) -> None:
+        if self._dropped and not self._has_said:
+            self._has_said = True
+            log.warning("the trace %s is incomplete: records come faster than they are written.", self.path)
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        data = b"".join(lines)
+        if not self._broken and self._bytes + len(data) > MAX_FILE_BYTES:
+            self._give_up(f"it has reached {format_size(MAX_FILE_BYTES)}")
+        if self._broken:
+            self._lost += len(lines)
+            return
+        try:
+            done = 0
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except OSError as error:
+            self._lost += len(lines)
+            self._give_up(error.strerror or str(error))
+            return
+        self._bytes += len(data)
+        self._written += len(lines)
+
+    def _give_up(self, why: str) -> None:
+        self._broken = why
+        log.warning("the trace %s ends here: %s. The run goes on.", self.path, why)
+
+
+_NOTHING = Record("run", 0.0, 0.0)
+
+
+class RankTrace:
+    """What one rank does, for its file."""
+
+    def __init__(self, writer: TraceWriter) -> None:
+        self.writer = writer
+        self._lock = threading.Lock()
+        self._under_way = self._steps = 0
+        self._idle_s: float | None = None
+        """Since when no operation is under way; None: there is one, or there was none yet."""
+
+    def joined(self, now_s: float) -> None:
+        """All ranks are there: from now on this one computes, unless it has asked for something."""
+        with self._lock:
+            if not self._under_way:
+                self._idle_s = now_s
+
+    def asked(self, now_s: float) -> None:
+        """An operation is submitted: between the last one and this one the rank computed."""
+        with self._lock:
+            self._under_way += 1
+            begun_s, self._idle_s = self._idle_s, None
+            if begun_s is None:
+                return
+            self._steps += 1
+            step = self._steps
+        self.writer.put(Record("compute", begun_s, now_s, self.writer.name, step=step))
+
+    def ended(self, asked_s: float, started_s: float | None, how: TradewindError | Outcome, now_s: float) -> None:
+        """An operation is over, which was asked for and started then."""
+        with self._lock:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle_s = now_s
+        failed = isinstance(how, TradewindError)
+        number = None if isinstance(how, TradewindError) else how.round
+        is_inline = isinstance(how, Outcome) and how.inline
+        outcome, site = "cut short" if failed else "", self.writer.name
+        began_s = now_s if started_s is None else started_s
+        if is_inline:
+            began_s = asked_s  # nothing says when its round began: it went to the controller and back
+        else:
+            self.writer.put(Record("wait", asked_s, began_s, site, round=number, outcome=outcome))
+        if number is not None:
+            nbytes = how.nbytes if isinstance(how, Outcome) else 0
+            self.writer.put(Record("sync", began_s, now_s, site, round=number, nbytes=nbytes))
+
+    def sent(self, peer: str, header: FrameHeader, began_s: float, ended_s: float) -> None:
+        """A frame has left, which took from one time to the other."""
+        if not header.payload_bytes:
+            return
+        is_chunk = header.kind is FrameKind.CHUNK
+        phase = header.phase.name.lower() if is_chunk else header.kind.name.lower()
+        about = peer, header.round if is_chunk else None, header.shard, phase  # others are of no round that is known
+        self.writer.put(_Sent(*about, began_s, ended_s, header.payload_bytes))
+
+
+class ControlTrace:
+    """What a controller decides, for its file. Not locked: the controller's driver calls it under its own lock."""
+
+    def __init__(self, writer: TraceWriter, options: ControlOptions) -> None:
+        self.writer, self._options = writer, options
+        self._term = -1
+        self._roster: set[str] = set()
+        self._versions: set[int] = set()
+        self._leaving: set[str] = set()
+        """Ranks that said so: others hear of it as of a loss."""
+        self._inline = -1
+        self._down: dict[tuple[str, str], tuple[float, str]] = {}
+        """Ranks, or both ends of links, that are lost: since when and why."""
+
+    def heard(self, worker: str, message: m.Message, now_s: float) -> None:
+        """A rank said something to the controller."""
+        match message:
+            case m.Leave():
+                self._leaving.add(worker)
+            case m.LinkChanged(peer, reason, False):
+                self._down.setdefault((worker, peer), (now_s, reason))
+            case m.LinkChanged(peer) | m.Linked(peer):
+                self._up((worker, peer), now_s)
+                self._up((peer, worker), now_s)
+
+    def noted(self, action: Decided | RoundEnded, now_s: float) -> None:
+        """The controller decided something, or a round is over."""
+        match action:
+            case Decided():
+                self._decided(action.what, action.reason, now_s, action.about, action.round)
+            case RoundEnded():
+                about = action.outcome, action.reason
+                self._round(action.round, action.started_s, now_s, action.planner, action.nbytes, action.members, about)
+
+    def said(self, message: m.Message, now_s: float) -> None:
+        """The controller said something to a rank; to several, one after the other."""
+        match message:
+            case m.Roster():
+                self._joined(message, now_s)
+            case m.PlanChanged(version, packed) if version not in self._versions:
+                self._versions.add(version)
+                plan = packed.plan
+                said = f"version {version}: {plan.planner}, {format_count(len(plan.shards), 'tree')}"
+                self._decided("plan", f"{said}{'; ' + plan.reason if plan.reason else ''}", now_s)
+            case m.InlineResult(final=True) if message.round > self._inline:
+                self._inline = message.round
+                about = "finished", "it was small enough for control messages"
+                nbytes = len(message.array)
+                self._round(message.round, now_s, now_s, "inline", nbytes, message.members, about)
+            case m.Lost(site, reason) if site in self._roster:
+                self._roster.discard(site)
+                if site in self._leaving:
+                    self._leaving.discard(site)
+                    self._decided("leave", reason, now_s, site)
+                    return
+                self._down.setdefault((site, ""), (now_s, reason))
+            case m.Closing(reason) if self._roster:
+                self._roster.clear()
+                self._decided("close", reason, now_s)
+
+    def close(self) -> None:
+        """The controller ends: what is down stays down."""
+        now_s = time.monotonic()
+        for what in list(self._down):
+            self._up(what, now_s)
+        self.writer.close()
+
+    def _joined(self, roster: m.Roster, now_s: float) -> None:
+        if roster.term != self._term:
+            self._term, options = roster.term, self._options
+            network = "an unknown network" if options.network is None else options.network.name
+            scheme = f"{options.policy}+{options.planner or ('given plan' if options.plan else 'default planner')}"
+            said = f"{format_count(len(roster.workers), 'rank')}, term {roster.term}"
+            self.writer.put(Record("run", now_s, now_s, network, scheme, step=roster.term, phase="live", reason=said))
+        for site in sorted({address.site for address in roster.workers} - self._roster):
+            self._roster.add(site)
+            self._up((site, ""), now_s)
+            self._decided("join", f"{site!r} is there", now_s, site)
+
+    def _up(self, what: tuple[str, str], now_s: float) -> None:
+        if what in self._down:
+            since_s, why = self._down.pop(what)
+            phase = "link" if what[1] else "rank"
+            self.writer.put(Record("failure", since_s, now_s, *what, phase=phase, reason=why))
+
+    def _decided(self, what: str, why: str, now_s: float, about: str = "", number: int | None = None) -> None:
+        self.writer.put(Record("decision", now_s, now_s, about, round=number, phase=what, reason=why))
+
+    def _round(
+        self,
+        number: int,
+        start_s: float,
+        end_s: float,
+        planner: str,
+        nbytes: int,
+        members: tuple[str, ...],
+        about: tuple[str, str],
+    ) -> None:
+        outcome, reason = about
+        self.writer.put(
+            Record(
+                "round",
+                start_s,
+                end_s,
+                round=number,
+                phase=planner,
+                nbytes=nbytes,
+                members=members,
+                outcome=outcome,
+                reason=reason,
+            )
+        )
