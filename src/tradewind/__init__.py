@@ -8,21 +8,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tradewind.version import __version__
+
 if TYPE_CHECKING:
     from tradewind.catalog import load_network
     from tradewind.control.awareness import Awareness
     from tradewind.formats import read_network
     from tradewind.network import Link, Network, Site, Trunk
-    from tradewind.planning import make_plan, predict
+    from tradewind.planning import make_plan, predict, register_planner
     from tradewind.planning.bound import Bound, bound
     from tradewind.planning.check import check
     from tradewind.planning.cost import Cost, cost
     from tradewind.planning.plan import Plan, Prediction, Shard
+    from tradewind.policy import register_policy
     from tradewind.runtime.group import Group, Handle, connect
     from tradewind.runtime.kvstore import KVStore
     from tradewind.runtime.options import RunOptions, Tolerance, Transport
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "load_network": "tradewind.catalog",
@@ -42,6 +43,8 @@ _HOMES = {
     "Plan": "tradewind.planning.plan",
     "Prediction": "tradewind.planning.plan",
     "Shard": "tradewind.planning.plan",
+    "register_planner": "tradewind.planning",
+    "register_policy": "tradewind.policy",
     "Group": "tradewind.runtime.group",
     "Handle": "tradewind.runtime.group",
     "connect": "tradewind.runtime.group",
@@ -77,6 +80,8 @@ __all__ = [
     "make_plan",
     "predict",
     "read_network",
+    "register_planner",
+    "register_policy",
 ]
 
 

@@ -70,10 +70,12 @@ def compare_planners(
 
     By default these are all but `auto`, which would only do the same work once more.
     """
-    every = tuple(name for name in planner_names() if name != "auto")
-    names = every if planners is None else tuple(dict.fromkeys(planners))
-    for name in names:
-        planner(name)  # an unknown name is the caller's mistake, not a planner's failure
+    if planners is None:
+        names = tuple(name for name in planner_names() if name != "auto")
+    else:
+        names = tuple(dict.fromkeys(planners))
+        for name in names:
+            planner(name)  # an unknown name is the caller's mistake, not a planner's failure
     ordered = resolve_members(network, members)
     on_start("limit")
     limit = bound(network, ordered, nbytes)

@@ -6,6 +6,7 @@
     │   ├── BadNetwork           a network that breaks a rule, or a file that is no network
     │   ├── BadPlan              a plan that breaks a rule, or a file that is no plan
     │   ├── BadOption            an option that a planner, policy or verb does not take
+    │   ├── BadPlugin            a planner or policy from outside that cannot be loaded, or that fails
     │   ├── BadArray             an array that cannot be synchronised, or ranks that disagree about it
     │   ├── ForkedProcess        a group that is used in a forked child of the process that joined
     │   └── UnknownName          no network, planner, site, ... of that name
@@ -77,6 +78,10 @@ class BadPlan(InputError):
 
 class BadOption(InputError):
     """An option that is not taken, or a value that it does not take."""
+
+
+class BadPlugin(InputError):
+    """A planner or policy that is not part of Tradewind cannot be loaded, or fails: the plug-in's mistake."""
 
 
 class BadArray(InputError):

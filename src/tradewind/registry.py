@@ -1,7 +1,7 @@
-"""Things that are chosen by name, planners and policies, with their options.
+"""Options of things that are chosen by name, such as planners, policies and runs.
 
-A registry is a table from a name to `module:attribute`, so that adding an entry is one line and loading one does not
-load the others. Options are the fields of a frozen dataclass, the annotation of the parameter called `options`.
+Options are the fields of a frozen dataclass; for a planner or a policy it is the annotation of the parameter called
+`options`. Which names there are, `tradewind.plugins` knows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NoOptions:
 
 
 def load_entry(kind: str, name: str, table: Mapping[str, str]) -> Any:
-    """What is registered under that name; its module loads only now."""
+    """What a table of `module:attribute` says a name stands for; its module loads only now."""
     if name not in table:
         raise UnknownName(kind, name, table)
     module, _, attribute = table[name].partition(":")

@@ -39,9 +39,9 @@ class Scheme:
 
 
 _SCHEMES = (
-    Scheme("bsp-ring", "bsp", "ring", "everybody in every round, on a ring: what most training does"),
-    Scheme("bsp-ps", "bsp", "star", "everybody in every round, through one parameter server"),
-    Scheme("bsp-optimal", "bsp", "optimal", "everybody in every round, at the limit of the network"),
+    Scheme("bsp-ring", "bsp", "ring", "all ranks in every round, on a ring: what most training does"),
+    Scheme("bsp-ps", "bsp", "star", "all ranks in every round, through one parameter server"),
+    Scheme("bsp-optimal", "bsp", "optimal", "all ranks in every round, at the limit of the network"),
     Scheme("mtree", "bsp", "mtree", "MTREE: several trees of limited height"),
     Scheme("netstorm", "bsp", "fapt", "NetStorm: one tree of shortest paths for each of several roots"),
     Scheme(
@@ -68,6 +68,11 @@ _SCHEMES = (
 )
 
 _BY_NAME = {scheme.name: scheme for scheme in _SCHEMES}
+
+
+def schemes() -> tuple[Scheme, ...]:
+    """All schemes that have a name of their own."""
+    return _SCHEMES
 
 
 def scheme_names() -> tuple[str, ...]:
@@ -121,12 +126,9 @@ def _named(name: str) -> Scheme:
 
 
 def _pair(name: str) -> Scheme:
-    from tradewind.planning import planner_names
-    from tradewind.policy import policy_names
+    from tradewind.planning import planner as look_up_planner
+    from tradewind.policy import policy as look_up_policy
 
     policy, _, planner = name.partition("+")
-    if policy not in policy_names():
-        raise UnknownName("policy", policy, policy_names())
-    if planner not in planner_names():
-        raise UnknownName("planner", planner, planner_names())
+    look_up_policy(policy), look_up_planner(planner)  # which refuse unknown names
     return Scheme(name, policy, planner, f"{policy} on {planner}")

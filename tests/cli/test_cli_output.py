@@ -133,7 +133,7 @@ def help_pages() -> list[tuple[str, ...]]:
 def test_help_shows_flags_without_values(page: tuple[str, ...]) -> None:
     text = succeed(*page, "--help")
     assert "bool" not in text.lower() and "[[" not in text
-    assert re.search(r"--help\s+Show this message", text)
+    assert re.search(r"--help\s+-h\s+Show this message", text)
 
 
 def test_plan_says_why_the_limit_and_why_the_plan() -> None:

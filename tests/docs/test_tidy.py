@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src" / "tradewind"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
-BASE = {"errors", "units", "network", "fluid", "geography", "registry", "arithmetic"}
+BASE = {"errors", "units", "network", "fluid", "geography", "registry", "plugins", "arithmetic", "version"}
 BELOW_DRIVERS = {"base", "planning", "policy", "schemes", "wire", "trace", "control", "node"}
 TOOLS = {"formats", "catalog", "comparison", "figures"}
 MAY_IMPORT: dict[str, set[str]] = {

@@ -20,20 +20,23 @@ from tradewind.cli import (
     config,
     controller,
     demo,
+    doctor,
     draw,
     lab,
     network,
     networks,
     plan,
     planners,
+    policies,
     probe,
     reproduce,
+    schemes,
     simulate,
     timeline,
 )
 from tradewind.cli.guard import guarded, set_debug
 from tradewind.cli.planner_flags import PlannerFlagsCommand
-from tradewind.cli.verbs import VerbCommand, VerbGroup
+from tradewind.cli.verbs import HELP_FLAGS, VerbCommand, VerbGroup
 
 EXIT_CODES = "Exit codes: 0 ok, 1 failed, 2 bad usage or input, 3 impossible problem."
 
@@ -43,14 +46,16 @@ app = typer.Typer(
     help="Plan how one model is synchronised across data centers, clouds and racks, and compare the plans.",
     epilog=f"Example: tradewind compare gscale --bytes 1GB.  {EXIT_CODES}",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings=HELP_FLAGS,
 )
 
 for _name, _module in (
     ("networks", networks),
     ("network", network),
     ("planners", planners),
+    ("policies", policies),
+    ("schemes", schemes),
     ("plan", plan),
     ("check", check),
     ("compare", compare),
@@ -61,6 +66,7 @@ for _name, _module in (
     ("config", config),
     ("controller", controller),
     ("probe", probe),
+    ("doctor", doctor),
     ("bench", bench),
     ("demo", demo),
 ):
@@ -70,6 +76,7 @@ for _name, _module in (
         cls=PlannerFlagsCommand if _module is plan else VerbCommand,
         help="\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs),
         epilog=f"Example: {_module.EXAMPLE}",
+        context_settings=HELP_FLAGS,
     )(guarded(_module.run))
 
 app.add_typer(lab.app, name="lab")

@@ -31,7 +31,10 @@ EXAMPLE = "tradewind compare gscale --bytes 1GB --out gscale.png"
 def run(
     network: NetworkArgument,
     planners: Annotated[
-        str | None, typer.Option("--planners", metavar="A,B,...", help="Planners to compare; all by default.")
+        str | None,
+        typer.Option(
+            "--planners", metavar="A,B,...", help="Planners to compare, by name or FILE.py:FUNCTION; all by default."
+        ),
     ] = None,
     members: MembersOption = None,
     size: BytesOption = DEFAULT_BYTES,
@@ -71,7 +74,7 @@ def run(
         _show(comparison, egress)
         if out is not None:
             typer.echo(f"wrote {out}", err=True)
-    _exit_if_nothing_worked(comparison)
+    _exit_if_failed(comparison, named=wanted is not None)
 
 
 def _picture(comparison: Comparison, suffix: str) -> bytes:
@@ -80,15 +83,19 @@ def _picture(comparison: Comparison, suffix: str) -> bytes:
     return render(comparison_figure(comparison), suffix)
 
 
-def _exit_if_nothing_worked(comparison: Comparison) -> None:
-    """A bug among the planners, or no plan at all, must not look like success."""
+def _exit_if_failed(comparison: Comparison, named: bool) -> None:
+    """A bug among the planners, a plug-in that was named and fails, or no plan at all must not look like success."""
     from tradewind.cli.guard import describe
+    from tradewind.errors import BadPlugin
 
     bugs = [failure for failure in comparison.failures if failure.is_bug]
     for failure in bugs:
         typer.echo(f"planner {failure.planner!r}: {describe(failure.error)}", err=True)
     if bugs:
         raise typer.Exit(1)
+    for failure in comparison.failures:
+        if named and isinstance(failure.error, BadPlugin):
+            raise failure.error
     if not comparison.contenders:
         raise comparison.failures[0].error
 

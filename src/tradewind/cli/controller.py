@@ -20,11 +20,15 @@ def run(
     scheme: Annotated[
         str | None, typer.Option("--scheme", metavar="NAME", help="A system such as crew, or POLICY+PLANNER.")
     ] = None,
-    policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Who synchronises when.")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="NAME", help="Who synchronises when; also FILE.py:CLASS.")
+    ] = None,
     policy_options: Annotated[
         str | None, typer.Option("--policy-options", metavar="K=V,...", help="Options of the policy.")
     ] = None,
-    planner: Annotated[str | None, typer.Option("--planner", metavar="NAME", help="How bytes travel.")] = None,
+    planner: Annotated[
+        str | None, typer.Option("--planner", metavar="NAME", help="How bytes travel; also FILE.py:FUNCTION.")
+    ] = None,
     planner_options: Annotated[
         str | None, typer.Option("--planner-options", metavar="K=V,...", help="Options of the planner.")
     ] = None,

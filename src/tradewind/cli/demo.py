@@ -42,7 +42,10 @@ def run(
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Training steps over each scheme.")] = 8,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the model and of the batches.")] = 0,
     plan: Annotated[
-        str, typer.Option("--plan", metavar="PLANNER|FILE", help="What to compare with star and ring.")
+        str,
+        typer.Option(
+            "--plan", metavar="PLANNER|FILE", help="What to compare with star and ring; also FILE.py:FUNCTION."
+        ),
     ] = "auto",
     scale: Annotated[
         float | None,

@@ -9,7 +9,7 @@ from typing import ParamSpec
 
 import typer
 
-from tradewind.errors import TradewindError
+from tradewind.errors import BadPlugin, TradewindError
 
 P = ParamSpec("P")
 
@@ -43,7 +43,7 @@ def guarded(verb: Callable[P, None]) -> Callable[P, None]:
 
 def describe(error: Exception) -> str:
     """The error as the user sees it: its kind and message; a bug of ours says that it is one."""
-    if isinstance(error, TradewindError):
+    if isinstance(error, TradewindError) and not (_debug and isinstance(error, BadPlugin)):
         return f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
         return "MemoryError: this problem does not fit into memory. Use fewer sites, or fewer planners at once."

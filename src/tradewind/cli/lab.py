@@ -8,7 +8,7 @@ import typer
 
 from tradewind.cli.arguments import JsonOption, NetworkArgument, OptionOption, SeedOption
 from tradewind.cli.guard import guarded
-from tradewind.cli.verbs import VerbCommand, VerbGroup
+from tradewind.cli.verbs import HELP_FLAGS, VerbCommand, VerbGroup
 
 if TYPE_CHECKING:
     from tradewind.lab.session import Lab
@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Emulate a wide-area network on this machine, and run commands in its sites.",
     epilog=f"Example: {EXAMPLE}",
     no_args_is_help=True,
+    context_settings=HELP_FLAGS,
 )
 
 BackendOption = Annotated[
@@ -286,4 +287,4 @@ for _name, _verb in (
 ):
     _paragraphs = (_verb.__doc__ or "").split("\n\n")
     _help = "\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs)
-    app.command(_name, cls=VerbCommand, help=_help)(guarded(_verb))
+    app.command(_name, cls=VerbCommand, help=_help, context_settings=HELP_FLAGS)(guarded(_verb))

@@ -27,7 +27,7 @@ def run(
     context: typer.Context,
     network: NetworkArgument,
     planner: Annotated[
-        str, typer.Option("--planner", metavar="NAME", help="A name from `tradewind planners`.")
+        str, typer.Option("--planner", metavar="NAME", help="A name from `tradewind planners`, or FILE.py:FUNCTION.")
     ] = "auto",
     members: MembersOption = None,
     size: BytesOption = DEFAULT_BYTES,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_type_hints
 
 from tradewind.cli.verbs import VerbCommand
-from tradewind.errors import BadOption, UnknownName
+from tradewind.errors import BadOption
 
 FLAGS_KEY = "tradewind.planner_flags"
 OWN_FLAGS = ("planner", "members", "bytes", "out", "explain", "seed", "option", "latency", "default_bandwidth", "json")
@@ -98,9 +98,9 @@ def _switches(planner_name: str) -> set[str]:
 
     try:
         options = planner(planner_name).options
-    except UnknownName:
-        return set()  # the verb refuses the name itself
-    return {name for name, kind in get_type_hints(options).items() if kind is bool}
+        return {name for name, kind in get_type_hints(options).items() if kind is bool}
+    except Exception:
+        return set()  # the verb refuses the planner itself
 
 
 def options_from_flags(planner_name: str, flags: Iterable[tuple[str, str]]) -> dict[str, object]:
@@ -133,14 +133,20 @@ def _converted(name: str, value: str, hints: Mapping[str, Any]) -> object:
 
 
 def option_meanings(options: type) -> dict[str, str]:
-    """What each field of an options dataclass means: the text below it; for an only field, the class's will do."""
+    """What each field of an options dataclass means: the text below it; for an only field, the class's will do.
+
+    A class whose source cannot be found, as in an interactive session, says nothing.
+    """
     import ast
     import inspect
     import textwrap
 
-    body = ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
-    assert isinstance(body, ast.ClassDef)
     meanings = {field.name: str(field.metadata.get("help", "")) for field in dataclasses.fields(options)}
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return meanings
+    assert isinstance(body, ast.ClassDef)
     for statement, below in zip(body.body, body.body[1:], strict=False):
         if (
             isinstance(statement, ast.AnnAssign)

@@ -28,11 +28,14 @@ def run(
     network: NetworkArgument,
     scheme: Annotated[
         str,
-        typer.Option("--scheme", metavar="A,B,...", help="Schemes by name, or POLICY+PLANNER; see docs/simulator.md."),
+        typer.Option("--scheme", metavar="A,B,...", help="Names from `tradewind schemes`, or POLICY+PLANNER."),
     ] = "tradewind",
-    policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Replace the scheme's policy.")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="NAME", help="Replace the scheme's policy; also FILE.py:CLASS.")
+    ] = None,
     planner: Annotated[
-        str | None, typer.Option("--planner", metavar="NAME", help="Replace the scheme's planner.")
+        str | None,
+        typer.Option("--planner", metavar="NAME", help="Replace the scheme's planner; also FILE.py:FUNCTION."),
     ] = None,
     p: Annotated[
         int | None, typer.Option("--p", min=2, metavar="N", help="Workers that start a round (partial, selective).")

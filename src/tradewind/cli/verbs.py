@@ -6,6 +6,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
+
 
 class VerbCommand(TyperCommand):
     """A verb."""

@@ -52,7 +52,7 @@ from tradewind.control.snapshot import (
     streams_of,
 )
 from tradewind.control.term import Term
-from tradewind.errors import InternalError, TradewindError
+from tradewind.errors import BadPlugin, InternalError, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m
 
@@ -215,6 +215,9 @@ class Controller:
             except RunOver as over:
                 self.closed_by = over.__cause__ if isinstance(over.__cause__, TradewindError) else None
                 self._close(over.reason, over.lost)
+            except BadPlugin as error:  # of a policy from outside
+                self.closed_by = error
+                self._close(str(error))
         return self._take_actions()
 
     def _settle(self) -> None:

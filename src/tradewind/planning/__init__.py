@@ -1,10 +1,11 @@
 """Planners: pure functions from a network, members and a size to a Plan, behind one registry.
 
-To add a planner, write one file with a function
+A planner is a function
 
     def plan_NAME(network: Network, members: tuple[str, ...], nbytes: int, options: NameOptions) -> Plan
 
-and one line in `_PLANNERS`. Its first docstring line is its summary; the fields of its options dataclass are its
+and has one line in `_PLANNERS`, or is a plug-in (docs/guides/plugins.md). Its
+first docstring line is its summary; the fields of its options dataclass are its
 options, here and on the command line. It may assume that members are distinct sites of the network, in the
 network's order, at least two, and able to reach each other. A planner with a time limit takes a further argument,
 `clock: Clock = no_clock`: planners are pure, so time is passed in.
@@ -13,15 +14,26 @@ network's order, at least two, and able to reach each other. A planner with a ti
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from tradewind.errors import BadPlan, BadQuantity, DisconnectedMembers, InputError, InternalError
+from tradewind.errors import (
+    BadOption,
+    BadPlan,
+    BadPlugin,
+    BadQuantity,
+    DisconnectedMembers,
+    ImpossibleProblem,
+    InputError,
+    InternalError,
+)
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, Prediction
+from tradewind.plugins import BUILT_IN, Plugin, Registry, options_class, plugin_options
 from tradewind.registry import NoOptions as NoOptions
-from tradewind.registry import convert_options, load_entry, summary_of
+from tradewind.registry import summary_of
 from tradewind.units import MAX_BYTES, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -48,6 +60,8 @@ _PLANNERS = {
     "relay": "tradewind.planning.flows.relay:plan_relay",
     "auto": "tradewind.planning.auto:plan_auto",
 }
+PLANNERS = Registry("planner", "tradewind.planners", _PLANNERS)
+PLANNER_FORM = "(network, members, nbytes, options: SomeDataclass) and, for time limits, clock"
 
 Clock = Callable[[], float]
 
@@ -67,6 +81,13 @@ class Planner:
     options: type
     takes_clock: bool
     """Whether it can stop at a time limit."""
+    plugin: Plugin | None = None
+    """Where it comes from, if it is not one of ours."""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in words."""
+        return BUILT_IN if self.plugin is None else self.plugin.origin
 
     @property
     def option_fields(self) -> tuple[dataclasses.Field[Any], ...]:
@@ -75,21 +96,74 @@ class Planner:
 
 
 def planner_names() -> tuple[str, ...]:
-    """All planners, baselines first."""
-    return tuple(_PLANNERS)
+    """All planners: ours, baselines first, then registered ones and those of installed distributions."""
+    return PLANNERS.names()
+
+
+def register_planner(name: str, function: Callable[..., Plan]) -> None:
+    """Let `name` stand for a planner of your own in this process; registering it again replaces it.
+
+    `function` takes `(network, members, nbytes, options)`, where `options` is annotated with a dataclass whose fields
+    are the planner's options, and returns a `Plan`. Raises `BadPlugin` if it cannot be called so, and `BadOption` if
+    the name is one of Tradewind's own.
+    """
+    PLANNERS.register(name, function)
+    planner.cache_clear()
+    try:
+        planner(name)
+    except BadPlugin:
+        PLANNERS.forget(name)
+        raise
 
 
 @cache
 def planner(name: str) -> Planner:
-    """Look a planner up; its module loads only now."""
-    function = load_entry("planner", name, _PLANNERS)
+    """Look a planner up, by name or as `FILE.py:FUNCTION`; its module loads only now."""
+    function, plugin = PLANNERS.find(name)
+    if plugin is not None:
+        return _from_plugin(name, function, plugin)
     hints = get_type_hints(function)
     return Planner(name, summary_of(function), function, hints["options"], "clock" in hints)
 
 
+def _from_plugin(name: str, function: Any, plugin: Plugin) -> Planner:
+    if not callable(function):
+        raise plugin.error(f"it is {type(function).__name__}, not a function. Expected {PLANNER_FORM}.")
+    options = options_class(plugin, function, PLANNER_FORM, None, None, None, None)
+    takes_clock = "clock" in inspect.signature(function).parameters
+    return Planner(name, summary_of(function), _guarded(function, plugin), options, takes_clock, plugin)
+
+
+def _guarded(function: Callable[..., Plan], plugin: Plugin) -> Callable[..., Plan]:
+    """A plug-in's function whose mistakes are reported as its own, and whose plans are checked."""
+    what = getattr(function, "__qualname__", repr(function))
+
+    def guarded(network: Network, members: tuple[str, ...], nbytes: int, options: Any, **timed: Any) -> Plan:
+        from tradewind.planning.check import ensure_valid
+
+        with plugin.blamed(what, passing=(BadOption, ImpossibleProblem)):
+            plan = function(network, members, nbytes, options, **timed)
+        if not isinstance(plan, Plan):
+            raise plugin.error(f"{what} returned {type(plan).__name__}, expected a tradewind.Plan.")
+        with plugin.blamed(f"checking the plan of {what}"):
+            if (plan.members, plan.nbytes) != (members, nbytes):
+                raise plugin.error(
+                    f"{what} returned a plan of {plan.nbytes} bytes among {', '.join(plan.members)}, expected {nbytes} "
+                    f"bytes among {', '.join(members)}. Pass `members` and `nbytes` on to the Plan as they are."
+                )
+            try:
+                ensure_valid(plan, network)
+            except BadPlan as error:
+                raise plugin.error(f"{what} returned an invalid plan: {error}") from error
+        return plan
+
+    return guarded
+
+
 def planner_options(name: str, given: Mapping[str, object]) -> Any:
     """The planner's options from names and values; values may be text, as from a command line."""
-    return convert_options("planner", name, planner(name).options, given)
+    found = planner(name)
+    return plugin_options("planner", name, found.options, given, found.plugin)
 
 
 def resolve_members(network: Network, members: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -159,6 +233,8 @@ def checked_plan(
     chosen_planner = planner(name)
     timed = {"clock": clock} if chosen_planner.takes_clock else {}
     plan = chosen_planner.function(network, ordered, nbytes, chosen, **timed)
+    if chosen_planner.plugin is not None:
+        return plan  # which is checked already
     try:
         ensure_valid(plan, network)
     except BadPlan as error:

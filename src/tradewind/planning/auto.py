@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 
 from tradewind.errors import ImpossibleProblem, InfeasiblePlan
 from tradewind.network import Network
-from tradewind.planning import Clock, no_clock, planner, planner_names, planner_options
+from tradewind.planning import PLANNERS, Clock, no_clock, planner, planner_names, planner_options
 from tradewind.planning.bound import Bound, bound
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.plan import Plan
+from tradewind.plugins import is_file_reference
 from tradewind.units import format_duration
 
 _SLOW_LAST = ("fapt", "scatter-pipelined", "relay", "mtree", "optimal", "blink", "topoadopt")
@@ -32,13 +33,13 @@ class AutoOptions:
     """Which planners to try, and for how long."""
 
     planners: tuple[str, ...] = ()
-    """Only these; all by default."""
+    """Only these, which may be plug-ins; by default all of Tradewind's own."""
     time_limit_s: float = 20.0
     """Try no further planner after this many seconds, where the caller has a clock."""
 
     def __post_init__(self) -> None:
         for name in self.planners:
-            if name == "auto" or name not in planner_names():
+            if name == "auto" or not (name in planner_names() or is_file_reference(name)):
                 raise ValueError(f"planners: {name!r} is not a planner that auto can try")
         if not self.time_limit_s > 0:
             raise ValueError(f"time_limit_s must be above zero, not {self.time_limit_s}")
@@ -94,7 +95,8 @@ def plan_auto(
 
 
 def _candidates(only: tuple[str, ...], members: int) -> Iterator[_Candidate]:
-    names = [name for name in planner_names() if name != "auto" and (not only or name in only)]
+    names = [name for name in PLANNERS.built_in if name != "auto" and (not only or name in only)]
+    names += [name for name in only if name not in names]
     for name in sorted(names, key=lambda name: _SLOW_LAST.index(name) if name in _SLOW_LAST else -1):
         yield _Candidate(name)
         if name == "optimal":

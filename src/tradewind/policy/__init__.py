@@ -6,11 +6,12 @@
 A policy gets events and the time, and returns actions; it reads no clock, does no I/O, and owns its random generator,
 so the same events give the same actions in a simulation, in a test and on real machines.
 
-To add a policy, write one file with a subclass of `machine.Machine`, whose `__init__` takes
+A policy is a subclass of `machine.Machine`, whose `__init__` takes
 
     (self, network: Network, workers: tuple[str, ...], options: NameOptions, *, seed: int, now_s: float)
 
-and one line in `_POLICIES`. Its first docstring line is its summary; the fields of its options dataclass are its
+and has one line in `_POLICIES`, or is a plug-in (docs/guides/plugins.md). Its
+first docstring line is its summary; the fields of its options dataclass are its
 options. It may assume that workers are distinct sites of the network, sorted by name, at least one.
 """
 
@@ -21,12 +22,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Protocol, get_type_hints
 
-from tradewind.errors import InputError
+from tradewind.errors import BadPlugin, InputError
 from tradewind.network import Network
+from tradewind.plugins import BUILT_IN, Plugin, Registry, plugin_options
 from tradewind.policy.actions import Action
 from tradewind.policy.events import Event
+from tradewind.policy.guard import check_policy, guarded
+from tradewind.policy.machine import Machine as Machine
 from tradewind.policy.roster import PolicyState
-from tradewind.registry import convert_options, load_entry, summary_of
+from tradewind.registry import summary_of
 
 _POLICIES = {
     "bsp": "tradewind.policy.bsp:Bsp",
@@ -38,6 +42,7 @@ _POLICIES = {
     "gossip": "tradewind.policy.gossip:Gossip",
     "hierarchical": "tradewind.policy.hierarchical:Hierarchical",
 }
+POLICIES = Registry("policy", "tradewind.policies", _POLICIES)
 
 
 class Policy(Protocol):
@@ -59,8 +64,15 @@ class RegisteredPolicy:
 
     name: str
     summary: str
-    make: Any
+    make: type[Machine]
     options: type
+    plugin: Plugin | None = None
+    """Where it comes from, if it is not one of ours."""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in words."""
+        return BUILT_IN if self.plugin is None else self.plugin.origin
 
     @property
     def option_fields(self) -> tuple[dataclasses.Field[Any], ...]:
@@ -69,20 +81,39 @@ class RegisteredPolicy:
 
 
 def policy_names() -> tuple[str, ...]:
-    """All policies."""
-    return tuple(_POLICIES)
+    """All policies: ours, then registered ones and those of installed distributions."""
+    return POLICIES.names()
+
+
+def register_policy(name: str, make: type[Machine]) -> None:
+    """Let `name` stand for a policy of your own in this process; registering it again replaces it.
+
+    `make` is a subclass of `tradewind.policy.Machine`; the dataclass that annotates its parameter `options` holds its
+    options. Raises `BadPlugin` if it is not one, and `BadOption` if the name is one of Tradewind's own.
+    """
+    POLICIES.register(name, make)
+    policy.cache_clear()
+    try:
+        policy(name)
+    except BadPlugin:
+        POLICIES.forget(name)
+        raise
 
 
 @cache
 def policy(name: str) -> RegisteredPolicy:
-    """Look a policy up; its module loads only now."""
-    make = load_entry("policy", name, _POLICIES)
+    """Look a policy up, by name or as `FILE.py:CLASS`; its module loads only now."""
+    make, plugin = POLICIES.find(name)
+    if plugin is not None:
+        options = check_policy(make, plugin)
+        return RegisteredPolicy(name, summary_of(make), guarded(make, plugin), options, plugin)
     return RegisteredPolicy(name, summary_of(make), make, get_type_hints(make.__init__)["options"])
 
 
 def policy_options(name: str, given: Mapping[str, object]) -> Any:
     """The policy's options from names and values; values may be text, as from a command line."""
-    return convert_options("policy", name, policy(name).options, given)
+    found = policy(name)
+    return plugin_options("policy", name, found.options, given, found.plugin)
 
 
 def make_policy(
@@ -98,5 +129,6 @@ def make_policy(
     if len(set(asked)) < len(asked):
         twice = next(worker for worker in asked if asked.count(worker) > 1)
         raise InputError(f"worker {twice!r} is named twice.")
-    made: Policy = policy(name).make(network, tuple(sorted(asked)), chosen, seed=seed, now_s=now_s)
+    make: Any = policy(name).make
+    made: Policy = make(network, tuple(sorted(asked)), chosen, seed=seed, now_s=now_s)
     return made

@@ -19,7 +19,7 @@ class HierarchicalOptions:
     global_every: int = 2
     """Every so many steps racks meet; 1 is a hierarchical all-reduce after every step, DS-Sync's baseline."""
     top: Literal["all", "representatives"] = "all"
-    """Who meets then: everybody, or the first of each rack, who carry the average home in the next step."""
+    """Who meets then: all workers, or the first of each rack, who carry the average home in the next step."""
 
     def __post_init__(self) -> None:
         if self.global_every < 1:

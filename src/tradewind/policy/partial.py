@@ -22,7 +22,9 @@ class PartialOptions:
     """How many start a round, and how their models are weighed."""
 
     p: int | None = None
+    """How many ready workers start a round; None: 0.3 of the workers, at least two."""
     weights: WeightRule = "uniform"
+    """uniform, or staleness: a model s steps behind counts 1 / (1 + s) as much."""
 
 
 def resolve_scale(policy: str, p: int | None, workers: int) -> int:

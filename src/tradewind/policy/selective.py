@@ -48,7 +48,7 @@ class SelectiveOptions:
     horizon_s: float = 0.1
     """How far ahead readiness is predicted, and how often a waiting group is looked at again (delta t)."""
     full_every: int = 100
-    """A round of everybody after as many rounds (c); 0: never."""
+    """A round of all workers after as many rounds (c); 0: never."""
     probability: ProbabilityForm = "printed"
     """The form of Eq. (4). The printed one is no conditional probability, but it waits more, and measured better."""
     value_scale: float = 0.0
@@ -58,6 +58,7 @@ class SelectiveOptions:
     readiness: ReadinessModel | None = None
     """Distribution of step times; None: learnt from the steps seen so far."""
     weights: WeightRule = "staleness"
+    """uniform, or staleness: a model s steps behind counts 1 / (1 + s) as much."""
 
     def __post_init__(self) -> None:
         for name, value, fits, rule in (

@@ -15,7 +15,9 @@ class SspOptions:
     """How far the fastest may be ahead, in steps, and where the shared model is kept."""
 
     k: int = 3
+    """How many steps a worker may be ahead of the slowest."""
     server: str | None = None
+    """The site that keeps the shared model; None: the best connected worker."""
 
     def __post_init__(self) -> None:
         if self.k < 0:

@@ -30,6 +30,7 @@ from tradewind.planning import make_plan, planner_names, predict
 from tradewind.planning.bound import bound
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.plan import Plan, Prediction, plan_from_json, plan_to_json
+from tradewind.plugins import is_file_reference
 
 WIDTHS = (64, 670, 670, 10)
 FLOAT_BYTES = 4
@@ -150,7 +151,7 @@ def choose_scale(network: Network, nbytes: int = GRADIENT_BYTES) -> float:
 def plan_schemes(network: Network, ours: str = "auto", nbytes: int = GRADIENT_BYTES) -> tuple[Scheme, ...]:
     """Star, ring in rank order, and ours: a planner's name, or a file with a plan for these sites."""
     limit = bound(network, network.names, nbytes)
-    if ours in planner_names():
+    if ours in planner_names() or is_file_reference(ours):
         plan = make_plan(ours, network, nbytes, limit=limit, clock=time.monotonic)
     else:
         path = Path(ours)

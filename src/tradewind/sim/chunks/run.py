@@ -23,7 +23,7 @@ from tradewind.control.controller import Disconnect, Send
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import ImpossibleProblem, InternalError, PeerLost, TradewindError
 from tradewind.network import Network, Site
-from tradewind.planning import make_plan, planner_names
+from tradewind.planning import PLANNERS, make_plan
 from tradewind.sim.chunks.links import Connection, Frame
 from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.sim.clock import Clock, Priority
@@ -310,7 +310,7 @@ def setup_of(seed: int) -> ChunkRun:
         ring[i, (i + 1) % n] = ring[(i + 1) % n, i] = True
     rate = np.where(missing & ~ring, 0.0, rate)
     network = Network("seed", [Site(name) for name in names], rate, random.choice([0, 1e-3, 0.1], (n, n)))
-    choices = [name for name in planner_names() if name != "auto"]
+    choices = [name for name in PLANNERS.built_in if name != "auto"]
     items = tuple(int(random.choice([1, 3, 100, 5000, 100_000])) for _ in range(int(random.integers(1, 12))))
     linked = [(a, b) for a in names for b in names if rate[names.index(a), names.index(b)]]
     cut = None
