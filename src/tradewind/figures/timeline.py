@@ -1,4 +1,4 @@
-"""What every worker did when: compute, wait, synchronise, fail."""
+"""The timeline of a trace: when every rank computed, waited, synchronised or was down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COMPUTE, WAIT, FAILURE = "#e4e9ee", "#f2c14e", style.LIMIT
 ROUNDS = tuple(style.TREE_COLOURS[k] for k in (0, 1, 2, 3, 4, 6))
-"""Without those that look like waiting or failing."""
+"""Colours of rounds, without those that resemble waiting or failing."""
 
 _ROW = 0.24
 _WIDTH, _LETTER = 13.0, 0.075
@@ -26,7 +26,7 @@ _HEAD, _FOOT = 0.8, 0.45
 
 
 def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s: float) -> Figure:
-    """The workers' rows between two times; rounds are told apart by their colours."""
+    """The figure of the ranks' activities between two times; consecutive rounds have different colours."""
     cut_links = [r for r in trace.kind("failure") if r.peer and r.end_s > begin_s and r.start_s < end_s]
     rows = len(workers) + (1 if cut_links else 0)
     names = 0.35 + _LETTER * max(len(name) for name in (*workers, *(["links down"] if cut_links else [])))
