@@ -1,4 +1,4 @@
-"""The demo really trains at several processes, over three schemes with the same result, and says what it cannot do."""
+"""The demo trains in several processes, over three schemes with the same result, and refuses what it cannot do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_killed_site_ends_the_demo_with_its_name_and_leaves_nothing(trio: Path
     with demo:
         assert "starting 3 processes" in demo.stderr.readline()
         sites = wait_for_sites(demo.pid)
-        assert "star: 30 steps" in demo.stderr.readline(), "the first scheme is through, and the second on its way"
+        assert "star: 30 steps" in demo.stderr.readline(), "the first scheme has ended, and the second is running"
         os.kill(sites["sin"], signal.SIGKILL)
         said = demo.communicate(timeout=LONGEST_S)[1]
     assert demo.returncode == 1
@@ -82,7 +82,7 @@ def test_a_killed_site_ends_the_demo_with_its_name_and_leaves_nothing(trio: Path
 
 
 def wait_for_sites(parent: int) -> dict[str, int]:
-    """The sites' processes by name, as their environment says."""
+    """The sites' processes by name, from their environment."""
     deadline_s = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline_s:
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
@@ -107,7 +107,7 @@ def wait_for_sites(parent: int) -> dict[str, int]:
         (["--seed", "-1"], "--seed -1"),
         (["--scale", "0"], "--scale 0.0: give a factor above 0"),
         (["--scale", "0.000001"], "Use fewer --steps, or a larger --scale"),
-        (["--plan", "no-such-plan"], "neither a planner"),
+        (["--plan", "no-such-plan"], "--plan must be a planner"),
         (["--network", "nowhere"], "no network is called 'nowhere'"),
         (["--network", "netstorm9"], "loses 0.02% of its packets"),
         (["--network", "ds-sync-racks"], "cannot be imitated by separate processes"),
@@ -125,10 +125,10 @@ def test_a_plan_for_other_sites_is_refused(trio: Path, tmp_path: Path) -> None:
     made = tradewind("plan", trio, "--planner", "ring", "--members", "fra,sin", "--bytes", "2MB", "--out", plan)
     assert made.exit_code == 0, made.stderr
     result = tradewind("demo", "--network", trio, "--plan", plan)
-    assert result.exit_code == 2 and "is for fra, sin, not for" in result.stderr
+    assert result.exit_code == 2 and "the plan is for fra, sin, expected fra, sin, nyc" in result.stderr
 
 
-def test_the_scale_leaves_a_perfect_plan_a_moment_and_never_speeds_links_up() -> None:
+def test_the_scale_gives_an_optimal_step_its_target_time_and_is_at_most_1() -> None:
     assert choose_scale(TRIO.scaled(1e-3)) == 1.0
     fast = TRIO.scaled(100.0)
     limit = bound(fast.scaled(choose_scale(fast)), fast.names, GRADIENT_BYTES)

@@ -1,4 +1,4 @@
-"""CREW's figures: a tiny run of each, and what must be true of the trials behind them."""
+"""CREW's figures: a tiny run of each, and properties of their trials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIGURES = [name for name in experiment_names() if name.startswith("crew/")]
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Setting]:
-    """A fifth of the workers and an easier target: all runs as it does otherwise, in a small part of the time."""
+    """A setting with a fifth of the workers and an easier target, to run in a fraction of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crew_trials, "SITES", 12)
         patch.setattr(partial_training, "TARGET_ACCURACY", 0.8)
@@ -57,7 +57,7 @@ def test_no_partial_reduce_beats_the_limit_and_relay_comes_close(tiny: Setting) 
             assert pipelined_s < 1.25 * limit_s
 
 
-def test_nobody_completes_more_rounds_than_the_limit(tiny: Setting) -> None:
+def test_no_scheme_completes_more_rounds_than_the_limit(tiny: Setting) -> None:
     outcome = experiment("crew/fig5").outcome(tiny)
     for row in outcome.rows:
         *schemes, limit = (float(value) for value in row[3:])

@@ -35,7 +35,7 @@ NBYTES = MODELS[0].nbytes
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Setting]:
-    """Few iterations, shared by all tables."""
+    """A setting with few iterations, shared by all tables."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ds_sync, "ITERATIONS", 16)
         yield Setting(Workers(), trials=1, quick=True)
@@ -71,7 +71,7 @@ def test_models_have_the_sizes_of_their_architectures() -> None:
     assert counts["SQuAD"] == bert_large()
 
 
-def test_no_round_of_everybody_is_faster_than_the_limit_and_ours_is_at_it() -> None:
+def test_no_round_of_all_workers_is_faster_than_the_limit_and_ours_reaches_it() -> None:
     for scenario in ("static", "inter-rack", "inter-rack-and-host"):
         network = load_network("ds-sync-racks", scenario=scenario)
         limit_s = bound(network, network.names, NBYTES).seconds
@@ -87,7 +87,7 @@ def test_groups_of_ds_sync_sense_the_contended_host_and_a_planner_without_helper
     ring_s, ours_s = (communication_trial(m, "inter-rack-and-host", NBYTES, 0) for m in (DS_SYNC, OUR_SHUFFLE))
     pair_s = 8 * NBYTES / 10e9
     assert pair_s * 0.99 <= ours_s <= ring_s * 1.01
-    assert ring_s < 1.15 * pair_s, "nobody waits for the slow host in a large group"
+    assert ring_s < 1.15 * pair_s, "no large group waits for the slow host"
     assert not METHODS[OUR_SHUFFLE].helpers
 
 

@@ -65,7 +65,7 @@ def test_a_link_carries_one_chunk_at_a_time(ready: list[float], hop_s: float) ->
 
 
 def chunk_by_chunk(shard: Shard, network: Network, nbytes: int, chunks: int) -> float:
-    """The all-reduce of one shard by its definition: every chunk on every link, one after the other."""
+    """The time of an all-reduce of one shard by its definition: every chunk on every link, one after the other."""
     assert shard.rate_bps is not None
     sending = 8 * shard.fraction * nbytes / chunks / shard.rate_bps
     children: dict[str, list[str]] = {}
@@ -129,7 +129,7 @@ def test_the_best_number_of_chunks_is_best_on_a_path(latencies_s: list[float]) -
     assert seconds[best - 1] <= min(seconds) * 1.02
 
 
-def test_a_plan_without_rates_has_no_place_in_the_model() -> None:
+def test_a_plan_without_rates_is_refused_by_the_model() -> None:
     network, shard = path([0.1])
     plan = Plan("x", "path", network.names, 100, (Shard(1.0, "s1", shard.reduce, shard.broadcast, 10),))
     with pytest.raises(BadPlan, match="no rate"):

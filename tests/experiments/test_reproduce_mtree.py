@@ -60,7 +60,7 @@ def test_names_may_be_figures_or_whole_papers() -> None:
         resolve_experiments(["mtree/fig66"])
 
 
-def test_trials_run_once_whoever_asks_and_come_back_in_order() -> None:
+def test_equal_trials_run_once_and_results_are_in_order() -> None:
     seen: list[int] = []
     said: list[tuple[str, int, int]] = []
 

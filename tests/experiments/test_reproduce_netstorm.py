@@ -28,7 +28,7 @@ FIGURES = [name for name in experiment_names() if name.startswith("netstorm/")]
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Setting]:
-    """Some minutes of virtual time, shared by all figures."""
+    """A setting with a few minutes of virtual time, shared by all figures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(netstorm, "STATIC_S", 600.0)
         patch.setattr(netstorm, "DYNAMIC_S", 600.0)

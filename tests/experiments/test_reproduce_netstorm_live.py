@@ -1,4 +1,4 @@
-"""NetStorm's live figures: a tiny run in a lab, and the verdicts on measurements that were made up to be judged."""
+"""NetStorm's live figures: a tiny run in a lab, and the verdicts on synthetic measurements."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def rounds_of(seconds: float, count: int = 2) -> Played:
 
 
 def measured(dynamic: dict[str, float], static: dict[str, float] | None = None) -> Measured:
-    """Seconds an iteration, by system."""
+    """Measurements with the given seconds per iteration, by system."""
     played = {("dynamic", name): [rounds_of(seconds)] for name, seconds in dynamic.items()}
     played |= {("static", name): [rounds_of(seconds)] for name, seconds in (static or {}).items()}
     return Measured(played, ())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Selective Reduce's figures: a tiny run of each, and the measures behind them."""
+"""Selective Reduce's figures: a tiny run of each, and their metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIGURES = [name for name in experiment_names() if name.startswith("selective/")]
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Setting]:
-    """A few simulated seconds, shared by all figures."""
+    """A setting with a few simulated seconds, shared by all figures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selective_trials, "SECONDS", 12.0)
         yield Setting(Workers(), trials=1, quick=True)

@@ -1,4 +1,4 @@
-"""Training with stragglers, live: a tiny run in a lab, and what is made of curves that were made up to be judged."""
+"""Training with stragglers, live: a tiny run in a lab, and the verdicts on synthetic curves."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def play(*turns: Turn) -> list[tuple[SiteCurve, ...]]:
 
 def test_systems_train_from_the_same_start_and_bsp_keeps_models_alike() -> None:
     pytest.importorskip("torch")
-    gloo, partial, alone = play(*(Turn(one, 3, 0.4, sites=4) for one in (System("gloo"), PARTIAL, System("nobody"))))
+    gloo, partial, alone = play(*(Turn(one, 3, 0.4, sites=4) for one in (System("gloo"), PARTIAL, System("none"))))
     assert len({site.accuracies[0] for turn in (gloo, partial, alone) for site in turn}) == 1
-    assert len({site.losses for site in gloo}) == 1 and len(gloo[0].losses) >= 2  # one model, whoever judges it
-    assert len({site.final_accuracy for site in partial}) == 1  # everybody's average
+    assert len({site.losses for site in gloo}) == 1 and len(gloo[0].losses) >= 2  # one model at all sites
+    assert len({site.final_accuracy for site in partial}) == 1  # the mean of all sites' models
     assert len({site.losses for site in alone}) == len(alone)  # each its own
     for turn in (gloo, partial, alone):
         for site in turn:
@@ -120,7 +120,7 @@ def curve(
 
 
 def trained(target_s: float, **told: float) -> Trained:
-    """Both sites get there at that time; none does if it is infinite."""
+    """A turn in which both sites reach the target at that time; neither does if it is infinite."""
     at_s, there = ((0.0, target_s, target_s + 1), 0.96) if math.isfinite(target_s) else ((0.0, 5.0, 10.0), 0.9)
     return Trained(tuple(curve(at_s, (0.1, there, there), **told) for _ in range(2)))
 
@@ -132,7 +132,7 @@ def test_the_accuracy_is_the_mean_of_what_sites_last_had() -> None:
     assert two.target_s == 3.0 and two.seconds == 3.0
 
 
-def test_who_never_gets_there_counts_with_its_whole_turn() -> None:
+def test_a_turn_that_never_reaches_the_target_counts_with_its_duration() -> None:
     found = Trials({"slow": [trained(4.0), trained(math.inf)], "fast": [trained(1.0), trained(3.0)]}, ())
     assert found.target_s("slow") == [4.0, 10.0] and not found.reached("slow") and found.reached("fast")
     assert found.sooner("fast", "slow") == pytest.approx(7.0 / 2.0)
@@ -194,9 +194,9 @@ def test_a_claim_fails_where_the_numbers_do(
 
 
 def test_combinations_need_a_lone_site_that_stays_below() -> None:
-    everybody = {name: [trained(3.0)] for name in COMBINATIONS} | {ALONE: [trained(math.inf)]}
-    assert judge_combinations(Trials(everybody, ()))[0].verdict is Verdict.HOLDS
-    assert judge_combinations(Trials(everybody | {ALONE: [trained(3.0)]}, ()))[0].verdict is Verdict.FAILS
+    combined = {name: [trained(3.0)] for name in COMBINATIONS} | {ALONE: [trained(math.inf)]}
+    assert judge_combinations(Trials(combined, ()))[0].verdict is Verdict.HOLDS
+    assert judge_combinations(Trials(combined | {ALONE: [trained(3.0)]}, ()))[0].verdict is Verdict.FAILS
 
 
 def test_all_live_forms_load() -> None:

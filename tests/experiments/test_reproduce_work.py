@@ -1,4 +1,4 @@
-"""Where trials run: on a Ray cluster, and what is said where there is none."""
+"""Trials on a Ray cluster, and the errors without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures: where sites and names go, and that anything valid can be drawn, the same way every time."""
+"""Figures: positions of sites and names; anything valid can be drawn, and equal input gives equal figures."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_regions_are_zones_or_neighbours_on_the_map() -> None:
 
 
 def test_a_choice_of_many_trees_shows_only_their_load() -> None:
-    """Not that of the whole plan, as it did."""
+    """Only the load of the chosen trees, not of the whole plan."""
     network = long_mesh(14)
     plan = make_plan("multi-star", network, 10**8)
     some, whole = (render(network_figure(network, plan, shards), ".svg") for shards in (tuple(range(9)), ()))

@@ -1,4 +1,4 @@
-"""Files: picked by suffix, refused with what to do; and no content at all ends in anything but our own errors."""
+"""Files: the suffix chooses the format, and any content gives a network or one of our own errors."""
 
 from __future__ import annotations
 

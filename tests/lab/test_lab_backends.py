@@ -1,4 +1,4 @@
-"""What the emulated links do: they are as fast and as far as they should be, change, break and heal."""
+"""Emulated links: they have the rates and latencies of the network, change, break and heal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def line(latency_s: float = 0.0, loss: float = 0.0) -> Network:
 
 
 def least_s(lab: Lab, nbytes: int, bandwidth_bps: float) -> float:
-    """No shaped link is faster: what TCP has left of its rate, less a last packet of 64 KB that leaves as a whole."""
+    """The least time on a shaped link: its TCP payload rate, less a last packet of 64 KB that leaves as a whole."""
     return 0.95 * 8 * (nbytes - 65536) / (bandwidth_bps * lab.payload_share)
 
 
@@ -43,7 +43,7 @@ def test_links_are_as_slow_as_they_should_be_each_way_and_over_other_sites(backe
 
 
 @pytest.mark.parametrize("backend", ["htb", "delay"])
-def test_a_changed_rate_counts_at_once(backend: str) -> None:
+def test_a_changed_rate_applies_immediately(backend: str) -> None:
     with open_lab(line(), backend) as lab:
         lab.set_rate("a->b", 5e6)
         _, seconds = transfer(lab, "a", "b", 500_000)
@@ -80,7 +80,7 @@ FIREWALL = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 @pytest.mark.skipif(
     os.geteuid() != 0 or not FIREWALL.exists() or not shutil.which("nsenter"), reason="needs root and such a bridge"
 )
-def test_no_firewall_is_asked_about_packets_of_a_lab_and_the_machines_own_goes_on() -> None:
+def test_bridge_firewall_calls_are_off_in_a_lab_and_unchanged_on_the_machine() -> None:
     before = FIREWALL.read_text()
     with open_lab(line(), "htb") as lab:
         keeper = (lab.directory.path / "keeper.pid").read_text().strip()
@@ -96,7 +96,7 @@ def test_latency_is_there_both_ways() -> None:
         assert handshake_s >= 4 * 0.05
 
 
-def test_lost_packets_are_counted_and_tcp_gets_over_them() -> None:
+def test_lost_packets_are_counted_and_tcp_resends_them() -> None:
     with open_lab(line(loss=0.02), "delay") as lab:
         transfer(lab, "a", "b", 3_000_000)
         sent = lab.status().sent_bytes[0]
@@ -116,7 +116,7 @@ def test_the_python_forwarder_does_the_same(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("tradewind.lab.delay.shutil.which", lambda _: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with open_lab(line(latency_s=0.02), "delay") as lab:
-        assert "the forwarder is in Python, because there is no C compiler" in lab.notes
+        assert "the forwarder is in Python, because no C compiler was found" in lab.notes
         handshake_s, seconds = transfer(lab, "a", "c-1", 500_000)
         assert handshake_s >= 4 * 0.02 and seconds >= least_s(lab, 500_000, 40e6)
         lab.cut("a-b")
@@ -171,14 +171,14 @@ def test_what_cannot_be_emulated_faithfully_is_refused(network: Network, backend
         Lab(network, backend)
 
 
-def test_auto_takes_the_first_backend_that_can_and_says_why_not_the_others() -> None:
+def test_auto_takes_the_first_usable_backend_and_notes_why_others_are_not() -> None:
     with open_lab(line(latency_s=0.01), "auto") as lab:
         if lab.backend != "delay":
             pytest.skip("no namespaces here")
         assert any("htb has no latency" in note for note in lab.notes)
 
 
-def test_scaled_to_fit_is_said_aloud() -> None:
+def test_scaling_to_fit_is_noted() -> None:
     with open_lab(line().scaled(1e5), "htb", scale="auto") as lab:
         assert lab.scale < 0.1
         assert any("every capacity" in note for note in lab.notes)
@@ -192,7 +192,7 @@ def test_tcp_in_the_sites_keeps_its_pace_over_pauses() -> None:
         assert lab.congestion_control == "bbr" or "bbr" not in offered
 
 
-def test_sites_are_alone_on_their_machine() -> None:
+def test_sites_see_only_their_own_processes() -> None:
     with open_lab(line(), "htb") as lab:
         listed = lab.popen("a", ["ls", "/proc"], stdout=subprocess.PIPE, text=True).communicate()[0].split()
         assert len([name for name in listed if name.isdigit()]) < 10

@@ -26,7 +26,7 @@ def test_frames_leave_at_the_links_rate_and_arrive_a_latency_later() -> None:
     shape = ShapedNetwork(Network("pair", [Site("a"), Site("b")], [[0, 8e6], [4e6, 0]], [[0, 0.05], [0.02, 0]]))
     assert shape.reserve("a", "b", 10**6) == pytest.approx((101.0, 101.05))
     assert shape.reserve("a", "b", 10**6) == pytest.approx((102.0, 102.05)), "one after the other"
-    assert shape.reserve("b", "a", 10**6) == pytest.approx((102.0, 102.02)), "the way back is its own"
+    assert shape.reserve("b", "a", 10**6) == pytest.approx((102.0, 102.02)), "the reverse direction is independent"
     shape.change(Network("pair", [Site("a"), Site("b")], [[0, 80e6], [4e6, 0]]))
     assert shape.reserve("a", "b", 10**6) == pytest.approx((102.1, 102.1))
 
@@ -37,7 +37,7 @@ def test_nics_are_shared_between_links() -> None:
     shape = ShapedNetwork(Network("nic", sites, 1e9 * (1 - np.eye(3))))
     assert shape.reserve("a", "b", 10**6)[0] == pytest.approx(101.0)
     assert shape.reserve("a", "c", 10**6)[0] == pytest.approx(102.0)
-    assert shape.reserve("b", "c", 10**6)[0] == pytest.approx(100.008, abs=1e-6), "theirs is their own"
+    assert shape.reserve("b", "c", 10**6)[0] == pytest.approx(100.008, abs=1e-6), "other NICs are independent"
 
 
 def test_ranks_on_a_shaped_network_sum_and_broadcast() -> None:

@@ -32,7 +32,7 @@ def sums(place: Place, size: int) -> dict[str, Any]:
             answers.append(float(joined.all_reduce(np.full(size, 2.0**place.rank)).mean()))
             joined.barrier()
     print(f"hello from {place.site}")
-    settings, _ = resolve_options()  # which refuses variables that nobody knows
+    settings, _ = resolve_options()  # raises for unknown variables
     return {"rank": place.rank, "pid": os.getpid(), "site": settings.site, "sums": answers}
 
 
@@ -116,14 +116,14 @@ def test_the_site_that_failed_is_named_and_not_those_that_lost_it(
         call_sites(TRIO, fail_at_sin, {"how": how}, deadline_s=LONGEST_S)
 
 
-def test_a_failing_command_shows_its_last_words_and_ends_the_others(tmp_path: Path) -> None:
+def test_the_error_of_a_failing_command_has_its_last_lines_and_the_others_are_ended(tmp_path: Path) -> None:
     code = (
         "import os, sys, time, pathlib\n"
         f"pathlib.Path({str(tmp_path)!r}, os.environ['TRADEWIND_SITE']).write_text(str(os.getpid()))\n"
         "while len(list(pathlib.Path(sys.argv[1]).iterdir())) < 3: time.sleep(0.01)\n"
         "sys.exit('no disk') if os.environ['RANK'] == '2' else time.sleep(600)"
     )
-    with pytest.raises(SiteFailed, match="site 'nyc' ended with exit code 1; its last words were:\nno disk"):
+    with pytest.raises(SiteFailed, match="site 'nyc' ended with exit code 1; the last lines of its stderr:\nno disk"):
         run_sites(TRIO, [sys.executable, "-c", code, str(tmp_path)], deadline_s=LONGEST_S)
     assert all(gone(int(file.read_text())) for file in tmp_path.iterdir())
 
@@ -137,7 +137,7 @@ def test_time_is_bounded_and_grandchildren_end_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_sites_end_with_whoever_started_them(how: signal.Signals) -> None:
+def test_sites_end_with_the_process_that_started_them(how: signal.Signals) -> None:
     code = (
         "import signal, numpy as np\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job is born without it

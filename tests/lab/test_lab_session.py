@@ -1,4 +1,4 @@
-"""A lab comes up, is found again, and goes without a trace, however its makers and its processes end."""
+"""A lab starts, is found by other processes, and leaves nothing behind, in whatever way its processes end."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ except ChildProcessError:
 """
 
 
-def test_children_say_what_they_did_in_order_and_the_first_problem_is_told() -> None:
+def test_results_of_children_are_in_order_and_the_first_error_is_raised() -> None:
     done = subprocess.run([sys.executable, "-c", CHILDREN], capture_output=True, text=True, timeout=LONGEST_S)
     assert done.stdout.splitlines() == [
         "['site 0', 'site 1', 'site 2']",
-        "CannotEmulate the machine refused (no room for 0).",
+        "CannotEmulate the kernel refused a request (no room for 0).",
         "none is left",
     ]
 
@@ -102,7 +102,7 @@ def maker(action: str) -> str:
 
 
 @pytest.mark.parametrize("backend", ["htb", "delay"])
-def test_a_lab_whose_maker_is_killed_goes_with_it(backend: str) -> None:
+def test_a_lab_ends_when_the_process_that_created_it_is_killed(backend: str) -> None:
     with open_lab(MESH, backend):
         pass  # it can be made here
     before = machine()
@@ -112,7 +112,7 @@ def test_a_lab_whose_maker_is_killed_goes_with_it(backend: str) -> None:
     assert machine() == before
 
 
-def test_a_released_lab_outlives_its_maker_and_is_found_and_ended_by_others() -> None:
+def test_a_released_lab_outlives_its_creator_and_is_found_and_ended_by_others() -> None:
     with open_lab(MESH, "htb"):
         pass
     made = subprocess.run([sys.executable, "-c", maker("lab.release()"), "htb"], timeout=LONGEST_S)
@@ -172,7 +172,7 @@ def test_only_what_is_dead_is_swept_away() -> None:
         dead.mkdir()
         assert sweep() == ["dead"]
         assert [found.name for found in list_labs()] == ["alive"]
-        with pytest.raises(BadOption, match="up already"):
+        with pytest.raises(BadOption, match="already up"):
             Lab(MESH, "htb", name="alive", calibrate=False)
 
 
@@ -201,7 +201,7 @@ def _cmdline(process: str) -> bytes:
 
 
 def ranks_and_sum(place: Place) -> list[Any]:
-    """For `call_sites`: who I am, and the sum of everybody's rank and one over a real group."""
+    """For `call_sites`: this site's identity, and the sum of (rank + 1) over all ranks of a real group."""
     import numpy as np
 
     with place.connect() as group:

@@ -1,4 +1,4 @@
-"""`bench wan` in a lab: everybody on the same links, in turn, with results that are checked."""
+"""`bench wan` in a lab: all systems use the same links in turn, and their results are checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def widest_along(network: Network, order: list[str]) -> float:
-    """The slowest link of the ring in which everybody sends to the rank below, as Gloo does."""
+    """The slowest link of the ring in which every rank sends to the rank below, as Gloo does."""
     index = [network.index[name] for name in order]
     return min(float(network.bandwidth_bps[index[k], index[k - 1]]) for k in range(len(index)))
 
@@ -50,7 +50,7 @@ def test_a_planner_that_cannot_plan_here_leaves_the_others_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_TORCH, reason="needs torch for Gloo")
 def test_gloo_sends_to_the_rank_below() -> None:
-    """The premise of its best order, as the links themselves counted it."""
+    """The premise of Gloo's best rank order, checked with the links' byte counters."""
     with open_lab(load_network("mesh", n=3), "htb") as lab:
         run_contest(lab, [GLOO], 600_000, 1, [])
         carried = dict(zip(((x.src, x.dst) for x in lab.network.links), lab.status().sent_bytes, strict=True))
@@ -59,7 +59,7 @@ def test_gloo_sends_to_the_rank_below() -> None:
 
 
 @pytest.mark.slow
-def test_everybody_takes_turns_in_one_run(tmp_path: Path) -> None:
+def test_all_systems_take_turns_in_one_run(tmp_path: Path) -> None:
     with open_lab(load_network("mesh", n=3), "htb"):
         pass
     common = ("bench", "wan", "mesh", "--option", "n=3", "--backend", "htb", "--no-calibrate", "--bytes", "200kB")
@@ -84,7 +84,7 @@ def test_we_run_in_a_lab_without_peers_too() -> None:
     assert len(ours.seconds) == 2 and ours.predicted_s is not None and ours.median_s >= 0.8 * contest.limit_s
 
 
-def test_who_is_not_installed_is_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_is_not_installed_is_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     systems, skipped = taking_part(("gloo", "hivemind"), ("optimal",))
     assert systems == ["optimal"]
@@ -92,7 +92,7 @@ def test_who_is_not_installed_is_left_out_with_a_reason(monkeypatch: pytest.Monk
 
 
 class Elsewhere:
-    """A system that is not ours: it knows the sum for 3 sites, and fails at one of them in one of its steps."""
+    """A fake foreign system: it knows the sum for 3 sites, and fails at one of them in one of its steps."""
 
     def __init__(self, group: Group, fails: str) -> None:
         self._fails = fails if group.rank == 1 else ""
@@ -121,7 +121,7 @@ class Elsewhere:
         ("sum", "w2 has 7.0 instead of 6.0 in 1 of 1000 items"),
     ],
 )
-def test_a_turn_that_fails_at_one_site_has_failed_for_all_and_they_go_on(fails: str, says: str) -> None:
+def test_a_turn_that_fails_at_one_site_fails_for_all_and_they_continue(fails: str, says: str) -> None:
     network = load_network("mesh", n=3)
 
     def body(group: Group) -> tuple[str, int]:

@@ -286,7 +286,7 @@ def check_an_unknown_site_is_refused_on_every_rank() -> None:
     said = raises(BadOption, dist.new_group, pg_options=Options(network=THREE_SITES, site=sites[rank]))
     assert "rank 2: no site of network 'trio' is called 'MARS'. Known: fra, nyc, sin." in said, said
     said = raises(BadOption, dist.new_group, pg_options=Options(network=THREE_SITES))
-    assert "rank 3 has no site: network 'trio' has 3." in said, said
+    assert "rank 3 has no site: network 'trio' has 3 sites." in said, said
 
 
 def check_a_setting_that_is_wrong_on_one_rank_is_refused_on_every_rank() -> None:

@@ -28,7 +28,7 @@ def test_cuda() -> None:
     if not has_cuda():
         import pytest
 
-        pytest.skip("there is no GPU")
+        pytest.skip("no CUDA device")
     outcomes = launch(MODULE, 2)
     assert len(outcomes) > 3
     assert not any(outcomes.values()), "\n".join(problem for found in outcomes.values() for problem in found)

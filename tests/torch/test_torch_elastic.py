@@ -1,4 +1,4 @@
-"""Under torchrun: a killed worker is named by the others within the deadline, and the restart trains on."""
+"""Under torchrun: the errors of the other ranks name a killed rank within the deadline, and the restart continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORLD, DEADLINE_S = 3, 10
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rendezvous", ["static", "c10d"])
-def test_a_killed_worker_is_named_and_the_restart_trains_on(rendezvous: str) -> None:
+def test_a_killed_rank_is_named_and_training_continues_after_the_restart(rendezvous: str) -> None:
     static, elastic = ["--master-port", str(free_port())], ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     how = static if rendezvous == "static" else elastic
     command = [sys.executable, "-m", "torch.distributed.run", *how, "--nproc-per-node", str(WORLD)]

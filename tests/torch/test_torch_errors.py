@@ -1,4 +1,4 @@
-"""What a user of the PyTorch backend sees when something is wrong: at once, and as the error that it is."""
+"""Errors that users of the PyTorch backend see: raised early, with their own class and text."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_job_that_fails_fails_its_future_and_no_other(error: BaseException) ->
     completer.close()
 
 
-def test_what_comes_after_the_completer_ended_does_not_hang() -> None:
+def test_a_job_queued_after_the_completer_closed_does_not_hang() -> None:
     completer = Completer("tradewind-complete-test", 0)
     completer.close()
     future = OrderedFuture(completer, None)
@@ -120,7 +120,7 @@ def test_the_error_of_a_future_does_not_grow() -> None:
 
 
 @pytest.mark.parametrize("how", ["narrow", "add", "repr", "item"])
-def test_a_result_that_does_not_exist_raises_whatever_is_done_with_it(how: str) -> None:
+def test_every_operation_on_the_placeholder_of_a_failed_result_raises(how: str) -> None:
     stand_in = Unusable(Raising(PeerLost("rank 3 is gone")))
     use: dict[str, Callable[[], object]] = {
         "narrow": lambda: stand_in.narrow(0, 0, 1),

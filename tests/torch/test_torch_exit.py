@@ -1,4 +1,4 @@
-"""Processes end with the exit code that they should have, and no thread of ours runs while the interpreter ends."""
+"""Processes end with the right exit code, and no thread of ours runs while the interpreter shuts down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tradewind.runtime.threads import start_thread
 
 LONGEST_S = 60.0
 RUNS = int(os.environ.get("EXIT_RUNS", "32"))
-"""Of the long test, of all variants in turn: `EXIT_RUNS=300 pytest -m slow tests/torch/test_torch_exit.py`."""
+"""Number of runs of the slow test, over all variants: `EXIT_RUNS=300 pytest -m slow tests/torch/test_torch_exit.py`."""
 
 
 def test_a_training_ends_well_however_it_ends() -> None:

@@ -1,4 +1,4 @@
-"""A DataLoader with workers, as most trainings have one, beside a group of the backend."""
+"""A DataLoader with worker processes, which most training scripts use, beside a group of the backend."""
 
 from __future__ import annotations
 

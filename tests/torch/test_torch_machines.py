@@ -1,4 +1,4 @@
-"""Between machines: all that a group uses, Gloo inside included, is on the address that the ranks can reach."""
+"""Between machines: everything that a group uses, its inner Gloo included, listens on an address that ranks reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[1] / "support" / "torch_machine.py"
 LONGEST_S = 120.0
 
 
-def test_ranks_reach_each_other_where_every_machine_takes_its_own_name_for_loopback() -> None:
+def test_ranks_reach_each_other_where_every_hostname_resolves_to_loopback() -> None:
     with open_lab(load_network("mesh", n=2), "htb") as lab:
         outputs = lab.run([sys.executable, str(SCRIPT), INTERFACE], {"OMP_NUM_THREADS": "1"}, LONGEST_S)
     for rank, output in enumerate(outputs):

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_digits.py"
 FIRST_LOSS = 2.303
-"""Of a model that knows nothing of ten digits: their logarithm."""
+"""Loss of an untrained classifier of ten digits: ln 10."""
 
 
 @pytest.mark.slow

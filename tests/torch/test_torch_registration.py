@@ -1,4 +1,4 @@
-"""The backend is there whoever is imported first, also where PyTorch looks for it by itself."""
+"""The backend is registered whichever module is imported first, also through PyTorch's entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Synchronizer: who holds what after a step, with which parts of the model, and what a checkpoint brings back."""
+"""The Synchronizer: what each rank's model holds after a step, which tensors are averaged, and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tradewind.wire.messages import MAX_PARTS  # noqa: E402
 PARTIAL: dict[str, Any] = {"policy": "partial", "policy_options": {"p": 2}}
 
 
-def test_everybody_starts_from_rank_0_and_averages_what_is_trained() -> None:
+def test_all_ranks_start_from_rank_0_and_average_what_is_trained() -> None:
     def body(group: Group) -> Any:
         model = network(seed=group.rank)
         model[1].num_batches_tracked += group.rank
         sync = Synchronizer(model, "bsp", group=group)
         start = flat(model)
-        assert int(model[1].num_batches_tracked) == 0, "the start is rank 0's to the last bit"
+        assert int(model[1].num_batches_tracked) == 0, "the initial model is rank 0's, bit for bit"
         train(model, sgd(model), sync, group.rank, range(group.rank + 1))
         return start, flat(model), int(model[1].num_batches_tracked), sync.rounds
 
     answers = run_ranks(2, body)
     assert np.array_equal(answers[0][0], answers[1][0]) and np.array_equal(answers[0][0], flat(network()))
-    assert [a[2:] for a in answers] == [(1, 1), (2, 1)], "counters are each worker's own; the second step was alone"
+    assert [a[2:] for a in answers] == [(1, 1), (2, 1)], "counters stay local to each rank; the second step was alone"
 
 
 def test_a_round_is_the_mean_of_its_members_and_they_are_equal_after_it() -> None:
@@ -72,7 +72,7 @@ def test_a_round_is_the_mean_of_its_members_and_they_are_equal_after_it() -> Non
         assert len({(o.contributors, o.weights) for o in outcomes}) == 1 and len(members) == 2
         assert np.array_equal(after[0], after[1])
         assert np.allclose(after[0], np.mean(before, axis=0), rtol=1e-6, atol=1e-7)
-    assert all(np.array_equal(final, answers[0][1]) for _, final in answers), "the end is everybody's"
+    assert all(np.array_equal(final, answers[0][1]) for _, final in answers), "all ranks end with the same model"
 
 
 def test_every_and_state_of_the_optimizer() -> None:
@@ -90,8 +90,8 @@ def test_every_and_state_of_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize("policy", ["bsp", "partial"])
-def test_the_outer_step_is_nesterovs_on_the_average_of_the_ways_gone(policy: str) -> None:
-    """Against torch's own SGD, fed with the averaged pseudo-gradients."""
+def test_the_outer_step_is_nesterovs_on_the_mean_pseudo_gradient(policy: str) -> None:
+    """Compared with torch's own SGD on the averaged pseudo-gradients."""
     outer = Outer(lr=0.7, momentum=0.9)
 
     def body(group: Group) -> Any:
@@ -122,7 +122,7 @@ def test_the_outer_step_is_nesterovs_on_the_average_of_the_ways_gone(policy: str
     assert np.array_equal(momenta, other_momenta)
 
 
-def test_the_ensemble_is_the_average_of_the_workers_moving_averages() -> None:
+def test_the_ensemble_is_the_average_of_the_ranks_moving_averages() -> None:
     def body(group: Group) -> Any:
         model = nn.Linear(3, 2)
         sync = Synchronizer(model, "shuffle", group=group, ensemble=Ensemble(decay=0.5, start=1))
@@ -143,7 +143,7 @@ def test_the_ensemble_is_the_average_of_the_workers_moving_averages() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"outer": True, "every": 2}, {"ensemble": True}, {"overlap": True}])
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(options: dict[str, Any]) -> None:
+def test_training_continues_from_a_checkpoint_as_if_it_had_not_stopped(options: dict[str, Any]) -> None:
     def run(group: Group, steps: range, saved: dict[str, Any] | None) -> dict[str, Any]:
         model = network()
         optimizer = sgd(model)
@@ -184,7 +184,7 @@ def test_options_of_a_synchronizer_come_from_arguments_and_environment(monkeypat
         Synchronizer(network(), "bsp", options=RunOptions(), **found)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     model = network()
     for wrong in ({"every": 0}, {"overlap": True}, {"average_state": True}):
         with pytest.raises(BadOption):
@@ -231,7 +231,7 @@ def test_sixteen_bit_models_are_averaged_and_bits_survive_the_broadcast() -> Non
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_the_others_train_on_when_a_worker_is_lost(overlap: bool) -> None:
+def test_the_other_ranks_continue_training_when_a_rank_is_lost(overlap: bool) -> None:
     gone = threading.Event()
 
     def body(group: Group) -> Any:
@@ -251,14 +251,14 @@ def test_the_others_train_on_when_a_worker_is_lost(overlap: bool) -> None:
         group.close()
         return flat(model), last
 
-    each: list[dict[str, Any]] = [{} for _ in range(4)]  # no barrier at the end: somebody is missing
+    each: list[dict[str, Any]] = [{} for _ in range(4)]  # no barrier at the end: rank 3 is missing
     answers = run_ranks(4, body, each, policy="partial", policy_options={"p": 2})
     finals = [final for final, _ in answers[:3]]
     assert all(np.array_equal(final, finals[0]) for final in finals)
     assert not any("rank3" in last.contributors for _, last in answers[:3])
 
 
-def test_whoever_joins_a_run_that_is_under_way_starts_from_the_model_of_a_member() -> None:
+def test_a_rank_that_joins_a_running_run_starts_from_the_model_of_a_member() -> None:
     address, all_here = f"127.0.0.1:{free_port()}", threading.Barrier(3)
     models: dict[str, Any] = {}
 
@@ -268,7 +268,7 @@ def test_whoever_joins_a_run_that_is_under_way_starts_from_the_model_of_a_member
         if group.rank == 2:
             group.close()
             all_here.wait(30)
-            return come_back()
+            return rejoin()
         train(model, sgd(model), sync, group.rank, range(3))
         models[group.name] = flat(model)
         all_here.wait(30)
@@ -277,7 +277,7 @@ def test_whoever_joins_a_run_that_is_under_way_starts_from_the_model_of_a_member
         all_here.wait(30)
         return outcomes
 
-    def come_back() -> Any:
+    def rejoin() -> Any:
         model = network(seed=7)
         with connect(address, 2, 3, secret=SECRET, tolerance=Tolerance(patience_s=8.0)) as group:
             sync = Synchronizer(model, "partial", group=group)

@@ -1,4 +1,4 @@
-"""Overlap: the same numbers as without it, whatever the model does to the hooks."""
+"""Overlap gives the same numbers as without it, also for shared, unused and partially used parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 def trained(group: Group, overlap: bool, policy: str, make: Any, **options: Any) -> tuple[np.ndarray, int]:
     model = network()
-    group.barrier()  # or who is quick would take the model that somebody else still trains and offers
+    group.barrier()  # otherwise a fast rank could fetch a model that another rank still trains and offers
     # Two groups of parameters, of which each bucket has both or one.
     optimizer = make([{"params": model[0].parameters()}, {"params": [*model[1:].parameters()], "lr": 0.02}])
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -115,24 +115,24 @@ def test_shared_and_unused_parameters_and_batches_in_pieces() -> None:
         return found
 
     plain, overlapped = run_ranks(2, body)[0]
-    assert np.array_equal(plain, overlapped), "state_dict waits for what is on its way"
+    assert np.array_equal(plain, overlapped), "state_dict waits for running averages"
 
 
-def test_averages_are_on_their_way_while_the_backward_pass_still_runs() -> None:
+def test_averaging_starts_while_the_backward_pass_still_runs() -> None:
     def body(group: Group) -> Any:
         model = network()
         optimizer = OPTIMIZERS["sgd"](model.parameters())
         with Synchronizer(model, "bsp", group=group, optimizer=optimizer, overlap=True, bucket_bytes=64) as sync:
-            under_way = []
+            pending = []
             first = model[0].weight
-            first.register_hook(lambda _: under_way.append(sync.under_way))
+            first.register_hook(lambda _: pending.append(sync.under_way))
             train(model, optimizer, sync, group.rank, range(2), ours=False)
             later = sync.under_way
             model[0](torch.ones(1, 6))
             awaited = later - sync.under_way
             sync.wait()
-        return under_way, later, awaited
+        return pending, later, awaited
 
-    for under_way, later, awaited in run_ranks(2, body):
-        assert all(number > 0 for number in under_way), "later layers went ahead of the first one's gradient"
-        assert later > awaited > 0, "a forward pass waits for the layers that it has come to, and no others"
+    for pending, later, awaited in run_ranks(2, body):
+        assert all(number > 0 for number in pending), "later layers were sent before the first layer's gradient"
+        assert later > awaited > 0, "a forward pass waits only for the layers that it uses"

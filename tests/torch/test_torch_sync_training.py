@@ -1,4 +1,4 @@
-"""Training with a Synchronizer on real processes: every policy reaches bsp's accuracy, and rounds agree to the bit."""
+"""Training with a Synchronizer on real processes: every policy reaches bsp's accuracy; members of a round are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real networks, the papers' synthetic ones, and compute-time traces: data with provenance (data/PROVENANCE.md)."""
+"""Catalog of real networks, the papers' synthetic networks, and compute-time traces (see data/PROVENANCE.md)."""
 
 from __future__ import annotations
 

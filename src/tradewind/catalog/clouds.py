@@ -1,7 +1,7 @@
 """Measured meshes between cloud regions: Skyplane's, two sparse graphs made from it, and HotCloud'18's.
 
-Each pair was measured alone, so the links are what a pair can carry while nobody else sends; one machine cannot
-drive all of them at once at these rates.
+Each pair was measured alone, so a link's rate is that of a pair while no other pair sends; one machine cannot reach all
+of these rates at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tradewind.network import Matrix, Network, Site
 
 @dataclass(frozen=True, slots=True)
 class SkyplaneOptions:
-    """Which regions: by provider, by name, and how many."""
+    """Options of `skyplane`: the regions by provider, by name, or by number."""
 
     provider: Annotated[tuple[str, ...], Meta(description="only these providers, of aws, azure and gcp")] = ()
     regions: Annotated[tuple[str, ...], Meta(description="exactly these regions, such as aws:us-east-1")] = ()
@@ -29,7 +29,7 @@ class SkyplaneOptions:
 
 @dataclass(frozen=True, slots=True)
 class HotCloudOptions:
-    """How to read the published heat map, which does not say which axis sends."""
+    """Options of `ec2-hotcloud18`: the published heat map does not say which axis is the source."""
 
     rows: Annotated[
         Literal["source", "destination"], Meta(description="what a row of the published matrix stands for")
@@ -48,13 +48,13 @@ def _skyplane() -> Network:
 
 
 def skyplane(options: SkyplaneOptions) -> Network:
-    """The mesh among the chosen regions of AWS, Azure and GCP."""
+    """The mesh of the chosen regions of AWS, Azure and GCP. Raises `BadOption` or `UnknownName` for wrong options."""
     network = _skyplane()
     if options.regions:
         if options.provider or options.count:
-            raise BadOption("skyplane: give either regions, or provider and count.")
+            raise BadOption("skyplane: regions cannot be combined with provider or count. Remove one of them.")
         if len(set(options.regions)) < len(options.regions):
-            raise BadOption("skyplane: a region is given twice.")
+            raise BadOption("skyplane: a region is listed twice. Remove one of them.")
         return network.subnetwork(options.regions, f"skyplane-{len(options.regions)}")
     providers = sorted({str(site.provider) for site in network.sites})
     for provider in options.provider:
@@ -62,7 +62,9 @@ def skyplane(options: SkyplaneOptions) -> Network:
             raise UnknownName("provider", provider, providers)
     names = [s.name for s in network.sites if not options.provider or s.provider in options.provider]
     if options.count > len(names):
-        raise BadOption(f"skyplane: count is {options.count}, but only {len(names)} regions match.")
+        raise BadOption(
+            f"skyplane: count must be at most {len(names)}, the number of matching regions, got {options.count}."
+        )
     if options.count:
         names = spread_out(network.subnetwork(names), options.count)
     parts = ["skyplane", *options.provider, *([str(options.count)] if options.count else [])]
@@ -70,10 +72,10 @@ def skyplane(options: SkyplaneOptions) -> Network:
 
 
 def spread_out(network: Network, count: int) -> list[str]:
-    """Names of `count` sites that are far from each other, in the network's order.
+    """The names of `count` sites that are far from each other, in the network's order.
 
-    Starts at the most central site and keeps adding the one whose nearest chosen site is the farthest in latency,
-    so a larger choice contains every smaller one.
+    Starts with the most central site and adds the one whose nearest chosen site is the farthest in latency, so a larger
+    choice contains every smaller one.
     """
     distance: Matrix = network.latency_s + network.latency_s.T
     chosen = [int(np.argmin(distance.sum(axis=1)))]
@@ -85,7 +87,7 @@ def spread_out(network: Network, count: int) -> list[str]:
 
 
 def skyplane_subgraph(name: str) -> Network:
-    """A sparse graph among some regions, with the mesh's measured values on its links."""
+    """A sparse graph of some regions, whose links have the mesh's measured values."""
     pairs = [(row["a"], row["b"]) for row in datafiles.rows("skyplane_subgraphs.csv", of=name)]
     network = _skyplane().subnetwork(sorted({end for pair in pairs for end in pair}), name)
     kept = np.zeros(network.bandwidth_bps.shape, dtype=bool)

@@ -1,8 +1,8 @@
-"""How long one training step takes: measured distributions of three workloads (Eager-SGD, PPoPP'20).
+"""Compute times of one training step: measured distributions of three workloads (Eager-SGD, PPoPP'20).
 
-A histogram is all that was published. A sample is a bin drawn by its count, a uniform point inside it, and then
-clipped to the shortest and longest time that the paper states; `cdf`, `quantile` and the moments are those of
-exactly this distribution, so a prediction and the simulation that it is about agree.
+Only histograms were published. A sample is a uniform point in a bin drawn by its count, clipped to the shortest and
+longest time that the paper states; `cdf`, `quantile` and the moments are those of exactly this distribution, so
+predictions and simulations agree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ComputeTimes:
     max_s: float
 
     def sample(self, rng: np.random.Generator, size: int) -> Vector:
-        """That many independent compute times."""
+        """`size` independent compute times in seconds."""
         bins = rng.choice(len(self.probability), size=size, p=self.probability)
         low, high = self.bin_low_s[bins], self.bin_high_s[bins]
         return np.clip(low + rng.random(size) * (high - low), self.min_s, self.max_s)
@@ -53,15 +53,15 @@ class ComputeTimes:
 
     @cached_property
     def _corners(self) -> tuple[list[float], list[float]]:
-        """Where the unclipped cdf bends, and its values there: a policy asks for it thousands of times a second."""
+        """The corners of the unclipped cdf and its values there; cached, as policies call `cdf` very often."""
         times = np.unique(np.concatenate([self.bin_low_s, self.bin_high_s]))
         inside = (times[:, None] - self.bin_low_s) / (self.bin_high_s - self.bin_low_s)
         return times.tolist(), (np.clip(inside, 0.0, 1.0) @ self.probability).tolist()
 
     def quantile(self, q: float) -> float:
-        """The shortest time that a step stays within with probability `q`."""
+        """The time in seconds that a step does not exceed with probability `q`; `BadOption` for `q` out of [0, 1]."""
         if not 0 <= q <= 1:
-            raise BadOption(f"quantile {q} of compute times {self.name!r}: give a probability between 0 and 1.")
+            raise BadOption(f"quantile of compute times {self.name!r}: probability must be in [0, 1], got {q}.")
         i = min(int(np.searchsorted(self._cumulative, q)), len(self._cumulative) - 1)
         before = self._cumulative[i] - self.probability[i]
         inside = (q - before) / self.probability[i]
@@ -75,12 +75,12 @@ class ComputeTimes:
 
     @cached_property
     def mean_s(self) -> float:
-        """The mean compute time."""
+        """The mean compute time in seconds."""
         return self._moment(1)
 
     @cached_property
     def std_s(self) -> float:
-        """The standard deviation of the compute time."""
+        """The standard deviation of the compute time in seconds."""
         return math.sqrt(max(self._moment(2) - self.mean_s**2, 0.0))
 
     def _moment(self, order: int) -> float:
@@ -94,13 +94,13 @@ class ComputeTimes:
         return float(((inside + below + above) / width) @ self.probability)
 
     def scaled(self, factor: float) -> ComputeTimes:
-        """Every time multiplied: a slower model or machine."""
+        """The distribution with every time multiplied by `factor`, as for a slower model or machine."""
         if not 0 < factor < math.inf:
-            raise BadOption(f"compute times {self.name!r} cannot be scaled by {factor}: give a number above zero.")
+            raise BadOption(f"compute times {self.name!r} cannot be scaled by {factor}: use a finite number above 0.")
         return self._mapped(factor, 0.0)
 
     def rescaled(self, low_s: float, high_s: float) -> ComputeTimes:
-        """The same shape between other limits: CREW maps its traces to [0.05, 0.2] s."""
+        """The distribution mapped linearly to [low_s, high_s]; CREW maps its traces to [0.05, 0.2] s."""
         if not 0 <= low_s < high_s < math.inf:
             raise BadOption(f"compute times {self.name!r} cannot be rescaled to [{low_s}, {high_s}] s.")
         factor = (high_s - low_s) / (self.max_s - self.min_s)
@@ -116,12 +116,12 @@ class ComputeTimes:
 
 
 def list_compute_times() -> tuple[str, ...]:
-    """Names of the workloads with known compute times."""
+    """The names of the workloads with known compute times."""
     return tuple(row["workload"] for row in datafiles.rows("compute_time_summary.csv"))
 
 
 def load_compute_times(name: str) -> ComputeTimes:
-    """Compute times of one training step of that workload.
+    """The compute times of one training step of that workload. Raises `UnknownName` for an unknown workload.
 
     >>> times = load_compute_times("transformer")
     >>> round(times.mean_s, 3), round(times.quantile(0.5), 3), times.sample(np.random.default_rng(0), 2).shape

@@ -1,4 +1,4 @@
-"""The catalog's data files, read from inside the package."""
+"""Readers of the catalog's data files, which are part of the package."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _lines(name: str) -> tuple[str, ...]:
 
 
 def rows(name: str, of: str | None = None) -> list[dict[str, str]]:
-    """The rows of a table, by column; `of` keeps those that have this in the first column.
+    """The rows of a table, by column; with `of`, only those with this value in the first column.
 
-    The tables hold dozens of networks, so only the lines that are asked for are taken apart.
+    The tables hold dozens of networks, so only the requested lines are parsed.
     """
     header, *lines = _lines(name)
     if of is not None:
@@ -30,7 +30,7 @@ def rows(name: str, of: str | None = None) -> list[dict[str, str]]:
 
 @lru_cache
 def matrix(name: str) -> tuple[tuple[str, ...], Matrix]:
-    """Names and numbers of a square matrix (row = first column's name); empty cells are zero."""
+    """The names and numbers of a square matrix, whose first column names the rows; empty cells are zero."""
     header, *body = csv.reader(_lines(name))
     numbers = np.array([[float(cell or 0) for cell in row[1:]] for row in body])
     numbers.setflags(write=False)

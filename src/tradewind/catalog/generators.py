@@ -1,7 +1,7 @@
-"""The synthetic networks of the papers' evaluations, each from a seed.
+"""Generators of the synthetic networks of the papers' evaluations.
 
-Draws come from numpy's default generator in a fixed order, so a seed gives the same network everywhere. What a
-paper leaves open is an option, and its default says so.
+Random draws come from numpy's default generator in a fixed order, so a seed gives the same network everywhere. What a
+paper leaves open is an option.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Latency = Annotated[float, Meta(ge=0, description="one-way latency of every link
 
 @dataclass(frozen=True, slots=True)
 class SkewedOptions:
-    """MTREE IV-A on a topology of the catalog."""
+    """Options of MTREE's random networks (IV-A) on a topology of the catalog."""
 
     topology: Annotated[str, Meta(description="the catalog network whose links are redrawn")] = "gscale"
     skewness: Annotated[float, Meta(ge=0, le=1, description="how much bandwidths differ (the paper's sk)")] = 0.7
@@ -33,7 +33,7 @@ class SkewedOptions:
 
 @dataclass(frozen=True, slots=True)
 class CrewOptions:
-    """CREW V: a full mesh of independent directed links. The paper gives no latency."""
+    """Options of CREW's networks (V): a full mesh of independent directed links. The paper gives no latency."""
 
     n: Workers = 60
     seed: Seed = 0
@@ -42,7 +42,7 @@ class CrewOptions:
 
 @dataclass(frozen=True, slots=True)
 class NicOptions:
-    """Selective Reduce IV: workers on one non-blocking switch."""
+    """Options of Selective Reduce's network (IV): workers on one non-blocking switch."""
 
     n: Workers = 40
     floor: Annotated[float, Meta(gt=0, le=1, description="slowest over fastest NIC (the paper's lambda)")] = 0.05
@@ -53,7 +53,7 @@ class NicOptions:
 
 @dataclass(frozen=True, slots=True)
 class RackOptions:
-    """DS-Sync V-A: racks behind shared uplinks, with or without a background job."""
+    """Options of DS-Sync's network (V-A): racks behind shared uplinks, with or without a background job."""
 
     scenario: Annotated[
         Literal["static", "inter-rack", "inter-rack-and-host"],
@@ -71,7 +71,7 @@ class RackOptions:
 
 @dataclass(frozen=True, slots=True)
 class MeshOptions:
-    """A full mesh with uniform random bandwidths."""
+    """Options of a full mesh with uniform random bandwidths."""
 
     n: Workers = 8
     seed: Seed = 0
@@ -85,11 +85,11 @@ def mtree_skewed(network: Network, skewness: float, seed: int) -> Network:
     """The network's links with MTREE's random bandwidths and latencies (section IV-A).
 
     Bandwidth is a multiple of ten, uniform in [200 - 100sk, 200 + 100sk] Mbps, the same both ways. Latency is
-    inversely proportional to it, rescaled so that the fastest link has 50 ms and the slowest 400 ms. If all are
-    equal there is nothing to rescale, and each has the middle, 225 ms.
+    inversely proportional to it, rescaled so that the fastest link has 50 ms and the slowest 400 ms; if all are equal,
+    each has 225 ms. Raises `BadOption` for a skewness out of [0, 1].
     """
     if not 0 <= skewness <= 1:
-        raise BadOption(f"skewness {skewness} must be between 0 and 1.")
+        raise BadOption(f"skewness must be in [0, 1], got {skewness}.")
     rng = np.random.default_rng(seed)
     linked = network.bandwidth_bps > 0
     rows, columns = np.nonzero(np.triu(linked | linked.T))
@@ -114,7 +114,7 @@ def crew_n1(options: CrewOptions) -> Network:
 
 
 def crew_n2(options: CrewOptions) -> Network:
-    """CREW's N2: k * 25 Mbps, where k is the nearest integer to a draw of N(5, 1), held within 1 to 10."""
+    """CREW's N2: links of k * 25 Mbps, where k is a draw of N(5, 1), rounded and clipped to 1 to 10."""
     rng = np.random.default_rng(options.seed)
     units = np.clip(np.rint(rng.normal(5, 1, size=(options.n, options.n))), 1, 10)
     return _mesh(f"crew-n2-{options.n}-seed{options.seed}", units * 25, options.latency_ms)
@@ -134,7 +134,7 @@ def random_mesh(options: MeshOptions) -> Network:
 def selective_nics(options: NicOptions) -> Network:
     """Selective Reduce's workers: NICs of round(20u, 3) Gbps both ways with u uniform in [lambda, 1].
 
-    The core is non-blocking, so a pair of workers can exchange what the slower of their two NICs carries.
+    The switch is non-blocking, so the rate of a pair of workers is that of the slower of their two NICs.
     """
     rng = np.random.default_rng(options.seed)
     gbps = np.round(options.max_gbps * rng.uniform(options.floor, 1.0, size=options.n), 3)
@@ -149,11 +149,11 @@ def ds_sync_racks(options: RackOptions) -> Network:
     The background job runs on one node of each of the first two racks and exchanges data both ways, so it takes
     its share of both uplinks in both directions; in the third scenario its node in the first rack is that of the
     rack's last worker, whose NIC it shares. By default a rack has one uplink as fast as a NIC: with an uplink for
-    every NIC (`oversubscription=1`, what the paper states) nothing would be contended, and the paper sees contention.
+    every NIC (`oversubscription=1`, as the paper states) there would be no contention, which the paper measures.
     """
     hosts = options.hosts or ((5, 3) if options.scenario == "inter-rack-and-host" else (4, 4))
     if len(hosts) < 2 or min(hosts) < 1 or sum(hosts) > MAX_SITES:
-        raise BadOption(f"ds-sync-racks: hosts {hosts} must name two racks or more with at least one worker each.")
+        raise BadOption(f"ds-sync-racks: hosts must be at least two racks with at least one worker each, got {hosts}.")
     nic_bps = options.link_gbps * 1e3 * 1e6
     left = 1 - options.background_share
     busy_worker = hosts[0] - 1 if options.scenario == "inter-rack-and-host" else None
@@ -185,7 +185,7 @@ def _mesh(name: str, mbps: Matrix, latency_ms: float) -> Network:
 
 
 def _behind_nics(name: str, sites: list[Site], latency_ms: float, trunks: list[Trunk] | None = None) -> Network:
-    """A full mesh whose only limits are the NICs and the trunks."""
+    """A full mesh that only the NICs and the trunks limit."""
     n = len(sites)
     bandwidth_bps = np.minimum.outer([s.egress_bps for s in sites], [s.ingress_bps for s in sites])
     np.fill_diagonal(bandwidth_bps, 0.0)

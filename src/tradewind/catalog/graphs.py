@@ -1,7 +1,7 @@
 """Published topologies: nodes with coordinates and undirected edges, some with a bandwidth or a latency.
 
-What a source does not give is filled in by one documented rule each: a uniform bandwidth that the caller may
-choose, and the latency of light in fibre along the great circle (`tradewind.geography`).
+Missing bandwidths are uniform, with a value that the caller may choose; missing latencies are those of light in fibre
+along the great circle (`tradewind.geography`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tradewind.network import Network
 
 
 class GraphInfo(NamedTuple):
-    """What the catalog says of a topology."""
+    """The catalog's description of a topology."""
 
     description: str
     source: str
@@ -32,7 +32,7 @@ def graph_infos() -> dict[str, GraphInfo]:
 
 
 def load_graph(name: str, default_bandwidth_bps: float | None = None) -> Network:
-    """The topology of that name; the default is for those without bandwidths."""
+    """The topology of that name; the default bandwidth is for topologies without bandwidths."""
     graph = Graph()
     for site in datafiles.rows("graph_sites.csv", of=name):
         graph.nodes[site["id"]] = site

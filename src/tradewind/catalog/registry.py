@@ -1,4 +1,4 @@
-"""Every network that has a name: what it is, where it comes from, which options it takes, how it is built."""
+"""The registry of named networks: descriptions, sources, options and builders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CatalogOption:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """What the catalog holds under a name; sizes are those with default options."""
+    """A network of the catalog; its sizes are those with default options."""
 
     name: str
     sites: int
@@ -44,12 +44,12 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """For networks that are what they are."""
+    """Options of networks that take none."""
 
 
 @dataclass(frozen=True, slots=True)
 class UniformBandwidth:
-    """For topologies published without bandwidths."""
+    """Options of topologies that were published without bandwidths."""
 
     bandwidth_mbps: Annotated[
         float, Meta(gt=0, le=1e9, description="bandwidth of every link; the source gives none")
@@ -58,7 +58,7 @@ class UniformBandwidth:
 
 @dataclass(frozen=True, slots=True)
 class MomentOptions:
-    """For networks that also come as a trace."""
+    """Options of networks that also have a trace."""
 
     time_s: Annotated[
         Annotated[float, Meta(ge=0)] | None, Meta(description="the trace's rates at this time; null: the base rates")
@@ -141,10 +141,10 @@ _GENERATED = {
 
 
 def load_network(name: str | Path, **options: Any) -> Network:
-    """The network that the catalog has under that name, or the one in that file (`read_network`).
+    """The network of that name in the catalog, or the network in that file (`read_network`).
 
-    A file is what has a suffix and is not in the catalog, or is given as a `Path`. Options are for networks of the
-    catalog and may be text, as they come from a command line.
+    A `Path`, and a name with a suffix that is not in the catalog, is a file. Options are for networks of the catalog,
+    and may be text, as from a command line. Raises `UnknownName` or `BadOption` for wrong names and options.
 
     >>> load_network("skyplane", provider="aws", count=8)
     Network('skyplane-aws-8', 8 sites, 56 links, 0 trunks)
@@ -159,7 +159,7 @@ def load_network(name: str | Path, **options: Any) -> Network:
 
 @lru_cache(maxsize=1)
 def list_networks() -> tuple[CatalogEntry, ...]:
-    """Everything that `load_network` knows, in catalog order."""
+    """All networks that `load_network` knows by name, in catalog order."""
     entries = []
     for name, recipe in _recipes().items():
         network = recipe.build(recipe.options())

@@ -1,4 +1,4 @@
-"""Networks whose rates change over time."""
+"""Bandwidth traces: networks whose rates change over time."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ TRACE_FILES = {"netstorm9": "netstorm9_trace_mbps.csv"}
 
 @dataclass(frozen=True, eq=False)
 class BandwidthTrace:
-    """Link rates that hold from each start time to the next; the last ones hold for ever."""
+    """Link rates by epoch, from each start time to the next; the last epoch has no end."""
 
     network: Network
     start_s: tuple[float, ...]
     bandwidth_bps: npt.NDArray[np.float64]
-    """One matrix an epoch, in the order of `network.sites`."""
+    """One matrix per epoch, in the order of `network.sites`."""
 
     def epoch_at(self, time_s: float) -> int:
-        """Which epoch holds at that time."""
+        """The number of the epoch at that time. Raises `BadOption` for a time before the first epoch."""
         if not time_s >= self.start_s[0]:
             raise BadOption(
-                f"trace {self.network.name!r} starts at {self.start_s[0]:g} s; there is no time {time_s} s."
+                f"trace {self.network.name!r}: the time must be finite and at least {self.start_s[0]:g} s, got "
+                f"{time_s} s."
             )
         return bisect_right(self.start_s, time_s) - 1
 
     def network_at(self, time_s: float) -> Network:
-        """The network as it is at that time.
+        """The network with the rates at that time.
 
         >>> trace = load_trace("netstorm9")
         >>> [trace.network_at(t).link("dc1", "dc2").bandwidth_bps / 1e6 for t in (0, 179, 180)]
@@ -44,12 +45,12 @@ class BandwidthTrace:
 
 
 def list_traces() -> tuple[str, ...]:
-    """Names of the traces."""
+    """The names of all traces."""
     return tuple(sorted(TRACE_FILES))
 
 
 def load_trace(name: str) -> BandwidthTrace:
-    """The trace of that name."""
+    """The trace of that name. Raises `UnknownName` for an unknown name."""
     if name not in TRACE_FILES:
         raise UnknownName("trace", name, TRACE_FILES)
     network, rows = load_graph(name), datafiles.rows(TRACE_FILES[name])

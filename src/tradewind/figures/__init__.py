@@ -1,8 +1,8 @@
-"""Pictures of networks, plans and comparisons. Only this folder imports matplotlib, and only when asked to draw.
+"""Figures of networks, plans and comparisons. Only this package imports matplotlib, and only when it draws.
 
-Figures are built through matplotlib's objects, never through `pyplot`: no global state, no window, and the same
-picture from the same input everywhere. Everything inside a map is laid out in inches, so that lines side by side,
-markers and labels keep their distances whatever the network's extent.
+Figures are built with matplotlib's objects, never with `pyplot`: no global state, no window, and the same figure from
+the same input everywhere. Everything inside a map is laid out in inches, so that parallel lines, markers and labels
+keep their distances for networks of any extent.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def ensure_can_draw() -> None:
-    """Refuse to draw where matplotlib is missing; ask before long work that ends in a picture."""
+    """Raise if matplotlib is not installed; call this before long work that ends in a figure."""
     if find_spec("matplotlib") is None:
         raise BadOption(
-            "drawing a picture needs matplotlib, which is not installed. Install it with: pip install 'tradewind[plot]'"
+            "drawing a figure needs matplotlib, which is not installed. Install it with: pip install 'tradewind[plot]'"
         )
 
 
 def network_figure(network: Network, plan: Plan | None = None, shards: tuple[int, ...] = ()) -> Figure:
-    """A network, with a plan's trees on it if one is given; `shards` limits which of them."""
+    """A figure of a network, and of the trees of a plan (of all shards, or only those in `shards`)."""
     ensure_can_draw()
     from tradewind.figures.network_map import network_figure as draw
 
@@ -40,7 +40,7 @@ def network_figure(network: Network, plan: Plan | None = None, shards: tuple[int
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
-    """All planners beside the limit, and the best plan on the network."""
+    """A figure of all planners' rates and the limit, and of the best plan on the network."""
     ensure_can_draw()
     from tradewind.figures.bars import comparison_figure as draw
 
@@ -48,7 +48,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
 
 
 def render(figure: Figure, suffix: str) -> bytes:
-    """The figure as a file's bytes, the same bytes every time."""
+    """The figure as the content of a file with this suffix; equal figures give equal bytes."""
     import matplotlib
 
     from tradewind.figures.style import glyphs_may_be_missing

@@ -1,4 +1,4 @@
-"""All planners beside the limit, and the best plan on its network."""
+"""The figure of a comparison: bars of all planners with the limit, and a map of the best plan."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _CHART_WIDTH, _MAP_WIDTH = 6.0, 9.0
 _NAMES = 1.35
 _BARS_WIDTH = _CHART_WIDTH - _NAMES - 1.25
 _BEYOND = 1.02
-"""How far the axis goes beyond the limit."""
+"""End of the axis, divided by the limit."""
 _GAP = 0.07
 _FOOT = 0.95
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
-    """Bars on the left, the best plan's map on the right."""
+    """The figure of a comparison, with bars on the left and the best plan's map on the right."""
     layout = lay_out(comparison.network)
     rows = len(comparison.contenders) + 1
     body = max(rows * _BAR + 0.3, body_height(layout, _MAP_WIDTH, 3.6, 6.0))
@@ -107,7 +107,7 @@ def _draw_bars(axes: Axes, comparison: Comparison) -> None:
 
 
 def _label(axes: Axes, rate_bps: float, limit_bps: float, row: int, text: str, colours: tuple[str, str]) -> None:
-    """Beside the bar's end, or inside of it, in the other colour, where it would run through the limit's line."""
+    """Label a bar beside its end, or inside it in the other colour where the label would cross the limit's line."""
     line = _BARS_WIDTH / _BEYOND
     end = line * rate_bps / limit_bps
     inside = row > 0 and end + text_size(text, style.TEXT_POINTS)[0] + 2 * _GAP > line

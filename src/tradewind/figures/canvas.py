@@ -1,4 +1,4 @@
-"""One map under construction: what its parts draw on, and what they leave behind for those that follow."""
+"""The canvas of one map: its axes, the positions of sites, and notes of drawn parts for legend and labels."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 MARKER = 0.055
 ROOT_MARKER = 0.1
-"""Radii of sites, in inches."""
+"""Radii of the markers of sites and of roots, in inches."""
 
 
 @dataclass(slots=True)
 class Canvas:
-    """One map: axes in inches, and where the sites are on it."""
+    """One map: axes in inches, and the positions of the sites."""
 
     axes: Axes
     network: Network
     points: Points
     box: tuple[float, float]
     strong: list[Points] = field(default_factory=list)
-    """Lines that names should not cover."""
+    """Lines that labels should not cover."""
     legend: list[Artist] = field(default_factory=list)
     busy_shown: bool = False
-    """Whether colours mean load, which the legend must then explain."""
+    """Whether colours mean load, so that the legend needs its scale."""
     hubs: Points = field(default_factory=lambda: np.zeros((0, 2)))
-    """Where the lines of regions meet, which names should not cover."""
+    """Points at which the lines of regions meet, which labels should not cover."""
     caption: str = ""
-    """What the map leaves out."""
+    """Text about what the map leaves out."""
 
 
 def plain(text: str, longest: int = 28) -> str:
-    """A name on one line and of bearable length."""
+    """The text on one line, shortened to `longest` characters."""
     shown = " ".join(text.split())
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"

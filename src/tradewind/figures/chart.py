@@ -1,4 +1,4 @@
-"""Curves as data: what `panels` draws."""
+"""Data of curves and bars, which `panels` draws."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ class Panel:
     series: tuple[Series, ...]
     log_y: bool = False
     categories: tuple[str, ...] = ()
-    """Names along the x axis instead of numbers: `x` counts them from 0, and the series are bars side by side."""
+    """Names along the x axis instead of numbers; `x` is then their index, and the series are bars side by side."""

@@ -1,4 +1,4 @@
-"""Measured times side by side: who took how long on the same links, beside the limit."""
+"""The figure of a contest: measured times of several systems on the same links, with the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BAR, _NAMES, _WIDTH, _HEAD, _FOOT = 0.32, 1.7, 8.0, 1.0, 0.55
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One system: its median, and the quickest and slowest turn."""
+    """One system: its median, fastest and slowest turn."""
 
     name: str
     median_s: float
@@ -25,7 +25,7 @@ class Entry:
 
 
 def contest_figure(title: str, subtitle: str, entries: Sequence[Entry], limit_s: float) -> Figure:
-    """Bars of time, the quickest on top; the line is what no plan can beat."""
+    """Bars of time, the fastest on top; the line is the limit that no plan can beat."""
     rows = sorted(entries, key=lambda entry: entry.median_s)
     total = _HEAD + _FOOT + _BAR * len(rows)
     figure = Figure(figsize=(_WIDTH, total), facecolor=style.PAPER)

@@ -1,4 +1,4 @@
-"""Lines between sites: straight where nothing is in the way, bent around other sites, side by side where shared."""
+"""Lines between sites: straight where possible, bent around other sites, and parallel where links are shared."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Pair = tuple[int, int]
 
 _SAMPLES = 49
 _BENDS = (0.0, 0.08, -0.08, 0.16, -0.16, 0.26, -0.26, 0.4, -0.4)
-"""How far a line may leave the straight way, in inches, and never by more than a quarter of its length."""
+"""Bends of a line, in inches from the straight line, in the order tried; at most a quarter of the line's length."""
 
 
 def curve(points: Points, pair: Pair, clearance: float) -> Points:
-    """A line from the pair's first to its second site that keeps clear of all others, if a slight bend allows it."""
+    """A line from the pair's first to its second site, bent to keep `clearance` from other sites where possible."""
     start, end = points[pair[0]], points[pair[1]]
     along = end - start
     length = max(float(np.hypot(*along)), 1e-9)
@@ -44,7 +44,7 @@ def _distance_to_segment(points: Points, start: Points, end: Points) -> Points:
 
 
 def beside(line: Points, offset: float) -> Points:
-    """The same line, shifted to its left by `offset`, but with its ends drawn in to the sites."""
+    """The line shifted to its left by `offset`, with its ends still at the sites."""
     direction = np.gradient(line, axis=0)
     length = np.sqrt((direction**2).sum(axis=1, keepdims=True))
     normal = np.column_stack([-direction[:, 1], direction[:, 0]]) / np.maximum(length, 1e-12)

@@ -1,4 +1,4 @@
-"""The demo's pictures: how long a scheme's steps take, what it has learnt by when, how busy it keeps the links."""
+"""The demo's figures: step times of each scheme, loss over time, and how busy each scheme keeps the links."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _WIDTH = 11.0
 _BAR = 0.5
 COLOURS = ("#e07b00", "#7a5195", style.BEST)
-"""Of star, ring and ours, in every picture."""
+"""Colours of star, ring and ours, in every figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemeView:
-    """What the pictures show of a scheme."""
+    """The data of a scheme that the figures show."""
 
     name: str
     plan: Plan
@@ -37,11 +37,11 @@ class SchemeView:
     step_ends_s: tuple[float, ...]
     losses: tuple[float, ...]
     busy_share: float
-    """Of all links' time, the part in which they carry something, as planned."""
+    """Mean fraction of the transfer time in which a link is busy, as planned."""
 
 
 def maps_figure(network: Network, schemes: Sequence[SchemeView]) -> Figure:
-    """One map below the other: the colour of a link is how busy the scheme keeps it."""
+    """One map per scheme, below each other: the colour of a link is how busy the scheme keeps it."""
     layout = lay_out(network)
     height = body_height(layout, _WIDTH, 2.4, 3.4)
     head, foot = 0.45, 0.45
@@ -61,7 +61,7 @@ def maps_figure(network: Network, schemes: Sequence[SchemeView]) -> Figure:
 
 
 def steps_figure(schemes: Sequence[SchemeView], limit_s: float) -> Figure:
-    """Bars of the time of a step, computing darker, beside the limit."""
+    """Bars of the time of a step, with the compute time darker, and the limit."""
     height = _BAR * (len(schemes) + 1) + 0.75
     figure = Figure(figsize=(_WIDTH, height), facecolor=style.PAPER)
     axes = figure.add_axes((1.1 / _WIDTH, 0.35 / height, (_WIDTH - 3.3) / _WIDTH, (height - 0.75) / height))
@@ -87,7 +87,7 @@ def steps_figure(schemes: Sequence[SchemeView], limit_s: float) -> Figure:
 
 
 def losses_figure(schemes: Sequence[SchemeView]) -> Figure:
-    """What has been learnt by when: the loss of each step at the time when it was over."""
+    """Curves of the loss of each step over the time of its end."""
     height = 3.6
     figure = Figure(figsize=(_WIDTH, height), facecolor=style.PAPER)
     axes = figure.add_axes((0.7 / _WIDTH, 0.55 / height, (_WIDTH - 1.8) / _WIDTH, (height - 0.8) / height))

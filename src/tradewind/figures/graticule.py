@@ -1,4 +1,4 @@
-"""Lines of longitude and latitude behind a map: enough to recognise the continents' places, no more."""
+"""Lines of longitude and latitude behind a map, so that readers recognise where the continents are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINES_AT_MOST = 9
 def draw_graticule(
     axes: Axes, layout: Layout, points: Points, scales: tuple[float, float], box: tuple[float, float]
 ) -> None:
-    """`points` is the layout's points in inches, scaled by `scales`."""
+    """Draw lines of longitude and latitude; `points` is the layout's points in inches, scaled by `scales`."""
     assert layout.longitude_scale is not None
     x_per_degree, y_per_degree = scales[0] * layout.longitude_scale, scales[1]
     lon_0 = layout.points[0, 0] / layout.longitude_scale - points[0, 0] / x_per_degree

@@ -1,7 +1,7 @@
-"""Names beside their sites, such that no two overlap and few cover a line.
+"""Placement of site names, such that no two overlap and few cover a line.
 
-Each name tries places around its site, nearest first. Names take turns, the most crowded first, and get to move
-again a few times; a name that ends up far away gets a thin leader. Where there is no room at all, a name is left out.
+Each name has candidate positions around its site, nearest first. Names are placed in turn, the most crowded first, and
+moved again in a few more passes; a name far from its site gets a thin leader. A name without any room is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EDGE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A name at its place: the middle of the text, in inches."""
+    """A placed name: the middle of its text, in inches."""
 
     site: int
     text: str
@@ -36,7 +36,7 @@ class Label:
 
 
 def text_size(text: str, points: float, bold: bool = False) -> tuple[float, float]:
-    """Width and height of a text in inches."""
+    """The width and height of a text in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
@@ -47,7 +47,7 @@ def text_size(text: str, points: float, bold: bool = False) -> tuple[float, floa
 
 
 def wrap_text(text: str, points: float, width: float) -> str:
-    """The text in lines of at most so many inches, broken between words.
+    """The text in lines of at most `width` inches, broken between words.
 
     >>> wrap_text("in lines of one inch", 9.0, 1.0).splitlines()
     ['in lines of one', 'inch']
@@ -65,7 +65,7 @@ def wrap_text(text: str, points: float, width: float) -> str:
 def place_labels(
     names: dict[int, str], points: Points, marker: float, lines: Points, box: tuple[float, float], size: float
 ) -> list[Label]:
-    """Places for the names of sites (by row) among all sites, markers of radius `marker` and points on lines."""
+    """Positions of the names of sites (by row) that avoid sites, markers of radius `marker` and points on lines."""
     sizes = {site: np.array(text_size(name, size)) + 0.03 for site, name in names.items()}
     rectangles = {site: _candidates(points[site], sizes[site], marker) for site in names}
     fixed = {site: _fixed_cost(candidates, points, site, marker, lines, box) for site, candidates in rectangles.items()}
@@ -90,7 +90,7 @@ def place_labels(
 
 
 def _candidates(point: Points, size: Points, marker: float) -> Points:
-    """Rectangles (left, bottom, right, top) around a site, nearest first."""
+    """Candidate rectangles (left, bottom, right, top) around a site, nearest first."""
     half = size / 2
     made = []
     for radius in _RADII:
@@ -118,7 +118,7 @@ def _fixed_cost(
 
 
 def _inside(rectangles: Points, points: Points, margin: float) -> npt.NDArray[np.int64]:
-    """How many points lie in each rectangle, grown by a margin."""
+    """The number of points in each rectangle, enlarged by a margin."""
     if not len(points):
         return np.zeros(len(rectangles), dtype=np.int64)
     x, y = points[None, :, 0], points[None, :, 1]
@@ -133,7 +133,7 @@ def _inside(rectangles: Points, points: Points, margin: float) -> npt.NDArray[np
 
 
 def _overlap(rectangles: Points, others: Points) -> npt.NDArray[np.float64]:
-    """How much of each rectangle the others cover, in rectangles; touching counts for a little."""
+    """The fraction of each rectangle that the others cover, summed, plus 0.2 for each that overlaps."""
     if not len(others):
         return np.zeros(len(rectangles))
     width = np.minimum(rectangles[:, None, 2], others[None, :, 2]) - np.maximum(

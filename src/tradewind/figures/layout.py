@@ -1,9 +1,9 @@
-"""Where to put the sites on paper.
+"""Layout of the sites in a figure.
 
-With coordinates for all sites: a plain map, longitude to the right and latitude up, cut where the widest stretch of
-longitude holds no site, so that Tokyo and Oregon are neighbours if nothing lies in Europe. Without: distances on
-paper follow distances in the network (stress majorisation), from several starts, and the layout with the fewest
-crossing links wins. Nothing is random.
+With coordinates for all sites: a plain map, longitude to the right and latitude up, cut in the widest gap of longitude
+without a site, so that Tokyo and Oregon are neighbours if no site is in Europe. Without coordinates: distances in the
+figure follow distances in the network (stress majorisation), from several starts, and the layout with the fewest
+crossing links is used. Nothing is random.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Layout:
 
 
 def lay_out(network: Network) -> Layout:
-    """Positions of all sites, in the network's order."""
+    """The positions of all sites, in the network's order."""
     if len(network) > 1 and all(site.lat is not None for site in network.sites):
         lat = np.array([site.lat for site in network.sites], dtype=np.float64)
         lon = unwrap_longitudes(np.array([site.lon for site in network.sites], dtype=np.float64))
@@ -67,7 +67,7 @@ def _abstract(network: Network) -> Points:
     known = latency[linked]
     uneven = bool(len(known)) and float(known.max()) > 1.5 * max(float(known.min()), 1e-9)
     if not uneven and linked.sum() >= _FLAT_MESH_DENSITY * n * (n - 1):
-        return circle  # everybody is next to everybody: a circle is the only picture that says so
+        return circle  # nearly all sites are neighbours of each other, which a circle shows best
     distance = _paper_distance(linked, latency if uneven else None)
     edges = np.argwhere(np.triu(linked))
     starts = [_classical_scaling(distance), circle, circle[np.argsort(_bit_reversed(n), kind="stable")]]
@@ -92,7 +92,7 @@ def _bit_reversed(n: int) -> list[int]:
 
 
 def _paper_distance(linked: npt.NDArray[np.bool_], latency_s: Matrix | None) -> Matrix:
-    """Distances to reproduce: links count one, or between a half and two by how their latency compares."""
+    """Distances for the layout: a link has length 1, or 0.5 to 2 by its latency relative to the median."""
     from scipy.sparse.csgraph import shortest_path
 
     length = np.where(linked, 1.0, 0.0)
@@ -105,16 +105,16 @@ def _paper_distance(linked: npt.NDArray[np.bool_], latency_s: Matrix | None) -> 
 
 
 def _classical_scaling(distance: Matrix) -> Points:
-    """The plane that fits the distances best (Torgerson)."""
+    """Positions in the plane by classical scaling of the distances (Torgerson)."""
     n = len(distance)
     centre = np.eye(n) - 1 / n
     values, vectors = np.linalg.eigh(-0.5 * centre @ distance**2 @ centre)
     points: Points = vectors[:, -2:][:, ::-1] * np.sqrt(np.maximum(values[-2:][::-1], 0))
-    return points + 1e-3 * _circle(n)  # equal sites must not start on top of each other
+    return points + 1e-3 * _circle(n)  # equal sites must not start at the same point
 
 
 def _majorise_stress(distance: Matrix, start: Points) -> Points:
-    """Move all sites until paper distances are as close as possible to the wanted ones, near pairs weighing most."""
+    """Move all sites until their distances are close to the wanted ones, with the largest weights on near pairs."""
     n = len(distance)
     weight = np.where(np.eye(n, dtype=bool), 0.0, 1 / np.maximum(distance, 1e-9) ** 2)
     laplacian = np.diag(weight.sum(axis=1)) - weight
@@ -140,7 +140,7 @@ def _stress(distance: Matrix, points: Points) -> float:
 
 
 def _crossings(points: Points, edges: npt.NDArray[np.intp]) -> int:
-    """How many pairs of links cross."""
+    """The number of pairs of links that cross."""
     a, b = points[edges[:, 0]], points[edges[:, 1]]
 
     def side(p: Points, q: Points, r: Points) -> npt.NDArray[np.bool_]:
@@ -156,7 +156,7 @@ def _crossings(points: Points, edges: npt.NDArray[np.intp]) -> int:
 
 
 def _turned_flat(points: Points) -> Points:
-    """The long axis lies flat, and the first site is on the left and in the upper half."""
+    """The points rotated so that the long axis is horizontal, with the first site in the upper left half."""
     centred = points - points.mean(axis=0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     turned: Points = centred @ axes.T
@@ -166,7 +166,7 @@ def _turned_flat(points: Points) -> Points:
 
 
 def fit(points: Points, width: float, height: float, stretch: float = 1.0) -> tuple[Points, float, float]:
-    """Points inside a box, centred; returns them with the scales of x and y, which differ by `stretch` at most."""
+    """Fit points into a box, centred; returns them and the scales of x and y, whose ratio is at most `stretch`."""
     low, extent = points.min(axis=0), np.maximum(np.ptp(points, axis=0), 1e-9)
     x_scale, y_scale = width / extent[0], height / extent[1]
     x_scale, y_scale = min(x_scale, y_scale * stretch), min(y_scale, x_scale * stretch)
@@ -176,7 +176,7 @@ def fit(points: Points, width: float, height: float, stretch: float = 1.0) -> tu
 
 
 def spread(points: Points, least: float) -> Points:
-    """Push sites apart that would lie closer than `least`: regions of several clouds in one city, say."""
+    """Move sites apart that are closer than `least`, such as regions of several clouds in one city."""
     from scipy.spatial import cKDTree
 
     moved = points.copy()
@@ -188,7 +188,7 @@ def spread(points: Points, least: float) -> Points:
         i, j = pairs[:, 0], pairs[:, 1]
         apart = moved[i] - moved[j]
         length = np.sqrt((apart**2).sum(axis=1, keepdims=True))
-        angle = 2.4 * (i + j)  # where two sites coincide, any direction will do, if it is always the same one
+        angle = 2.4 * (i + j)  # a fixed direction for sites that coincide
         away = np.where(
             length > 1e-9, apart / np.maximum(length, 1e-9), np.column_stack([np.cos(angle), np.sin(angle)])
         )

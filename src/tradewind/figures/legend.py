@@ -1,4 +1,4 @@
-"""What the colours, lines and markers of a map mean."""
+"""Legend of a map: its colours, lines and markers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _ROW = 0.22
 
 
 def legend_columns(legend: list[Artist], width: float) -> int:
-    """How many entries fit beside each other in so many inches; at least one."""
+    """The number of entries that fit side by side in `width` inches; at least one."""
     widest = max((text_size(str(handle.get_label()), _LEGEND_POINTS)[0] for handle in legend), default=1.0)
     return max(1, min(len(legend), int(width / (widest + 0.62))))
 
 
 def legend_height(legend: list[Artist], columns: int) -> float:
-    """How much room the legend takes below the map, in inches, with some space around it."""
+    """The height of the legend below the map, in inches, including margins."""
     return 0.3 + _ROW * math.ceil(len(legend) / max(1, columns))
 
 
 def add_legend(figure: Figure, legend: list[Artist], columns: int, corner: tuple[float, float]) -> None:
-    """The legend with its upper left corner at a point of the figure."""
+    """Add the legend, with its upper left corner at a point of the figure."""
     if legend:
         made = figure.legend(
             handles=legend,
@@ -47,11 +47,11 @@ def add_legend(figure: Figure, legend: list[Artist], columns: int, corner: tuple
             borderaxespad=0.0,
         )
         for text in made.get_texts():
-            text.set_parse_math(False)  # a dollar sign in a site's name is a dollar sign
+            text.set_parse_math(False)  # dollar signs in names are not math
 
 
 def add_load_scale(figure: Figure, where: tuple[float, float, float, float]) -> None:
-    """The meaning of the load colours."""
+    """Add the scale of the load colours."""
     scale = figure.add_axes(where)
     scale.imshow(np.linspace(0, 1, 200)[None], aspect="auto", cmap=LOAD_MAP, extent=(0, 100, 0, 1))
     scale.set(yticks=[], xticks=[0, 50, 100], xticklabels=["idle", "50%", "busy all the time"])

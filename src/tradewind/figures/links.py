@@ -1,4 +1,4 @@
-"""Links, and what a plan sends over them: trees in colours, or load where there are too many trees for that."""
+"""Drawing of links and of a plan on them: trees in colours, or load where there are too many trees."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def draw_links(canvas: Canvas, faint: bool) -> None:
 
 
 def _line(canvas: Canvas, pair: Pair, pairs: int) -> Points:
-    """Bent around sites in a sparse network; a mesh is a web anyway, and straight lines are quick."""
+    """The line of a link: bent around sites in a sparse network; straight, which is fast, in a dense one."""
     if pairs > _BENT_AT_MOST:
         return canvas.points[list(pair)]
     return curve(canvas.points, pair, 1.6 * MARKER)
 
 
 def draw_trees(canvas: Canvas, plan: Plan, chosen: tuple[int, ...]) -> dict[int, list[int]]:
-    """Each tree in its colour; returns the trees (by colour) of each root."""
+    """Draw each chosen tree in its colour; returns the trees (by colour) of each root."""
     index = canvas.network.index
     lanes: dict[Pair, list[tuple[int, bool]]] = {}
     roots: dict[int, list[int]] = {}
@@ -110,7 +110,7 @@ def _pairs(routes: tuple[Route, ...], index: Mapping[str, int]) -> set[Pair]:
 
 
 def draw_load(canvas: Canvas, plan: Plan, chosen: tuple[int, ...]) -> None:
-    """How busy the chosen trees keep each link; by region where there are too many links to tell them apart."""
+    """Draw how busy the chosen trees keep each link; by region where there are too many links to distinguish."""
     seconds = cost(plan, canvas.network).transfer_seconds
     link_bytes = bytes_per_link(replace(plan, shards=tuple(plan.shards[k] for k in chosen)), canvas.network)
     pairs = np.argwhere(np.triu(link_bytes + link_bytes.T) > 0)

@@ -1,8 +1,8 @@
-"""A network, and a plan on it.
+"""The map of a network, and of a plan on it.
 
-Links are faint and as wide as their bandwidth (of the faster way). Up to eight trees have a colour each and run side
-by side where they share a link; a plan with more is drawn by how busy it keeps each link, which is what limits it, and
-one on too many links for that by what regions send each other.
+The width of a link is its bandwidth (of the faster direction). Up to eight trees have a colour each and are parallel
+where they share a link; a plan with more trees is drawn by how busy it keeps each link, and one on too many links for
+that by the traffic between regions.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _SIDE, _TOP, _BOTTOM = 0.9, 0.45, 0.4
 """Room around the sites for their names, in inches."""
 _SCALE, _CAPTION = 2.4, 0.2
-"""Of the scale of load, and of a line of text, in inches."""
+"""Width of the scale of load, and height of a line of text, in inches."""
 
 
 def network_figure(network: Network, plan: Plan | None, shards: tuple[int, ...]) -> Figure:
-    """A picture of its own, with title and legend."""
+    """The figure of a network or plan, with title and legend."""
     layout = lay_out(network)
     width, height = 11.0, body_height(layout, 11.0, 4.0, 7.5)
     figure = Figure(figsize=(width, height), facecolor=style.PAPER)
@@ -54,13 +54,13 @@ def network_figure(network: Network, plan: Plan | None, shards: tuple[int, ...])
 
 
 def foot_height(drawn: Canvas, width: float) -> float:
-    """How much room the explanations of a map of that width take below it, in inches."""
+    """The height of legend and caption below a map of that width, in inches."""
     lines = _wrapped_caption(drawn, width).count("\n") + 1 if drawn.caption else 0
     return legend_height(drawn.legend, _columns(drawn, width)) + lines * _CAPTION
 
 
 def add_foot(figure: Figure, drawn: Canvas, left: float, width: float, foot: float) -> None:
-    """Legend, scale and caption below a map that is `foot` inches above the figure's lower edge."""
+    """Add legend, scale and caption below a map that is `foot` inches above the figure's lower edge."""
     whole, total = figure.get_size_inches()
     add_legend(figure, drawn.legend, _columns(drawn, width), ((left + 0.3) / whole, (foot - 0.08) / total))
     if drawn.busy_shown:
@@ -80,7 +80,7 @@ def _columns(drawn: Canvas, width: float) -> int:
 
 
 def body_height(layout: Layout, width: float, least: float, most: float) -> float:
-    """How high a map of that width should be, in inches."""
+    """The height of a map of that width, in inches."""
     extent = np.maximum(np.ptp(layout.points, axis=0), 1e-9)
     if layout.longitude_scale is None:
         return float(np.clip(width * min(0.62, extent[1] / extent[0] * 1.6), least, most))
@@ -96,9 +96,9 @@ def draw_map(
     box: tuple[float, float],
     by_load: bool = False,
 ) -> Canvas:
-    """Draw on axes that are `box` inches; what was drawn says what legend and caption have to explain.
+    """Draw a map on axes of `box` inches; returns its canvas, with the entries of legend and caption.
 
-    Colours mean load in a plan of many trees, or where plans are to be compared (`by_load`).
+    Colours mean load in a plan of many trees, and with `by_load` (to compare plans).
     """
     axes.set(xlim=(0, box[0]), ylim=(0, box[1]), aspect="equal")
     axes.axis("off")

@@ -1,4 +1,4 @@
-"""Curves or bars side by side, as papers show their results: one colour per competitor, in every panel the same."""
+"""Figures of panels with curves or bars, as in papers; a competitor has the same colour in every panel."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 _PANEL = (4.2, 3.1)
 _PER_ROW = 3
 _BARS_WIDE = 0.8
-"""The share of a category's room that its bars take."""
+"""Fraction of a category's width that its bars take."""
 _OVER_BARS, _OVER_CURVES = 1.15, 1.05
-"""How far an axis goes beyond its highest value: bars have a number on top."""
+"""End of an axis, divided by its highest value; bars have a number on top."""
 _HEAD, _LEGEND_ROW, _LEGEND_LINE = 0.55, 0.24, 0.6
 _MARKERS = "os^Dv<>P"
 
 
 def panels_figure(title: str, panels: Sequence[Panel]) -> Figure:
-    """All panels, up to three in a row (four make a square), with one legend below."""
+    """The figure of all panels, up to three in a row (four form a square), with one legend below."""
     columns = 2 if len(panels) == 4 else min(_PER_ROW, len(panels))
     rows = math.ceil(len(panels) / columns)
     labels = list(dict.fromkeys(series.label for panel in panels for series in panel.series if not series.reference))
@@ -78,7 +78,7 @@ def _draw(axes: Axes, series: Series, labels: list[str]) -> object:
 
 
 def _draw_bars(axes: Axes, series: Series, panel: Panel, labels: list[str]) -> object:
-    """One bar in each category, beside those of the other series; a reference is a dash across the category."""
+    """Draw one bar in each category, beside those of the other series; a reference is a dashed line."""
     if series.reference:
         half = _BARS_WIDE / 2
         ends = [x - half for x in series.x], [x + half for x in series.x]

@@ -1,9 +1,9 @@
-"""A plan on more links than a picture can show: what regions send each other instead of what sites do.
+"""Drawing of a plan on more links than a figure can show: traffic between regions instead of sites.
 
-Sites near each other make a region: those of a zone, those on a map within some distance, or those that measure as
-near. All links between two regions are one line, as wide as what they carry, in the colour of how busy they are; only
-the widest lines are drawn. Where nothing says who is near whom, the busiest links are. The caption says what is left
-out.
+Sites near each other form a region: those of a zone, those within a distance on the map, or those that latencies show
+to be near. All links between two regions are one line, whose width is the bytes that they carry and whose colour is how
+busy they are; only the widest lines are drawn. Where sites cannot be grouped, the busiest links are drawn. The caption
+says what is left out.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from tradewind.network import Matrix, Network
 
 REGION_KM = 2500.0
-"""No two sites of a region are farther apart on a map."""
+"""Largest distance of two sites of a region on a map, in km."""
 _REGIONS_AT_MOST = 16
 _LINES, _LINKS = 30, 60
-"""The most lines between regions, and between sites, that are drawn."""
+"""Largest numbers of lines between regions, and between sites, that are drawn."""
 _HALO = 0.17
-"""How far a region reaches beyond its sites, in inches."""
+"""Margin of a region's area around its sites, in inches."""
 _HUB = 0.1
-"""The radius of the circle where a region's lines meet, in inches."""
+"""Radius of the circle where a region's lines meet, in inches."""
 
 
 def draw_regions(canvas: Canvas, link_bytes: Matrix, seconds: float) -> None:
-    """What regions send each other in a round, while bytes move for so many seconds; or the busiest links.
+    """Draw the traffic between regions in a round of `seconds` transfer time; or the busiest links.
 
-    The latter where nothing says which sites are near each other.
+    The latter where sites cannot be grouped.
     """
     network = canvas.network
     regions = group_sites(network)
@@ -81,14 +81,14 @@ def draw_regions(canvas: Canvas, link_bytes: Matrix, seconds: float) -> None:
 
 
 def _between(matrix: Matrix, label: np.ndarray[tuple[int], np.dtype[np.intp]], count: int) -> Matrix:
-    """Sums over all links from each region to each other."""
+    """The matrix summed over all links from each region to each other."""
     summed = np.zeros((count, count))
     np.add.at(summed, (label[:, None], label[None, :]), matrix)
     return summed
 
 
 def group_sites(network: Network) -> list[list[int]]:
-    """Rows of sites that are near each other; one each where nothing says who is."""
+    """The rows of sites that are near each other, by region; one site each where they cannot be grouped."""
     keys: list[object]
     if any(site.zone for site in network.sites):
         keys = [site.zone or (site.name,) for site in network.sites]
@@ -118,7 +118,7 @@ def _near_on_a_map(network: Network) -> list[int]:
 
 
 def _draw_areas(canvas: Canvas, regions: list[list[int]]) -> Points:
-    """The regions' areas; returns where the lines of each meet: at its site, or in a circle between its sites."""
+    """Draw the regions' areas; returns where the lines of each meet: at its site, or in a circle between its sites."""
     several = [sites for sites in regions if len(sites) > 1]
     middles = np.array([canvas.points[sites].mean(axis=0) for sites in several])
     apart = spread(np.concatenate([canvas.points, middles]), 2 * MARKER + _HUB)

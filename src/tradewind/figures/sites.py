@@ -1,4 +1,4 @@
-"""Sites and their names."""
+"""Drawing of sites and their names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def draw_sites(canvas: Canvas, plan: Plan | None, roots: dict[int, list[int]]) -
 
 
 def _draw_root(canvas: Canvas, site: int, trees: list[int]) -> None:
-    """A disc in the colour of its tree, or a pie of several."""
+    """Draw a root as a disc in the colour of its tree, or in sectors of several colours."""
     x, y = canvas.points[site]
     for k, tree in enumerate(trees):
         start, end = 90 - 360 * (k + 1) / len(trees), 90 - 360 * k / len(trees)

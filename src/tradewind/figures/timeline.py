@@ -1,4 +1,4 @@
-"""What every worker did when: compute, wait, synchronise, fail; where plans changed; and what links carried."""
+"""The timeline of a trace: when every rank computed, waited, synchronised or was down; plan changes; link use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COMPUTE, WAIT, FAILURE = "#e4e9ee", "#f2c14e", style.LIMIT
 ROUNDS = tuple(style.TREE_COLOURS[k] for k in (0, 1, 2, 3, 4, 6))
-"""Without those that look like waiting or failing."""
+"""Colours of rounds, without those that resemble waiting or failing."""
 
 _ROW = 0.24
 _WIDTH, _LETTER = 13.0, 0.075
@@ -31,7 +31,7 @@ PLAN_DECISIONS = ("adopt plan", "roll back plan", "plan again")
 
 
 def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s: float, links: bool = False) -> Figure:
-    """The workers' rows between two times; rounds are told apart by their colours. `links` adds a row for each."""
+    """The figure of the ranks' activities between two times; `links` adds a row for each link that carried chunks."""
     cut_links = [r for r in trace.kind("failure") if r.peer and r.end_s > begin_s and r.start_s < end_s]
     flows = [r for r in trace.kind("flow") if links and r.end_s > begin_s and r.start_s < end_s]
     pairs = sorted({(r.site, r.peer) for r in flows})[:_MOST_LINKS]

@@ -1,8 +1,8 @@
-"""Networks from files, and back: our JSON, CSV matrices and lists of links, GraphML and GML. Latencies are one way.
+"""Readers and writers of network files: our JSON, CSV matrices and lists of links, GraphML and GML.
 
-`read_network` picks the format by the file's suffix. Every reader takes text that anybody may have written, and
-ends in a valid `Network` or in a TradewindError that names the file, what is wrong and what to do: nothing is
-corrected silently, nothing is half-read. How each format is read is written in docs/networks.md.
+`read_network` chooses the format by the file's suffix. Every reader accepts arbitrary text, and returns a valid
+`Network` or raises a `TradewindError` with the file, what is wrong and what to do: nothing is corrected silently or
+read in part. Latencies are one way. docs/networks.md describes each format.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ __all__ = [
 def read_network(
     path: str | Path, latency_path: str | Path | None = None, default_bandwidth_bps: float | None = None
 ) -> Network:
-    """The network in a file, by its suffix: .json, .csv, .graphml or .gml.
+    """Read a network from a file; its suffix .json, .csv, .graphml or .gml is the format.
 
-    `latency_path` is a second matrix for a CSV bandwidth matrix; `default_bandwidth_bps` is for the edges of a
-    graph file that carry no bandwidth. Neither means anything for the other formats, so there they are refused.
+    `latency_path` is a latency matrix for a CSV bandwidth matrix; `default_bandwidth_bps` is the bandwidth of edges
+    without one in a GraphML or GML file. Raises `BadOption` for either with another format, and `BadNetwork` for a file
+    that cannot be read or is not a valid network.
     """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise BadNetwork(f"{path}: cannot tell the format from the suffix {suffix!r}. Use {', '.join(SUFFIXES)}.")
     if latency_path is not None and suffix != ".csv":
-        raise BadOption(f"{path}: a separate latency file goes with a .csv bandwidth matrix only. Leave it out.")
+        raise BadOption(f"{path}: a separate latency file is only for a .csv bandwidth matrix. Leave it out.")
     if default_bandwidth_bps is not None and suffix not in (".graphml", ".gml"):
-        raise BadOption(f"{path}: a default bandwidth is for .graphml and .gml only. Leave it out.")
+        raise BadOption(f"{path}: a default bandwidth is only for .graphml and .gml. Leave it out.")
     data, source = _read(path), str(path)
     if suffix == ".json":
         return network_from_json(data, source)
@@ -76,5 +77,5 @@ def _read(path: Path) -> bytes:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadNetwork(f"{path}: cannot be read ({reason}). Check the path and its permissions.") from error
     if len(data) > MAX_FILE_BYTES:
-        raise BadNetwork(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, too large for a network. Is it one?")
+        raise BadNetwork(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, the limit for network files.")
     return data

@@ -1,7 +1,7 @@
-"""Links as a CSV file: a row for each directed link, with columns that the header names.
+"""Reader of a list of links in CSV: one row per directed link, with columns named in the header.
 
-What a table of measurements looks like: `src,dst,mbps,ms`. Columns may come in any order, and the names that graph
-files use are understood as well.
+The format of a table of measurements: `src,dst,mbps,ms`. Columns may be in any order, and may have the names that graph
+files use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.formats.text import to_bandwidth_bps, to_latency_ms, to_number
 from tradewind.network import MAX_SITES, Link, Network, Site
 
 Row = tuple[int, list[str]]
-"""A line's number in the file, and its cells."""
+"""A line number of the file, and the line's cells."""
 
 _BANDWIDTHS = {"bps": "bps", "mbps": "Mbps", "gbps": "Gbps", **BANDWIDTH_UNITS}
 COLUMNS: dict[str, Sequence[str]] = {
@@ -27,11 +27,11 @@ COLUMNS: dict[str, Sequence[str]] = {
     "loss": ("loss",),
     "price": ("price",),
 }
-"""What a column may hold, and how it may be called; the price is checked and not used: a Network has none."""
+"""Accepted names of each column, in lower case. The price is checked but not used: a Network has none."""
 
 
 def is_edge_list(header: Sequence[str]) -> bool:
-    """Whether a header names a source, a destination and a bandwidth, as no matrix of sites does.
+    """Whether a header has columns for a source, a destination and a bandwidth, unlike a matrix of sites.
 
     >>> is_edge_list(["Src", "Dst", "Mbps", "ms"]), is_edge_list(["to", "fra", "sin"])
     (True, False)
@@ -41,7 +41,10 @@ def is_edge_list(header: Sequence[str]) -> bool:
 
 
 def network_from_edges(rows: Sequence[Row], source: str, name: str) -> Network:
-    """The network that the rows of an edge list describe, its sites in the order in which they are named."""
+    """The network of a list of links, whose first row is the header; sites are in the order of their first row.
+
+    Raises `BadNetwork` with the line that is wrong.
+    """
     place = _columns(rows[0], source)
     unit = _BANDWIDTHS[rows[0][1][place["bandwidth"]].lower()]
     found: dict[tuple[str, str], tuple[int, Link]] = {}
@@ -53,13 +56,13 @@ def network_from_edges(rows: Sequence[Row], source: str, name: str) -> Network:
         ends = (link.src, link.dst)
         if ends in found:
             raise BadNetwork(
-                f"{where}: link {link.src}->{link.dst} was given in line {found[ends][0]} already. Links are directed: "
-                "write one row for each way."
+                f"{where}: link {link.src}->{link.dst} is already in line {found[ends][0]}. Links are directed: write "
+                "one row for each direction."
             )
         found[ends] = number, link
     names = dict.fromkeys(end for ends in found for end in ends)
     if len(names) > MAX_SITES:
-        raise BadNetwork(f"{source}: names {len(names)} sites; Tradewind handles up to {MAX_SITES}.")
+        raise BadNetwork(f"{source}: has {len(names)} sites, expected at most {MAX_SITES}.")
     try:
         return Network.from_links(name, map(Site, names), (link for _, link in found.values()))
     except BadNetwork as error:
@@ -67,15 +70,15 @@ def network_from_edges(rows: Sequence[Row], source: str, name: str) -> Network:
 
 
 def _columns(header: Row, source: str) -> dict[str, int]:
-    """Which column holds what."""
+    """The column number of each quantity."""
     place: dict[str, int] = {}
     for column, cell in enumerate(header[1]):
         what = next((what for what, names in COLUMNS.items() if cell.lower() in names), None)
         if what is None:
             known = ", ".join(name for names in COLUMNS.values() for name in names)
             raise BadNetwork(
-                f"{source}: line {header[0]}: column {cell!r} is unknown. Known: {known}. Latencies are one way: of a "
-                "round-trip time give half."
+                f"{source}: line {header[0]}: column {cell!r} is unknown. Known: {known}. Latencies are one way: write "
+                "half of a round-trip time."
             )
         if what in place:
             first = header[1][place[what]]
@@ -87,9 +90,9 @@ def _columns(header: Row, source: str) -> dict[str, int]:
 def _link(cells: dict[str, str], unit: str, where: str) -> Link:
     src, dst = cells["source"], cells["destination"]
     if not src or not dst:
-        raise BadNetwork(f"{where}: names no {'destination' if src else 'source'}.")
+        raise BadNetwork(f"{where}: the {'destination' if src else 'source'} is empty.")
     if src == dst:
-        raise BadNetwork(f"{where}: a site has no link to itself, but {src!r} does here. Leave the row out.")
+        raise BadNetwork(f"{where}: source and destination are both {src!r}, expected two sites. Remove the row.")
     convert: dict[str, Callable[[str], float]] = {
         "bandwidth": partial(to_bandwidth_bps, plain_unit=unit),
         "latency": to_latency_ms,
@@ -103,7 +106,10 @@ def _link(cells: dict[str, str], unit: str, where: str) -> Link:
         except BadQuantity as error:
             raise BadNetwork(f"{where}: {what} of {src}->{dst}: {error}") from error
     if not 0 < numbers["bandwidth"] < math.inf:
-        raise BadNetwork(f"{where}: bandwidth of {src}->{dst} is {cells['bandwidth']!r}. Leave out a link without one.")
+        raise BadNetwork(
+            f"{where}: bandwidth of {src}->{dst} must be finite and above 0, got {cells['bandwidth']!r}. Remove the "
+            "row if there is no link."
+        )
     return Link(src, dst, numbers["bandwidth"], numbers.get("latency", 0.0) / 1e3, numbers.get("loss", 0.0))
 
 

@@ -1,7 +1,7 @@
-"""A bandwidth matrix as a CSV file, and a latency matrix beside it.
+"""Reader of a bandwidth matrix in CSV, with an optional latency matrix.
 
-What a spreadsheet or an iperf script gives: the header row and the first column name the sites, a row is a
-source, a column a destination. Comma, semicolon or tab separate the cells. A file whose header names a source, a
+The format of a spreadsheet or an iperf script: the header row and the first column name the sites, a row is a source, a
+column a destination. Cells are separated by commas, semicolons or tabs. A file whose header has columns for a source, a
 destination and a bandwidth is a list of links instead (`csv_edges`).
 """
 
@@ -29,7 +29,11 @@ def network_from_csv(
     *,
     name: str = "matrix",
 ) -> Network:
-    """The network of a bandwidth matrix, whose plain cells are Mbps and `0`, `-` or empty without a link, or of a list.
+    """The network of a bandwidth matrix, or of a list of links.
+
+    Plain numbers in the matrix are Mbps; `0`, `-` and an empty cell mean no link. `source` and `latency_source` name
+    the inputs in errors. Raises `BadNetwork` with the row or cell that is wrong, and `BadOption` for a latency matrix
+    with a list of links.
 
     >>> network_from_csv(",a,b\\na,,200\\nb,1.5Gbps,", ",a,b\\na,0,30\\nb,30,0").link("b", "a")
     Link(src='b', dst='a', bandwidth_bps=1500000000.0, latency_s=0.03, loss=0.0)
@@ -39,7 +43,7 @@ def network_from_csv(
     rows = _rows(decode(bandwidth, source), source)
     if is_edge_list(rows[0][1]):
         if latency is not None:
-            raise BadOption(f"{source}: is a list of links with latencies of its own. Leave out {latency_source}.")
+            raise BadOption(f"{source}: is a list of links, which has its own latencies. Leave out {latency_source}.")
         return network_from_edges(rows, source, name)
     names, bandwidth_bps = _matrix(rows, source, to_bandwidth_bps, absent=0.0)
     latency_s = None
@@ -68,10 +72,10 @@ def _latencies(rows: list[Row], source: str, names: list[str], bandwidth_bps: Ma
 
 
 def _matrix(rows: list[Row], source: str, convert: Callable[[str], float], absent: float) -> tuple[list[str], Matrix]:
-    """Site names and numbers of one matrix; `absent` stands for a cell that says there is nothing."""
+    """Site names and numbers of one matrix; `absent` is the value of an empty cell."""
     names = rows[0][1][1:]
     if not 1 <= len(names) <= MAX_SITES:
-        raise BadNetwork(f"{source}: the header names {len(names)} sites; Tradewind handles 1 to {MAX_SITES}.")
+        raise BadNetwork(f"{source}: the header names {len(names)} sites, expected 1 to {MAX_SITES}.")
     index = {name: i for i, name in enumerate(names)}
     if len(index) < len(names) or "" in index:
         odd = next(name for i, name in enumerate(names) if not name or name in names[:i])
@@ -80,7 +84,7 @@ def _matrix(rows: list[Row], source: str, convert: Callable[[str], float], absen
     left = set(names)
     for number, row in rows[1:]:
         if row[0] not in left:
-            raise BadNetwork(f"{source}: row {number} is for {row[0]!r}, which is not in the header, or comes twice.")
+            raise BadNetwork(f"{source}: row {number} is for {row[0]!r}, which is not in the header, or has two rows.")
         if len(row) != len(names) + 1:
             raise BadNetwork(
                 f"{source}: row {number} ({row[0]!r}) has {len(row) - 1} cells for {len(names)} sites. "
@@ -91,7 +95,7 @@ def _matrix(rows: list[Row], source: str, convert: Callable[[str], float], absen
         for j, cell in enumerate(row[1:]):
             matrix[i, j] = _cell(cell, convert, absent, f"{source}: {row[0]}->{names[j]}", on_diagonal=i == j)
     if left:
-        raise BadNetwork(f"{source}: there is no row for site {sorted(left)[0]!r}.")
+        raise BadNetwork(f"{source}: no row for site {sorted(left)[0]!r}. Add one row for each site of the header.")
     return names, matrix
 
 
@@ -108,7 +112,7 @@ def _cell(cell: str, convert: Callable[[str], float], absent: float, where: str,
 
 
 def _rows(text: str, source: str) -> list[Row]:
-    """The lines that hold anything, with their numbers."""
+    """The lines that are not empty, with their numbers."""
     header = text.lstrip("\r\n").partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
     try:

@@ -1,4 +1,4 @@
-"""GML: `graph [ node [ id 0 label "Rome" ] edge [ source 0 target 1 ] ]`, as the Topology Zoo publishes it."""
+"""Reader of GML, the Topology Zoo's format: `graph [ node [ id 0 label "Rome" ] edge [ source 0 target 1 ] ]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Record(list[tuple[str, "str | Record"]]):
-    """The pairs inside one pair of brackets: keys repeat, so it is not a dict."""
+    """The key-value pairs of one record in brackets; keys may repeat, so it is not a dict."""
 
     def attributes(self) -> Attributes:
         return {key.lower(): value for key, value in self if isinstance(value, str)}
@@ -35,7 +35,9 @@ def network_from_gml(
     *,
     name: str | None = None,
 ) -> Network:
-    """The network in GML text. Edges without a bandwidth get the default, and are an error without one.
+    """The network in GML text. Edges without a bandwidth get the default; without a default they are an error.
+
+    `source` names the text in errors. Raises `BadNetwork` if it is not a valid network.
 
     >>> network_from_gml('graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 bandwidth "1Gbps" ] ]')
     Network('GML', 2 sites, 2 links, 0 trunks)
@@ -51,14 +53,14 @@ def network_from_gml(
 def _graph(document: Record) -> Graph:
     graphs = document.records("graph")
     if len(graphs) != 1:
-        raise BadNetwork(f"holds {len(graphs)} records `graph [ ... ]`; a GML file has exactly one.")
+        raise BadNetwork(f"has {len(graphs)} records `graph [ ... ]`, expected exactly one.")
     directed = graphs[0].attributes().get("directed", "0") == "1"
     graph = Graph()
     for record in graphs[0].records("node"):
         attributes = record.attributes()
         node = _required(attributes, "node", "id")
         if node in graph.nodes:
-            raise BadNetwork(f"node {node!r} is given twice.")
+            raise BadNetwork(f"node {node!r} is defined twice.")
         graph.nodes[node] = attributes
     for record in graphs[0].records("edge"):
         attributes = record.attributes()
@@ -74,13 +76,13 @@ def _required(attributes: Attributes, kind: str, name: str) -> str:
 
 
 def _parse(text: str) -> Record:
-    """The records of a file, with a stack instead of recursion: depth is bounded by us, not by Python."""
+    """The records of a file, parsed with a stack instead of recursion, so that `MAX_DEPTH` bounds the depth."""
     open_records = [Record()]
     key: str | None = None
     for kind, value, line in _tokens(text):
         if kind == "bracket" and value == "]":
             if key is not None or len(open_records) == 1:
-                raise BadNetwork(f"line {line}: a ']' that closes nothing, or a key without a value.")
+                raise BadNetwork(f"line {line}: a ']' without its '[', or a key without a value.")
             open_records.pop()
         elif key is None:
             if kind != "word" or not _KEY.fullmatch(value):
@@ -106,7 +108,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None:
-            raise BadNetwork(f"line {line}: a quote that is never closed.")
+            raise BadNetwork(f"line {line}: a quote that is not closed.")
         kind = found.lastgroup or "skip"
         if kind != "skip":
             yield kind, found[kind], line

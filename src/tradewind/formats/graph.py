@@ -1,7 +1,7 @@
-"""From a graph as GraphML and GML know it (nodes and edges with text attributes) to a Network.
+"""Conversion of a graph (nodes and edges with text attributes, from GraphML or GML) to a Network.
 
-Graph files agree on no names and units, so the names that are understood are listed here, with the unit of a
-plain number. A value may also carry its unit (`10Gbps`, `5ms`). Attribute names are compared without case.
+Graph files have no common names and units, so the accepted attribute names are listed here, with the unit of a plain
+number. A value may also have a unit (`10Gbps`, `5ms`). Attribute names are compared without case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tradewind.formats.text import to_bandwidth_bps, to_latency_ms, to_number
 from tradewind.geography import fibre_latency_ms
 from tradewind.network import Link, Network, Site
 
-# First match wins: names that carry their unit come before those that do not.
+# The first match is used: names with a unit precede those without.
 BANDWIDTH_UNITS = {
     "bandwidth_bps": "bps",
     "bandwidth_mbps": "Mbps",
@@ -38,7 +38,7 @@ Attributes = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge between two node ids; undirected edges become a link each way."""
+    """An edge between two node ids; an undirected edge becomes a link in each direction."""
 
     src: str
     dst: str
@@ -57,11 +57,13 @@ class Graph:
 def network_from_graph(graph: Graph, name: str, source: str, default_bandwidth_bps: float | None = None) -> Network:
     """The network of a graph; `source` names it in errors.
 
-    Parallel edges become one link with their total bandwidth and their highest latency and loss. A latency that no
-    edge gives is derived from the coordinates (`fibre_latency_ms`).
+    Parallel edges become one link with their total bandwidth and their highest latency and loss. Missing latencies are
+    derived from the coordinates (`fibre_latency_ms`). Raises `BadNetwork` if the graph is not a valid network.
     """
     if default_bandwidth_bps is not None and not 0 < default_bandwidth_bps < math.inf:
-        raise BadOption(f"{source}: default bandwidth {default_bandwidth_bps} bit/s must be finite and above zero.")
+        raise BadOption(
+            f"{source}: the default bandwidth must be finite and above 0, got {default_bandwidth_bps} bit/s."
+        )
     try:
         names = unique_names(graph.nodes)
         sites = [_site(names[node], attributes) for node, attributes in graph.nodes.items()]
@@ -102,7 +104,7 @@ def _links(graph: Graph, names: Mapping[str, str], sites: list[Site], default_bp
     for edge in graph.edges:
         for end in (edge.src, edge.dst):
             if end not in row:
-                raise BadNetwork(f"edge {edge.src}-{edge.dst} names node {end!r}, which is not in the file.")
+                raise BadNetwork(f"edge {edge.src}-{edge.dst} refers to node {end!r}, which is not in the file.")
         where = f"edge {names[edge.src]}-{names[edge.dst]}"
         bps = _bandwidth_bps(edge.attributes, default_bps, where)
         latency_text, loss_text = _first(edge.attributes, LATENCY_NAMES), edge.attributes.get("loss")

@@ -1,7 +1,7 @@
-"""GraphML: nodes and edges with keyed data, as networkx, Gephi, yEd and the Topology Zoo write them.
+"""Reader of GraphML: nodes and edges with keyed data, as networkx, Gephi, yEd and the Topology Zoo write them.
 
-Read as a stream with expat rather than into a tree: only names, labels and numbers matter. Document type
-declarations are refused, since entities are how a small XML file grows to gigabytes.
+The file is parsed as a stream with expat, because only names, labels and numbers are needed. Document type declarations
+are refused, because entities can expand a small XML file to gigabytes.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ def network_from_graphml(
     *,
     name: str | None = None,
 ) -> Network:
-    """The network in GraphML text. Edges without a bandwidth get the default, and are an error without one.
+    """The network in GraphML text. Edges without a bandwidth get the default; without a default they are an error.
+
+    `source` names the text in errors. Raises `BadNetwork` if it is not a valid network.
 
     >>> network_from_graphml('''<graphml><key id="b" for="edge" attr.name="bandwidth"/><graph edgedefault="undirected">
     ... <node id="x"/><node id="y"/><edge source="x" target="y"><data key="b">40</data></edge></graph></graphml>''')
     Network('GraphML', 2 sites, 2 links, 0 trunks)
     """
     reader = _Reader()
-    # Text is what it is, whatever encoding its declaration still names; bytes are in the encoding they declare.
+    # The declared encoding applies to bytes; text is decoded already, whatever its declaration says.
     encoding, content = ("utf-8", data.encode("utf-8", "replace")) if isinstance(data, str) else (None, data)
     try:
         reader.parse(content, encoding)
-    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two: a strange encoding
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two: an unknown encoding
         raise BadNetwork(f"{source}: is not valid XML ({error}).") from error
     except BadNetwork as error:
         raise BadNetwork(f"{source}: {error}") from error
     if not reader.graphs:
-        raise BadNetwork(f"{source}: is XML, but holds no <graph> element, so it is no GraphML.")
+        raise BadNetwork(f"{source}: is not GraphML: it has no <graph> element.")
     return network_from_graph(reader.graph, name or PurePath(source).stem, source, default_bandwidth_bps)
 
 
 class _Reader:
-    """What has been read so far: one graph, and the element that data would belong to."""
+    """The state of the parser: the graph so far, and the element to which data belong."""
 
     def __init__(self) -> None:
         self.graph = Graph()
@@ -83,12 +85,12 @@ class _Reader:
             case "graph":
                 self.graphs += 1
                 if self.graphs > 1:
-                    raise BadNetwork("holds more than one graph. Keep one; nested graphs are not supported.")
+                    raise BadNetwork("has more than one graph. Keep one; nested graphs are not supported.")
                 self.directed = attributes.get("edgedefault") == "directed"
             case "node":
                 node = _required(attributes, "node", "id")
                 if node in self.graph.nodes:
-                    raise BadNetwork(f"node {node!r} is given twice.")
+                    raise BadNetwork(f"node {node!r} is defined twice.")
                 self.owner = self.graph.nodes[node] = dict(self.defaults["node"])
             case "edge":
                 self.owner = dict(self.defaults["edge"])
@@ -96,7 +98,7 @@ class _Reader:
                 src, dst = (_required(attributes, "edge", end) for end in ("source", "target"))
                 self.graph.edges.append(Edge(src, dst, directed, self.owner))
             case "hyperedge":
-                raise BadNetwork("holds a hyperedge, which is not supported. Use edges.")
+                raise BadNetwork("has a hyperedge, which is not supported. Use edges.")
             case "data":
                 self.data_key = attributes.get("key")
 

@@ -1,8 +1,8 @@
-"""Our own file format: one JSON object with sites, directed links and trunks (docs/networks.md).
+"""Reader and writer of our own format: one JSON object with sites, directed links and trunks (docs/networks.md).
 
-Numbers in a file are megabits per second and milliseconds, because people write and read them; inside, they are
-bits and seconds. A network that came from a file is written back with the same numbers (of up to 15 digits), and
-reading, writing and reading again gives an equal network. Any other network comes back within one rounding.
+Files use megabits per second and milliseconds, which are easy to read and write; a `Network` uses bits per second and
+seconds. A network read from a file is written with the same numbers (of up to 15 digits), and reading that again gives
+an equal network. Any other network is equal after writing and reading up to one rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MS_PER_S = 1e3
 
 
 class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A site as written in a file; a cap that is left out is no cap."""
+    """A site in a file; a missing cap means no cap."""
 
     name: str
     zone: str | None = None
@@ -38,7 +38,7 @@ class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
-    """A directed link as written in a file."""
+    """A directed link in a file."""
 
     src: str
     dst: str
@@ -48,7 +48,7 @@ class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TrunkDocument(msgspec.Struct, forbid_unknown_fields=True):
-    """A trunk as written in a file."""
+    """A trunk in a file."""
 
     name: str
     src_zone: str
@@ -57,7 +57,7 @@ class TrunkDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NetworkDocument(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole network as written in a file."""
+    """A network in a file."""
 
     name: str
     sites: list[SiteDocument]
@@ -70,7 +70,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def network_from_json(data: bytes | str, source: str = "network JSON") -> Network:
-    """The network that JSON text describes; `source` names it in errors, usually a file.
+    """The network in JSON text; `source` names the text in errors. Raises `BadNetwork` if it is not a valid network.
 
     >>> network_from_json('''{"name": "pair", "sites": [{"name": "a"}, {"name": "b"}],
     ...     "links": [{"src": "a", "dst": "b", "bandwidth_mbps": 200}]}''')
@@ -87,7 +87,7 @@ def network_from_json(data: bytes | str, source: str = "network JSON") -> Networ
 
 
 def network_from_document(document: NetworkDocument, source: str = "network document") -> Network:
-    """The network that a decoded document describes."""
+    """The network of a decoded document. Raises `BadNetwork` if it is not a valid network."""
     try:
         return Network.from_links(
             document.name,
@@ -103,7 +103,7 @@ def network_from_document(document: NetworkDocument, source: str = "network docu
 
 
 def network_to_document(network: Network) -> NetworkDocument:
-    """The network as a document in file units."""
+    """The network as a document in the file's units."""
     rows, columns = np.nonzero(network.bandwidth_bps)
     bandwidth_mbps = _in_mbps(network.bandwidth_bps[rows, columns])
     latency_ms = _in_ms(network.latency_s[rows, columns])
@@ -121,7 +121,7 @@ def network_to_document(network: Network) -> NetworkDocument:
 
 
 def network_to_json(network: Network) -> bytes:
-    """JSON text of the network, with one site, link or trunk on a line."""
+    """The network as JSON text, with one site, link or trunk per line."""
     document = network_to_document(network)
     lines = [b'{"name": ' + _ENCODER.encode(document.name), _block("sites", document.sites)]
     lines += [_block(key, items) for key, items in (("links", document.links), ("trunks", document.trunks)) if items]
@@ -157,6 +157,6 @@ def _in_ms(seconds: Vector) -> list[float]:
 
 
 def _readable(number: float, exact: float, read: Callable[[float], float]) -> float:
-    """The number as people write it, if it reads as the same value: 57.0 rather than 57.00000000000001."""
+    """The number rounded to 15 digits if that reads as the same value: 57.0 rather than 57.00000000000001."""
     rounded = float(f"{number:.15g}")
     return rounded if read(rounded) == exact else number

@@ -1,4 +1,4 @@
-"""Bytes to text, and text to quantities, as all formats need them."""
+"""Decoding of files to text, and of text to quantities, for all formats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.
 
 
 def decode(data: bytes | str, source: str) -> str:
-    """The text of a file; anything but UTF-8 text is refused with what to do about it."""
+    """The text of a file. Raises `BadNetwork` for anything but UTF-8 text."""
     if isinstance(data, str):
         text = data
     else:
@@ -23,7 +23,7 @@ def decode(data: bytes | str, source: str) -> str:
         except UnicodeDecodeError as error:
             raise BadNetwork(f"{source}: is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from error
     if "\0" in text:
-        raise BadNetwork(f"{source}: is not a text file (it holds a zero byte).")
+        raise BadNetwork(f"{source}: is not a text file (it contains a zero byte).")
     return text
 
 
@@ -33,7 +33,7 @@ def is_plain_number(text: str) -> bool:
 
 
 def to_number(text: str) -> float:
-    """A finite plain number; anything else is a BadQuantity."""
+    """The value of a finite plain number; raises `BadQuantity` for anything else."""
     value = float(text) if is_plain_number(text) else math.nan
     if not math.isfinite(value):
         raise BadQuantity(f"{text!r} is not a finite number.")
@@ -41,7 +41,7 @@ def to_number(text: str) -> float:
 
 
 def to_bandwidth_bps(text: str, plain_unit: str = "Mbps") -> float:
-    """Bits per second; a plain number counts in `plain_unit`.
+    """A bandwidth in bits per second; a plain number is in `plain_unit`.
 
     >>> to_bandwidth_bps("200"), to_bandwidth_bps("1.5 Gbps"), to_bandwidth_bps("1e9", plain_unit="bps")
     (200000000.0, 1500000000.0, 1000000000.0)
@@ -50,7 +50,7 @@ def to_bandwidth_bps(text: str, plain_unit: str = "Mbps") -> float:
 
 
 def to_latency_ms(text: str) -> float:
-    """Milliseconds; a plain number is milliseconds already.
+    """A latency in milliseconds; a plain number is in milliseconds. Raises `BadQuantity` if it is negative.
 
     >>> to_latency_ms("30"), to_latency_ms("30 ms"), to_latency_ms("0.5s")
     (30.0, 30.0, 500.0)

@@ -1,3 +1,3 @@
-"""Emulated networks on one machine, and what to measure on them."""
+"""Emulation of wide-area networks on one machine, and measurements on them."""
 
 from __future__ import annotations

@@ -5,19 +5,19 @@ from __future__ import annotations
 import ipaddress
 
 INTERFACE = "eth0"
-"""Of every site."""
+"""Name of every site's network interface."""
 _FIRST = int(ipaddress.IPv4Address("10.77.0.0"))
 MAX_SITES = 64
-"""More do not fit on one machine anyway."""
+"""Largest number of sites of a lab; one machine does not carry more."""
 
 
 def number_of(site: int) -> int:
-    """The address of the site with this row, as a number."""
+    """The IPv4 address of the site in this row of the network, as an integer."""
     return _FIRST + site + 1
 
 
 def address_of(site: int) -> str:
-    """The address of the site with this row.
+    """The IPv4 address of the site in this row of the network.
 
     >>> address_of(0), address_of(8)
     ('10.77.0.1', '10.77.0.9')

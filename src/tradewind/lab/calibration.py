@@ -1,8 +1,8 @@
-"""Does the machine really carry what the lab promises? All pairs send at once, for less than a second.
+"""Calibration: checks that the machine carries the lab's link rates, with all links busy at once.
 
-The keeper forks a child per site, which needs no start-up: it is already there, only in another namespace. A child
-connects to all neighbours, sends what it can to each and counts what arrives from each within a window after TCP has
-found its pace. All live by the same clock, the machine's.
+The keeper forks one child per site (faster than starting an interpreter), which enters the site's namespace. A child
+connects to all neighbours, sends to each as fast as it can and counts the bytes that arrive from each within a time
+window, after TCP has reached its rate. All children use the machine's clock.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tradewind.network import Network
 
 PORT = 7077
 LEAST_RATIO = 0.9
-"""Every link must carry this share of what TCP can carry on it."""
+"""Fraction of its TCP payload rate that every link must carry."""
 RAMP_S, WINDOW_S = 0.2, 0.35
 LONGEST_RAMP_S, _RAMP_ROUND_TRIPS = 3.0, 24
-"""TCP takes so many round trips to find its pace; but nobody waits for ever."""
+"""Time for TCP to reach its rate: this many round trips, but at most `LONGEST_RAMP_S` seconds."""
 _CONNECT_S = 3.0
 _LISTEN_S = 10.0
 _TIMES = struct.Struct("=dd")
@@ -41,25 +41,25 @@ _NOTSENT_LOWAT_BYTES = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What all links carried at once, as shares of what TCP can carry on them."""
+    """The result of a calibration: what each link carried while all were busy, relative to its TCP payload rate."""
 
     ratios: dict[str, float]
-    """By link, `a->b`."""
+    """Received rate divided by the TCP payload rate, by link `a->b`."""
     seconds: float
 
     @property
     def worst(self) -> tuple[str, float]:
-        """The link that fell short most."""
+        """The link with the lowest ratio, and its ratio."""
         return min(self.ratios.items(), key=lambda item: (item[1], item[0]))
 
     @property
     def median(self) -> float:
-        """Of all links."""
+        """The median ratio of all links."""
         return float(np.median(list(self.ratios.values())))
 
     @property
     def good(self) -> bool:
-        """Whether every link carried enough."""
+        """Whether every link's ratio is at least `LEAST_RATIO`."""
         return self.worst[1] >= LEAST_RATIO
 
     def __str__(self) -> str:
@@ -70,7 +70,10 @@ class Calibration:
 def measure_all_links(
     network: Network, namespaces: Sequence[int], payload_share: float, stretch: float = 1.0
 ) -> dict[tuple[int, int], float]:
-    """Payload bits per second that each link carried while all did, `stretch` times as long. Called in the keeper."""
+    """The payload rate of each link in bit/s, by (source row, destination row), while all links are busy.
+
+    `stretch` multiplies the duration. Runs in the keeper; raises `RemoteFault` if a site does not take part.
+    """
     ramp_s, window_s = _durations(network, payload_share)
     children: list[tuple[int, int]] = []
     started, start = os.pipe()
@@ -85,7 +88,7 @@ def measure_all_links(
             children.append((child, reader))
         for site, (_, reader) in enumerate(children):
             if not select.select([reader], [], [], _LISTEN_S)[0] or not os.read(reader, 1):
-                raise RemoteFault(f"calibration: {network.names[site]!r} does not listen.")
+                raise RemoteFault(f"calibration: site {network.names[site]!r} did not listen within {_LISTEN_S:g} s.")
         from_s = time.monotonic() + stretch * ramp_s
         until_s = from_s + stretch * window_s
         os.write(start, _TIMES.pack(from_s, until_s) * len(children))
@@ -103,7 +106,7 @@ def measure_all_links(
     measured: dict[tuple[int, int], float] = {}
     for site, data in enumerate(got):
         if len(data) != 8 * n:
-            raise RemoteFault(f"calibration: {network.names[site]!r} could not reach all its neighbours.")
+            raise RemoteFault(f"calibration: site {network.names[site]!r} could not connect to all its neighbours.")
         for source, nbytes in enumerate(struct.unpack(f"={n}Q", data)):
             if network.bandwidth_bps[source, site]:
                 measured[source, site] = 8.0 * nbytes / seconds
@@ -111,7 +114,7 @@ def measure_all_links(
 
 
 def _durations(network: Network, payload_share: float) -> tuple[float, float]:
-    """Seconds for TCP to find its pace, and seconds that count: a dozen blocks on the slowest link, within reason."""
+    """Seconds for TCP to reach its rate, and seconds of the window: a dozen blocks on the slowest link, at most 3 s."""
     longest_s = 2 * float(network.latency_s.max())
     slowest_bps = float(network.bandwidth_bps[network.bandwidth_bps > 0].min()) * payload_share
     ramp_s = RAMP_S + min(LONGEST_RAMP_S, _RAMP_ROUND_TRIPS * longest_s)
@@ -131,12 +134,12 @@ def _read_all(reader: int, deadline_s: float) -> bytes:
 
 
 def _be_site(network: Network, site: int, namespace: int, writer: int, started: int) -> None:
-    """Never returns: a child of the keeper must not go on as a second keeper."""
+    """Run one site of the calibration in a forked child; never returns, so the child cannot act as a second keeper."""
     try:
         enter(namespace)
         listener = socket.create_server((address_of(site), PORT), backlog=len(network))
         os.write(writer, b"x")
-        from_s, until_s = _TIMES.unpack(os.read(started, _TIMES.size))  # now everybody listens
+        from_s, until_s = _TIMES.unpack(os.read(started, _TIMES.size))  # sent when all sites listen
         counted = _exchange(network, site, listener, from_s, until_s)
         os.write(writer, struct.pack(f"={len(network)}Q", *counted.tolist()))
         os._exit(0)
@@ -173,7 +176,9 @@ def _pump(
         for key, happened in selector.select(until_s - now_s):
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
-            with contextlib.suppress(BlockingIOError, ConnectionError):  # the last to stop sees others gone
+            with contextlib.suppress(
+                BlockingIOError, ConnectionError
+            ):  # sites that stop earlier close their connections
                 if sock is listener:
                     peer, _ = listener.accept()
                     (source,) = struct.unpack("=I", peer.recv(4, socket.MSG_WAITALL))

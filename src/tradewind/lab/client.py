@@ -1,4 +1,4 @@
-"""A lab with a keeper, from outside: starting it, finding it again, asking it, running commands in its sites."""
+"""Client of a lab's keeper: starts a lab or attaches to one, sends requests, and runs commands in its sites."""
 
 from __future__ import annotations
 
@@ -28,47 +28,47 @@ ANSWER_S = 30.0
 
 
 class Record(msgspec.Struct):
-    """What others need to know of a lab that is up."""
+    """The description of a running lab, stored for other processes that attach to it."""
 
     backend: str
     network: str
-    """As emulated, as JSON."""
+    """The emulated network (after scaling), as JSON."""
     scale: float
     notes: list[str]
     secret: str
     ready: Ready
     ratios: dict[str, float] = {}
-    """Of the calibration, by link; empty without one."""
+    """Ratios of the calibration, by link; empty without a calibration."""
     calibration_s: float = 0.0
 
 
 class LabClient:
-    """A lab whose keeper is up."""
+    """A running lab, seen from a process outside it."""
 
     def __init__(self, directory: LabDirectory, ready: Ready, owner: int | None) -> None:
         self.directory, self.ready = directory, ready
         self._keeper = (directory.path / "keeper.pid").read_text().strip()
         self._owner = owner
-        """The socket whose end ends the lab; None for a lab that somebody else started."""
+        """The socket that ends the lab when it is closed; None for a lab that another process started."""
 
     @classmethod
     def attach(cls, directory: LabDirectory) -> tuple[LabClient, Record]:
-        """A lab that is up already."""
+        """Attach to a running lab; raises `RemoteFault` while it is still starting."""
         try:
             record = msgspec.json.decode((directory.path / "lab.json").read_bytes(), type=Record)
             return cls(directory, record.ready, None), record
         except OSError:
-            raise RemoteFault(f"lab {directory.name!r} is still starting, or just ended. Try again.") from None
+            raise RemoteFault(f"lab {directory.name!r} is still starting, or has just ended. Try again.") from None
 
     def write(self, record: Record) -> None:
-        """Let others find it."""
+        """Store the lab's description, so that other processes can attach to it."""
         scratch = self.directory.path / "lab.json.new"
         scratch.write_bytes(msgspec.json.encode(record))
         scratch.replace(self.directory.path / "lab.json")
         (self.directory.path / "network.json").write_bytes(network_to_json(network_from_json(record.network)))
 
     def ask(self, request: Request, longest_s: float = ANSWER_S) -> Answer:
-        """What the keeper answers; raises what it could not do."""
+        """Send a request to the keeper and return its answer; raises `RemoteFault` on failure or after `longest_s`."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(longest_s)
@@ -83,17 +83,17 @@ class LabClient:
         return answer
 
     def command(self, site: int, argv: Sequence[str]) -> list[str]:
-        """What to run on the machine so that `argv` runs in a site."""
+        """The command to run on the machine so that `argv` runs in a site (by its row)."""
         namespace, rootless = self.ready.namespaces[site], "1" if self.ready.rootless else "0"
         return [sys.executable, "-I", "-S", enter.__file__, self._keeper, str(namespace), rootless, "--", *argv]
 
     def release(self) -> None:
-        """Let the lab outlive us."""
+        """Let the lab outlive this process."""
         self.ask(Release())
         self._let_go()
 
     def close(self) -> None:
-        """End the lab."""
+        """End the lab, its processes and its interfaces."""
         self.directory.kill()
         self._let_go()
 
@@ -104,9 +104,9 @@ class LabClient:
 
 
 def start_keeper(name: str, backend: str, network: Network) -> tuple[LabClient, str]:
-    """Build a lab and return when it is there, with what is worth saying about it.
+    """Build a lab; returns its client when it runs, and a note for the user (may be empty).
 
-    Raises `CannotEmulate` where this machine cannot.
+    Raises `CannotEmulate` where this machine cannot run the backend.
     """
     forwarder, written_in = forwarder_command() if backend == "delay" else ([], "")
     starter = take()
@@ -120,7 +120,7 @@ def start_keeper(name: str, backend: str, network: Network) -> tuple[LabClient, 
         (directory.path / "setup.json").write_bytes(msgspec.json.encode(setup))
         ready = _await_keeper(starter, directory, lock)
     except BaseException:
-        starter.give_up()  # which ends a keeper that has come to life
+        starter.give_up()  # this also ends a keeper that has already started
         os.close(lock)
         lock = -1
         with contextlib.suppress(RemoteFault):
@@ -137,10 +137,10 @@ def _await_keeper(starter: Starter, directory: LabDirectory, lock: int) -> Ready
     process = starter.process
     assert process.stdout is not None and process.stderr is not None
     with process.stdout, process.stderr:
-        with contextlib.suppress(BrokenPipeError):  # it has ended: its last words say why
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its log has the reason
             starter.hand_over(directory.path, lock)
         line = _read_line(process.stdout.fileno(), time.monotonic() + BUILD_S)
-        process.wait(BUILD_S)  # it only forks off the keeper
+        process.wait(BUILD_S)  # this process ends after it has forked the keeper
         last_words = "" if line else _last_words(directory.path) or process.stderr.read().decode(errors="replace")
     answer = msgspec.json.decode(line, type=Ready | Failed) if line else Failed(_shown(last_words))
     if isinstance(answer, Ready):
@@ -168,4 +168,4 @@ def _last_words(path: Path) -> str:
 
 def _shown(words: str) -> str:
     lines = words.strip().splitlines()
-    return lines[-1] if lines else "its keeper ended without a word."
+    return lines[-1] if lines else "its keeper ended without an error message."

@@ -1,8 +1,8 @@
-"""The `delay` backend: a TUN device in each site, and one program that carries packets between them as links would.
+"""The `delay` backend: a TUN device in each site, and one program that forwards packets between them as links would.
 
-It can do everything that a Network can say: rates, latencies, loss, NIC caps, trunks. What it costs is a trip through
-user space per packet, so packets are large: an MTU of 9000, and TCP hands over up to 64 KB at once (IFF_VNET_HDR and
-segmentation offload). Where links lose packets the offload is off, because losing 64 KB at once is no packet loss.
+It emulates everything that a Network describes: rates, latencies, loss, NIC caps, trunks. Every packet passes through
+user space, so packets are large: an MTU of 9000, and up to 64 KB per read with segmentation offload (IFF_VNET_HDR).
+On networks with loss the offload is off, because a lost read of 64 KB would be many lost packets at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMPILE_S = 60.0
 
 
 def forwarder_command() -> tuple[list[str], str]:
-    """What runs the forwarder, and what it is: in C where it can be compiled, which happens once, or in Python."""
+    """The command of the forwarder, and its language: C, compiled once and cached, or Python without a compiler."""
     source = resources.files("tradewind.lab").joinpath("forwarder.c").read_bytes()
     compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
     digest = hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
@@ -50,7 +50,7 @@ def forwarder_command() -> tuple[list[str], str]:
     if program.exists():
         return [str(program)], "C"
     if compiler is None:
-        return in_python, "Python, because there is no C compiler"
+        return in_python, "Python, because no C compiler was found"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -64,10 +64,10 @@ def forwarder_command() -> tuple[list[str], str]:
 
 
 class DelaySites:
-    """Namespaces whose interfaces lead to the forwarder. Made in the keeper."""
+    """The sites' network namespaces, whose interfaces lead to the forwarder. Created in the keeper."""
 
     payload_share = (MTU_BYTES - 52) / MTU_BYTES
-    """Of a link's rate, what TCP has left for data: 52 bytes of headers in every packet."""
+    """Fraction of a link's rate that is TCP payload: every packet has 52 bytes of headers."""
 
     def __init__(self, network: Network, forwarder: list[str]) -> None:
         self._network = network
@@ -89,22 +89,22 @@ class DelaySites:
             os.close(used)
 
     def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
-        """Change all links to these rates."""
+        """Set the rates of all links, in bit/s."""
         self._table.set_rates(bandwidth_bps)
 
     def set_cut(self, links: Iterable[tuple[int, int]], cut: bool) -> None:
-        """Cut links, or heal them."""
+        """Cut links (they drop every packet), or heal them."""
         for i, j in links:
             self._table.links["cut"][i, j] = cut
 
     def sent_bytes(self) -> npt.NDArray[np.float64]:
-        """What each link has carried so far."""
+        """Bytes that each link has carried so far."""
         return np.asarray(self._table.links["sent_bytes"], dtype=np.float64)
 
     def check(self) -> None:
-        """Raises if the forwarder is gone: without it there is no network."""
+        """Raise `RemoteFault` if the forwarder has ended: without it no packet is delivered."""
         if self._forwarder.poll() is not None:
-            raise RemoteFault(f"the lab's forwarder ended with code {self._forwarder.returncode}.")
+            raise RemoteFault(f"the lab's forwarder ended with exit code {self._forwarder.returncode}.")
 
     def close(self) -> None:
         """End the forwarder."""
@@ -113,20 +113,20 @@ class DelaySites:
 
 
 def _hurry(forwarder: int) -> None:
-    """Let the forwarder run when it is due, where we may: what runs in the sites must not slow the network down."""
+    """Give the forwarder real-time priority, where permitted, so that programs in the sites do not slow it down."""
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(forwarder, os.SCHED_RR, os.sched_param(1))
 
 
 def _open_tun(offload: int) -> int:
-    """A TUN device in the network namespace that we are in."""
+    """Create a TUN device in the current network namespace; returns its file descriptor."""
     try:
         tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", INTERFACE.encode(), _TUN_WITHOUT_INFO_WITH_VNET))
         fcntl.ioctl(tun, _TUNSETVNETHDRSZ, struct.pack("i", _VNET_BYTES))
         fcntl.ioctl(tun, _TUNSETOFFLOAD, offload)
     except OSError as error:
-        raise CannotEmulate(f"this machine lets us have no TUN device ({error.strerror}).") from None
+        raise CannotEmulate(f"cannot create a TUN device: {error.strerror}.") from None
     return tun
 
 

@@ -1,14 +1,14 @@
-"""Where a lab keeps what others need to find it: a directory of its own, and a lock that says whether it lives.
+"""The directory of a lab, by which other processes find it, and the lock that shows whether the lab is running.
 
-    BASE/NAME/lock        locked for as long as the keeper lives: the kernel lets go when it dies, however it dies
-    BASE/NAME/keeper.pid  its number, valid while the lock is held
-    BASE/NAME/setup.json  what to build
-    BASE/NAME/lab.json    what was built: `lab exec` and all others read it
+    BASE/NAME/lock        locked while the keeper runs; the kernel releases it when the keeper ends in any way
+    BASE/NAME/keeper.pid  process id of the keeper, valid while the lock is held
+    BASE/NAME/setup.json  the network to build
+    BASE/NAME/lab.json    the lab that was built, read by `lab exec` and other commands
     BASE/NAME/socket      where the keeper listens
-    BASE/NAME/keeper.log  what it said
+    BASE/NAME/keeper.log  the keeper's log
 
-A number on its own may have gone to another process; one whose lock is held has not. So a lab that is gone is never
-taken for one that lives, and nobody else's process is ever ended.
+The kernel may reuse a process id after its process has ended, but not while the lock is held. So a lab that has ended
+is never mistaken for a running one, and no unrelated process is killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_SOCKET_PATH = 100
 
 
 def base_directory() -> Path:
-    """Where this user's labs are: nobody else may write there."""
+    """The directory of this user's labs; raises `BadOption` if other users may write to it."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         base = Path(runtime) / "tradewind-lab"
@@ -43,13 +43,13 @@ def base_directory() -> Path:
     base.mkdir(mode=0o700, exist_ok=True)
     about = base.stat()
     if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise BadOption(f"{base} belongs to somebody else, or others may write there. Remove it, or set TMPDIR.")
+        raise BadOption(f"{base} belongs to another user, or other users may write to it. Remove it, or set TMPDIR.")
     return base
 
 
 @contextlib.contextmanager
 def _locked(base: Path) -> Iterator[None]:
-    """Only one at a time makes or removes labs."""
+    """A context in which only this process creates or removes labs."""
     with (base / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -63,12 +63,12 @@ class LabDirectory:
 
     @property
     def name(self) -> str:
-        """Of the lab."""
+        """The lab's name."""
         return self.path.name
 
     @property
     def is_alive(self) -> bool:
-        """Whether its keeper lives, or somebody is starting it."""
+        """Whether the lab's keeper is running or being started."""
         try:
             with (self.path / "lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,11 +79,14 @@ class LabDirectory:
         return False
 
     def kill(self) -> None:
-        """End the keeper, and with it every process and interface of the lab, and remove the directory."""
+        """End the keeper, and with it every process and interface of the lab, and remove the directory.
+
+        Raises `RemoteFault` if the keeper does not end within `KILL_S` seconds.
+        """
         with contextlib.suppress(OSError, ValueError):
             keeper = os.pidfd_open(int((self.path / "keeper.pid").read_text()))
             try:
-                if self.is_alive:  # so the number is still the keeper's, and what we opened is the keeper
+                if self.is_alive:  # so the process id is still the keeper's, and the pidfd refers to the keeper
                     signal.pidfd_send_signal(keeper, signal.SIGKILL)
                     select.select([keeper], [], [], KILL_S)
             finally:
@@ -94,17 +97,25 @@ class LabDirectory:
 
 
 def create(name: str) -> tuple[LabDirectory, int]:
-    """A directory for a new lab, locked; the lock lives as long as the descriptor, here or in a child."""
+    """Create a directory for a new lab, and lock it; the lock is held while its descriptor is open in any process.
+
+    Raises `BadOption` for an invalid name, or one that a running lab has.
+    """
     if not _NAME.fullmatch(name):
-        raise BadOption(f"{name!r} is no name for a lab: use up to 40 letters, digits, dots and dashes.")
+        raise BadOption(
+            f"{name!r} is not a valid lab name: use up to 40 letters, digits, dots, dashes and underscores, starting "
+            "with a letter or digit."
+        )
     base = base_directory()
     if len(str(base / name / "socket")) > _MAX_SOCKET_PATH:
-        raise BadOption(f"{base / name} is too long for a socket. Set XDG_RUNTIME_DIR or TMPDIR to a shorter path.")
+        raise BadOption(
+            f"the path {base / name} is too long for a socket. Set XDG_RUNTIME_DIR or TMPDIR to a shorter path."
+        )
     with _locked(base):
         _sweep(base)
         made = LabDirectory(base / name)
         if made.is_alive:
-            raise BadOption(f"lab {name!r} is up already. Use `tradewind lab down`, or another --name.")
+            raise BadOption(f"lab {name!r} is already up. End it with `tradewind lab down`, or use another --name.")
         made.path.mkdir(mode=0o700)
         lock = os.open(made.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -112,7 +123,7 @@ def create(name: str) -> tuple[LabDirectory, int]:
 
 
 def find(name: str) -> LabDirectory:
-    """The directory of a lab that is up."""
+    """The directory of a running lab; raises `UnknownName` or `BadOption` if there is none of that name."""
     living = {lab.name: lab for lab in list_labs()}
     if name not in living:
         if not living:
@@ -126,13 +137,13 @@ def find(name: str) -> LabDirectory:
 
 
 def list_labs() -> list[LabDirectory]:
-    """All labs of this user that are up."""
+    """All running labs of this user."""
     found = (LabDirectory(path) for path in sorted(base_directory().iterdir()) if path.is_dir())
     return [lab for lab in found if lab.is_alive]
 
 
 def sweep() -> list[str]:
-    """Remove what labs that died have left; their names."""
+    """Remove the directories of labs whose keeper has ended; returns the labs' names."""
     base = base_directory()
     with _locked(base):
         return _sweep(base)

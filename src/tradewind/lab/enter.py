@@ -1,8 +1,9 @@
-"""Runs a command inside a site of a lab. A script of its own without imports of ours, because it starts for every one.
+"""A script that runs a command inside a site of a lab. It imports no other module of ours, to start fast.
 
     enter.py KEEPER-PID NAMESPACE-FD ROOTLESS -- COMMAND ...
 
-The command becomes a child in the lab's pid namespace and dies with us; we pass signals on and end as it ends.
+The command runs as a child in the lab's pid namespace and is killed when this process ends. Signals are forwarded to
+it, and this process ends with its exit code or signal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import sys
 
-_FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal sends it to the whole group, the command has it already
+_FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal signals the whole process group, so the command has received it
 _DIE_WITH_PARENT = 1
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -21,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _enter(keeper: str, namespace: str, rootless: bool) -> None:
     kinds = (["user"] if rootless else []) + ["pid", "mnt"]
     paths = [f"/proc/{keeper}/ns/{kind}" for kind in kinds]
-    paths.insert(len(paths) - 1, f"/proc/{keeper}/fd/{namespace}")  # mounts last: until then /proc is ours
+    paths.insert(len(paths) - 1, f"/proc/{keeper}/fd/{namespace}")  # mounts last: until then /proc is the machine's
     here = os.getcwd()  # noqa: PTH109 - pathlib takes as long to load as all the rest
     try:
         descriptors = [os.open(path, os.O_RDONLY) for path in paths]
@@ -57,7 +58,7 @@ def _run(command: list[str]) -> None:
         if ended:
             break
     code = os.waitstatus_to_exitcode(status)
-    if code < 0:  # die of the same signal, so that whoever waits for us sees it
+    if code < 0:  # end by the same signal, so that the waiting parent sees it
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(parent, -code)

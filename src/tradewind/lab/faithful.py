@@ -1,4 +1,4 @@
-"""What each backend can imitate faithfully. What it cannot is refused, never approximated in silence."""
+"""Which networks each backend emulates faithfully; others are refused, never silently approximated."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tradewind.network import Network
 from tradewind.units import format_rate
 
 BACKENDS = ("htb", "delay", "inproc")
-"""In the order in which they are tried."""
+"""All backends, in the order in which `auto` tries them."""
 CARRIED_PER_CORE_BPS = {"htb": 4e9, "delay": 2e9, "inproc": 0.5e9}
-"""What a core is trusted to carry over all links at once, with the programs that send it; measured on two cores. The
-calibration has the last word."""
+"""Rate that one core is assumed to carry over all links at once, including the programs that send; measured on two
+cores. The calibration then checks it."""
 LOSSY_PER_CORE_BPS = 0.5e9
-"""For `delay` on links that lose packets: without segmentation offload every packet goes through user space alone."""
+"""The same for `delay` with loss: without segmentation offload, packets pass through user space one by one."""
 _LEAST_LINK_BPS = 64e3
-"""Below it a single packet takes a large part of a second."""
+"""Lowest rate of a link: below it a single packet takes a large part of a second."""
 
 
 def obstacle(backend: str, network: Network) -> str | None:
-    """Why a backend cannot imitate a network, whatever the machine; None if it can."""
+    """Why a backend cannot emulate a network on any machine; None if it can."""
     if len(network) > MAX_SITES:
-        return f"{network.name!r} has {len(network)} sites, and one machine is trusted with {MAX_SITES}"
+        return f"{network.name!r} has {len(network)} sites, but a lab can have at most {MAX_SITES}"
     if not network.link_count:
         return f"{network.name!r} has no links"
     slowest_bps = float(network.bandwidth_bps[network.bandwidth_bps > 0].min())
@@ -41,22 +41,22 @@ def obstacle(backend: str, network: Network) -> str | None:
 
 
 def carried_bps(network: Network) -> float:
-    """The most that all sites can send at once."""
+    """The highest total rate at which all sites can send at once, in bit/s."""
     rows = np.minimum(network.bandwidth_bps.sum(axis=1), network.egress_bps)
     columns = np.minimum(network.bandwidth_bps.sum(axis=0), network.ingress_bps)
     return float(min(rows.sum(), columns.sum()))
 
 
 def most_bps(backend: str, network: Network) -> float:
-    """What this machine is trusted to carry."""
+    """The total rate that this machine is assumed to carry with a backend, in bit/s."""
     lossy = backend == "delay" and network.loss.any()
     return (LOSSY_PER_CORE_BPS if lossy else CARRIED_PER_CORE_BPS[backend]) * (os.cpu_count() or 1)
 
 
 def fit(backend: str, network: Network, scale: float | str | None) -> tuple[Network, float]:
-    """The network at the scale asked for, or as it is; raises `CannotEmulate` if it is too much for the machine.
+    """The network scaled by `scale` (None: 1), and the factor; raises `CannotEmulate` if it exceeds the machine.
 
-    `auto` takes the largest scale, at most 1, that fits.
+    `auto` takes the largest factor, at most 1, that fits.
     """
     too_much = carried_bps(network) / most_bps(backend, network)
     if scale == "auto":
@@ -64,21 +64,21 @@ def fit(backend: str, network: Network, scale: float | str | None) -> tuple[Netw
     elif scale is None:
         factor = 1.0
     elif isinstance(scale, str):
-        raise BadOption(f"a scale of {scale!r} makes no sense: give a number, or auto.")
+        raise BadOption(f"scale must be a number or auto, got {scale!r}.")
     else:
         factor = float(scale)
     if factor * too_much > 1:
         smaller = _round_down(0.999 / too_much)
         raise CannotEmulate(
             f"{network.name!r} carries up to {format_rate(carried_bps(network) * factor)} at once; {backend} on this "
-            f"machine is trusted with {format_rate(most_bps(backend, network))}. Use --scale {smaller} "
-            "or --scale auto for a faithful miniature."
+            f"machine carries about {format_rate(most_bps(backend, network))}. Use --scale {smaller} or --scale auto "
+            "to emulate all rates scaled down."
         )
     return (network if factor == 1.0 else network.scaled(factor)), factor
 
 
 def _round_down(value: float) -> str:
-    """Two digits, never more than the value.
+    """The value rounded down to two significant digits.
 
     >>> _round_down(0.0349), _round_down(0.666)
     ('0.034', '0.66')

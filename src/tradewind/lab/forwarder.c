@@ -3,14 +3,14 @@
  *     forwarder TABLE-FD TUN-FD TUN-FD ...
  *
  * The table (lab/link_table.py, same layout) is shared memory: the keeper changes rates and cuts links by writing to it
- * while we run, and reads our counters from it. The same in Python, slower: lab/forwarder.py.
+ * while this program runs, and reads the counters from it. lab/forwarder.py is the same program in Python, slower.
  *
  * A link is a queue of bytes before a transmitter, and a delay line behind it. A packet that finds the queue full is
  * dropped. The transmitter starts the next packet at the moment at which it finished the last one, not at the moment
- * when we got to run, so that a busy machine makes packets late but not links slow. NIC caps and trunks are further
- * transmitters, shared by links. TCP segments without data go first: on a slow way back acknowledgements would
- * else wait behind data, and the fast way there would starve. With segmentation offload a "packet" is up to 64 KB that TCP cuts later; it counts
- * with the headers that its segments will have.
+ * when this program was scheduled, so that a busy machine delays packets but does not slow links down. NIC caps and
+ * trunks are further transmitters, shared by links. TCP segments without data go first: on a slow reverse link
+ * acknowledgements would otherwise wait behind data, and the fast forward link would starve. With segmentation offload
+ * a "packet" is up to 64 KB that is segmented later; it counts with the headers that its segments will have.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -33,7 +33,7 @@
 
 struct link {
     double rate_bps, delay_s, loss;
-    uint64_t queue_bytes, trunks; /* trunks: a bit for each that the link is part of */
+    uint64_t queue_bytes, trunks; /* trunks: one bit for each trunk of the link */
     int32_t next_hop, cut;        /* next_hop: of packets from the row's site to the column's */
     uint64_t sent_bytes, sent_packets, lost_packets, dropped_packets;
 };
@@ -85,7 +85,7 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double uniform(void) { /* xorshift: loss needs no better, and a fixed seed makes runs alike */
+static double uniform(void) { /* xorshift: good enough for loss; a fixed seed makes runs repeatable */
     static uint64_t x = 0x9e3779b97f4a7c15u;
     x ^= x << 13, x ^= x >> 7, x ^= x << 17;
     return (double)(x >> 11) * 0x1p-53;
@@ -122,7 +122,7 @@ static struct event next_event(void) {
     return first;
 }
 
-/* When a transmitter that is free at *free_s has sent this much, if it starts at start_s. */
+/* The time at which a transmitter that is free at *free_s has sent this much, if it starts at start_s. */
 static double transmit(double *free_s, double start_s, double bits, double bps) {
     if (*free_s < start_s) *free_s = start_s;
     return *free_s += bits / bps;
@@ -173,7 +173,7 @@ static void sent(uint32_t number, double at_s) {
     s->waiting_bytes -= p->wire_bytes;
     s->current = NULL;
     if (s->urgent.head || s->waiting.head) start(number, at_s);
-    if (l->cut) { /* what was under way when it was cut is gone, too */
+    if (l->cut) { /* packets in transmission when the link is cut are lost, too */
         l->lost_packets++;
         free(p);
         return;
@@ -199,13 +199,13 @@ static void arrived(uint32_t number, double at_s) {
     free(p);
 }
 
-/* Whether it is a TCP segment over IPv4 that carries no data. */
+/* Whether an IPv4 packet is a TCP segment without data. */
 static int without_data(const unsigned char *ip, uint32_t length) {
     uint32_t header = 4u * (ip[0] & 15);
     return ip[9] == 6 && header >= 20 && length >= header + 20 && length == header + 4u * (ip[header + 12] >> 4);
 }
 
-/* One packet out of a site; 0 if there is none. */
+/* Read one packet from a site; 0 if there is none. */
 static int take(int from) {
     static unsigned char buffer[MAX_PACKET];
     ssize_t bytes = read(tuns[from], buffer, sizeof buffer);

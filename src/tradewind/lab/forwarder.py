@@ -1,7 +1,7 @@
-"""The forwarder of the `delay` backend in Python, for machines without a C compiler: forwarder.c, line by line.
+"""The forwarder of the `delay` backend in Python, for machines without a C compiler: a translation of forwarder.c.
 
-Some thousand packets a second; with segmentation offload a packet is up to 64 KB. `lab up` says that it is in use, and
-the calibration finds out whether it carries the network.
+It forwards some thousand packets per second; with segmentation offload a packet has up to 64 KB. `lab up` reports that
+it is used, and the calibration checks whether it carries the network.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _LinkState:
 
 
 class Forwarder:
-    """Moves packets between TUN devices as the table says."""
+    """Forwards packets between TUN devices, with the rates, delays and loss of the link table."""
 
     def __init__(self, table: LinkTable, tuns: list[int]) -> None:
         self._links, self._header, self._tuns = table.links, table.header[0], tuns
@@ -54,7 +54,7 @@ class Forwarder:
         self._random = random.Random(1)
 
     def run(self) -> None:
-        """Until the devices are gone."""
+        """Forward packets until a TUN device is closed."""
         poll = select.poll()
         for tun in self._tuns:
             poll.register(tun, select.POLLIN)
@@ -151,12 +151,12 @@ class Forwarder:
             return
         try:
             os.write(self._tuns[j], packet.data)
-        except OSError:  # the device is full or down: a packet less, as anywhere
+        except OSError:  # the device is full or down: the packet is dropped
             self._links["dropped_packets"][i, j] += 1
 
 
 def _without_data(ip: bytes) -> bool:
-    """Whether it is a TCP segment over IPv4 that carries no data."""
+    """Whether an IPv4 packet is a TCP segment without data."""
     header = 4 * (ip[0] & 15)
     return ip[9] == 6 and 20 <= header <= len(ip) - 20 and len(ip) == header + 4 * (ip[header + 12] >> 4)
 

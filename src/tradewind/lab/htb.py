@@ -1,15 +1,16 @@
-"""The `htb` backend: sites on a bridge, and in each site a queue per destination. Rates only, but at full speed.
+"""The `htb` backend: sites on a bridge, with a queue per link in each site. Emulates rates only, but at full speed.
 
     eth0 of site i, to the bridge      1:        HTB
       class 1:j+1                      link i->j: its rate
         class 1:8000+j                   data
         class 1:4000+j                   packets under 128 bytes: acknowledgements do not wait behind data
 
-TCP hands packets down in lumps of up to 64 KiB. HTB lets a lump pass whole and makes the link wait afterwards: a narrow
-link that was idle would carry a tenth of a second's bytes at once, as no real one does. So lumps are kept short.
+TCP passes segments of up to 64 KiB to the interface (segmentation offload). HTB lets a segment pass whole and makes the
+link wait afterwards: an idle narrow link would carry a tenth of a second's bytes at once, unlike a real one. So the
+size of segments is limited.
 
-HTB knows no latency and no loss, so networks that have them are refused (`lab/faithful.py`). A link is cut by queues of
-length zero: what is sent vanishes, as on a broken link, and nobody is told.
+HTB has no latency and no loss, so networks that have them are refused (`lab/faithful.py`). A link is cut by queues of
+length zero: packets are dropped without an error to the sender, as on a broken link.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from tradewind.network import Network
 
 MTU_BYTES = 1500
 ETHERNET_BYTES = 14
-"""HTB counts them."""
+"""Size of the Ethernet header, which HTB counts."""
 _ROOT = 0x10000
 _LINK, _SMALL, _DATA = 0x1, 0x4000, 0x8000
 _SMALL_SHARE = 0.05
-"""Of a link's rate, kept for small packets while they need it."""
+"""Fraction of a link's rate that is reserved for small packets."""
 _BURST_S = 0.002
 _LEAST_BURST_BYTES = 2 * MTU_BYTES
 _QUEUE_PACKETS = 500
 _LARGEST_LUMP_BYTES = 2**16
 _LUMPS_PER_CORE_S = 5_000
-"""What a core is asked to pass on; with four times as many a busy machine did not carry four sites at full rates."""
+"""Segments per second per core; with four times as many a busy machine did not carry four sites at full rates."""
 
 
 class HtbSites:
-    """Namespaces on a bridge with shaped interfaces. Made in the keeper, in the network namespace of the hub."""
+    """The sites' network namespaces with shaped interfaces, connected by a bridge in the keeper's own namespace."""
 
     payload_share = (MTU_BYTES - 52) / (MTU_BYTES + ETHERNET_BYTES)
-    """Of a link's rate, what TCP has left for data: 52 bytes of headers in every packet."""
+    """Fraction of a link's rate that is TCP payload: every packet has 52 bytes of headers, and Ethernet's."""
 
     def __init__(self, network: Network) -> None:
         from pyroute2 import IPRoute
@@ -75,7 +76,7 @@ class HtbSites:
             return socket.if_nametoindex(INTERFACE)
 
     def _set_up(self, i: int) -> str:
-        """In a child, since preparing all that is told the kernel is most of the work: a site, and its TCP."""
+        """Configure a site and its TCP, in a child process: the netlink messages of all sites are built in parallel."""
         from pyroute2 import IPRoute
 
         enter(self.namespaces[i])
@@ -86,7 +87,7 @@ class HtbSites:
 
     @property
     def _sockets(self) -> list[Any]:
-        """One per site, from the first change on: a netlink socket stays in the namespace where it was made."""
+        """One netlink socket per site, opened on first use: a socket stays in the namespace where it was created."""
         from pyroute2 import IPRoute
 
         for namespace in self.namespaces[len(self._opened) :]:
@@ -149,23 +150,23 @@ class HtbSites:
             )
 
     def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
-        """Change the links whose rates differ."""
+        """Set the rates of all links, in bit/s; only links whose rate differs are changed."""
         changed = np.argwhere((bandwidth_bps != self._rates_bps) & (self._network.bandwidth_bps > 0))
         self._rates_bps = bandwidth_bps.copy()
         for i, j in changed.tolist():
             self._set_classes(self._sockets[i], "change-class", i, j)
 
     def set_cut(self, links: Iterable[tuple[int, int]], cut: bool) -> None:
-        """Cut links, or heal them."""
+        """Cut links (they drop every packet), or heal them."""
         for i, j in links:
             for kind in (_SMALL, _DATA):
                 limit = 0 if cut else _QUEUE_PACKETS
                 parent = _ROOT | (kind + j)
-                # Replaced, not changed: what waits in the queue of a cut link must not come out when it heals.
+                # Replaced, not changed: packets queued on a cut link must not be delivered when it heals.
                 self._sockets[i].tc("replace", "pfifo", self._interface[i], 0, parent=parent, limit=limit)
 
     def sent_bytes(self) -> npt.NDArray[np.float64]:
-        """What each link has carried so far."""
+        """Bytes that each link has carried so far."""
         sent = np.zeros_like(self._rates_bps)
         for i, site in enumerate(self._sockets):
             for message in site.get_classes(index=self._interface[i]):
@@ -175,19 +176,19 @@ class HtbSites:
         return sent
 
     def check(self) -> None:
-        """Nothing of this can fail once it is there: it is all in the kernel."""
+        """Does nothing: this backend has no process that could fail."""
 
     def close(self) -> None:
-        """The kernel takes it all away with the keeper."""
+        """Does nothing: the kernel removes everything when the keeper ends."""
 
 
 def lump_bytes(network: Network, site: int) -> int:
-    """What TCP of a site may hand down at once: what its fastest link may carry at once, if the machine can."""
+    """The largest segment of a site's TCP, in bytes: the burst of its fastest link, or more if the machine is slow."""
     finest_bytes = carried_bps(network) / 8 / (_LUMPS_PER_CORE_S * (os.cpu_count() or 1))
     fastest_bps = float(network.bandwidth_bps[site].max())
     return int(min(_LARGEST_LUMP_BYTES, max(_burst_bytes(fastest_bps), finest_bytes)))
 
 
 def _burst_bytes(bps: float) -> int:
-    """What a link of this rate may carry at once."""
+    """The burst of a link of this rate, in bytes."""
     return max(_LEAST_BURST_BYTES, round(bps / 8 * _BURST_S))

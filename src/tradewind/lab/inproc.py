@@ -1,7 +1,7 @@
-"""A network on one machine without any privilege: all ranks as threads of this process, on our own shaped transport.
+"""The `inproc` backend: emulates a network without privileges, with all ranks as threads on a shaped transport.
 
-Everything but the links is real: the controller, the sockets, the engine, the sums. One interpreter carries all ranks,
-so there is a limit to how many bits per second it can move; a larger network is scaled down to a faithful miniature.
+Everything but the links is real: the controller, the sockets, the engine, the sums. One interpreter runs all ranks,
+which limits its total rate; a larger network is emulated with all rates scaled down.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tradewind.runtime.options import RunFields, RunOptions, Transport, choose_o
 from tradewind.runtime.shaping import ShapedNetwork
 
 CARRIED_BPS = 4e8
-"""What one process is trusted to carry, over all links; measured to leave room on two cores."""
+"""Total rate that one process is assumed to carry over all links, in bit/s; measured on two cores, with a margin."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class WanTimes:
-    """Rounds of one planner on a shaped network, beside what was predicted for it."""
+    """Measured times of rounds of one planner on a shaped network, with their prediction."""
 
     planner: str
     scale: float
-    """Of the network that ran; times below are of that one."""
+    """Factor by which the network's rates were multiplied; the times below are those of the scaled network."""
     seconds: tuple[float, ...]
     predicted_s: float
     bound_s: float
@@ -50,10 +50,10 @@ def run_inproc(
     /,
     **fields: Unpack[RunFields],
 ) -> list[T]:
-    """Run `body` on a rank at every site; what it returned, in the order of sites. Raises the first error of any.
+    """Run `body` on a rank at every site; returns its results in the order of sites, or raises the first error.
 
-    Options are those given here, whatever environment and `tradewind.toml` say. With `network=None` the run is not told
-    what the network is like.
+    Only the options passed here are used, not the environment or `tradewind.toml`. With `network=None` the run plans
+    without knowing the network.
     """
     with listen_on(LOOPBACK, 0) as probe:
         address = f"{LOOPBACK}:{probe.getsockname()[1]}"
@@ -74,7 +74,7 @@ def run_inproc(
 
 
 def miniature(network: Network, planners: Iterable[str], nbytes: int, most_bps: float = CARRIED_BPS) -> float:
-    """The scale, at most 1, at which all that any of the planners carries at once fits into one process."""
+    """The largest scale, at most 1, at which one process carries the total rate of every planner's plan."""
     scale = 1.0
     for planner in planners:
         spent = cost(make_plan(planner, network, nbytes), network)
@@ -84,7 +84,7 @@ def miniature(network: Network, planners: Iterable[str], nbytes: int, most_bps: 
 
 
 def measure_wan(network: Network, planner: str, nbytes: int, rounds: int, scale: float = 1.0) -> WanTimes:
-    """Carry out rounds of a planner's plan on a shaped network, scaled; results are checked."""
+    """Run rounds of a planner's plan on the network, scaled, and measure them; raises if a sum is wrong."""
     small = network if scale == 1.0 else network.scaled(scale)
     predicted = make_plan(planner, small, nbytes).predicted
     assert predicted is not None
@@ -99,7 +99,7 @@ def measure_wan(network: Network, planner: str, nbytes: int, rounds: int, scale:
             group.all_reduce(array, out=out)
             times.append(time.monotonic() - start_s)
             if not (out == world * (world + 1) / 2).all():
-                raise InternalError(f"{group.names[group.rank]} has a wrong sum.")
+                raise InternalError(f"the all-reduce of {group.names[group.rank]} returned a wrong sum.")
         return times[1:]
 
     per_rank = run_inproc(small, body, planner=planner)

@@ -1,8 +1,9 @@
-"""The keeper of a lab: the process in whose namespaces everything lives.
+"""The keeper of a lab: the process that owns its namespaces.
 
-It is the first process of a pid namespace, so the kernel ends all others of the lab with it. It builds the network,
-answers requests (`lab/requests.py`) and else sleeps. Its stdin is a socket to whoever started the lab, which says what
-to keep (`lab/starting.py`): when that one dies before it said `Release`, the socket ends, and so does the lab.
+It is the first process of a pid namespace, so the kernel ends all other processes of the lab with it. It builds the
+network and answers requests (`lab/requests.py`). Its stdin is a socket to the process that started the lab, which sends
+the lab's directory (`lab/starting.py`): if that process ends before it has sent `Release`, the socket closes and the
+lab ends.
 
     python -m tradewind.lab.keeper
 """
@@ -51,16 +52,16 @@ _OWNER, _ANSWERS = 0, 1
 
 
 class Setup(msgspec.Struct):
-    """What to build."""
+    """The lab to build."""
 
     backend: str
     network: str
-    """As JSON."""
+    """The network, as JSON."""
     forwarder: list[str] = []
 
 
 class Sites(Protocol):
-    """What a backend offers."""
+    """The interface of a backend in the keeper."""
 
     namespaces: tuple[int, ...]
     congestion_control: str
@@ -74,7 +75,7 @@ class Sites(Protocol):
 
 
 def build(setup: Setup, network: Network) -> Sites:
-    """The network, in namespaces. Raises `CannotEmulate` where the machine lacks something."""
+    """Build the network in namespaces. Raises `CannotEmulate` where the machine lacks something."""
     try:
         if setup.backend == "htb":
             from tradewind.lab.htb import HtbSites
@@ -86,15 +87,15 @@ def build(setup: Setup, network: Network) -> Sites:
     except ImportError as error:
         raise CannotEmulate(f"{error.name} is not installed. Install tradewind[lab].") from None
     except OSError as error:
-        raise CannotEmulate(f"the machine refused ({error}).") from None
+        raise CannotEmulate(f"the kernel refused a request of {setup.backend} ({error}).") from None
     except Exception as error:
         if type(error).__module__.startswith("pyroute2"):  # its errors are not OSErrors
-            raise CannotEmulate(f"the kernel lacks something that {setup.backend} needs ({error}).") from None
+            raise CannotEmulate(f"the kernel lacks a feature that {setup.backend} needs ({error}).") from None
         raise
 
 
 class Keeper:
-    """Answers requests about one lab."""
+    """The server of one lab, which answers requests."""
 
     def __init__(self, network: Network, sites: Sites) -> None:
         self._network, self._sites = network, sites
@@ -103,13 +104,16 @@ class Keeper:
         self.released = False
 
     def answer(self, request: Request) -> Answer:
-        """Do what is asked for."""
+        """Carry out a request and return its answer."""
         match request:
             case SetRates(links, rates_bps):
                 wanted = self._rates_bps.copy()
                 for (i, j), bps in zip(links, rates_bps, strict=True):
                     if not (self._network.bandwidth_bps[i, j] and bps > 0):
-                        return Failed(f"there is no link from row {i} to row {j}, or {bps} bit/s is no rate.")
+                        return Failed(
+                            f"cannot set the link from row {i} to row {j} to {bps} bit/s: the link must exist, and its "
+                            "rate be above 0."
+                        )
                     wanted[i, j] = bps
                 self._sites.set_rates(wanted)
                 self._rates_bps = wanted
@@ -134,7 +138,7 @@ class Keeper:
                 return Done()
 
     def serve(self, listener: socket.socket) -> None:
-        """Until the owner is gone. Raises if the lab itself fails."""
+        """Answer requests until the owner has ended (unless released) or SIGTERM. Raises if the lab itself fails."""
         wake, waker = socket.socketpair()
         waker.setblocking(False)
         signal.set_wakeup_fd(waker.fileno())
@@ -159,7 +163,7 @@ class Keeper:
                         selector.unregister(_OWNER)
 
     def _serve_one(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # whoever asked is gone
+        with contextlib.suppress(OSError):  # the client has closed the connection
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(REQUEST_S)
@@ -172,7 +176,7 @@ class Keeper:
 
 
 def _reap() -> None:
-    """Orphans of the lab's processes are ours to bury."""
+    """Reap ended processes of the lab: orphans become children of the keeper."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -207,8 +211,8 @@ def _keep(directory: Path, setup: Setup, network: Network, rootless: bool) -> No
 
 
 def main() -> None:
-    """Split off the first process of the pid namespace, note its number as the machine sees it, and let it build."""
-    with contextlib.suppress(ImportError):  # `build` says what to do about it
+    """Fork the keeper as the first process of the pid namespace, store its process id, and let it build the lab."""
+    with contextlib.suppress(ImportError):  # `build` raises with what to do about it
         import pyroute2 as pyroute2
     directory = wait_to_be_told(_OWNER)
     if directory is None:

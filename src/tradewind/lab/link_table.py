@@ -1,7 +1,7 @@
-"""The table that the keeper and the forwarder of the `delay` backend share: what links are like, and what they carried.
+"""The link table that the keeper and the forwarder of the `delay` backend share: link properties and counters.
 
-One mapped file; the layout is that of `struct table` in forwarder.c. The keeper writes rates, delays and cuts, and the
-forwarder sees them with its next packet; the forwarder writes counters, and the keeper shows them.
+One mapped file with the layout of `struct table` in forwarder.c. The keeper writes rates, delays and cuts, which the
+forwarder applies from its next packet on; the forwarder writes counters, which the keeper reports.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ HEADER = np.dtype(
     ]
 )
 _LEAST_QUEUE_BYTES = 512 * 1024
-"""Eight of the largest packets that TCP hands over whole."""
+"""Smallest queue of a link, in bytes: eight of the largest packets with segmentation offload."""
 _QUEUE_S = 0.2
-"""Beside a round trip. With 50 ms BBR lost a tenth of what it sent, on four sites 25 ms apart and a busy machine; with
-this, nothing."""
+"""Length of a link's queue in seconds, beside its round trip. With 50 ms BBR lost a tenth of its packets, on four sites
+25 ms apart and a busy machine; with this, none."""
 
 
 class LinkTable:
-    """The table, mapped. `links[i, j]` is the link from site i to site j."""
+    """The mapped table. `links[i, j]` is the link from site i to site j."""
 
     def __init__(self, descriptor: int, sites: int) -> None:
         size = HEADER.itemsize + LINK.itemsize * sites * sites
@@ -63,9 +63,11 @@ class LinkTable:
 
     @classmethod
     def of(cls, network: Network) -> tuple[LinkTable, int]:
-        """A new table for a network, and the file behind it."""
+        """Create the table of a network; returns it and the descriptor of its file."""
         if len(network.trunks) > MAX_TRUNKS:
-            raise CannotEmulate(f"{network.name!r} has {len(network.trunks)} trunks; delay emulates {MAX_TRUNKS}.")
+            raise CannotEmulate(
+                f"{network.name!r} has {len(network.trunks)} trunks; delay emulates at most {MAX_TRUNKS}."
+            )
         descriptor = os.memfd_create("tradewind-links", 0)
         table = cls(descriptor, len(network))
         header, links = table.header, table.links
@@ -82,7 +84,7 @@ class LinkTable:
         return table, descriptor
 
     def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
-        """Rates, and queues that fit them, as long as those of routers on such links are."""
+        """Set the rates of all links, in bit/s, and queue lengths that match them, as in routers."""
         seconds = _QUEUE_S + self.links["delay_s"] + self.links["delay_s"].T
         self.links["queue_bytes"] = np.maximum(_LEAST_QUEUE_BYTES, bandwidth_bps / 8 * seconds).astype(np.uint64)
         self.links["rate_bps"] = bandwidth_bps

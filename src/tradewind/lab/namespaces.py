@@ -1,8 +1,8 @@
-"""Namespaces of the kernel: how the lab gets network stacks of its own, as root or as anybody.
+"""Kernel namespaces: private network stacks for the lab, for root and for ordinary users.
 
-All that a lab makes lives in namespaces that belong to one process, the keeper (`lab/keeper.py`). Nothing has a name or
-a mount on the machine itself, so nothing can be left behind: when the keeper dies, however it dies, the kernel ends
-every process in its pid namespace and takes the interfaces, queues and routes away.
+Everything that a lab creates is in namespaces that belong to one process, the keeper (`lab/keeper.py`). Nothing has a
+name or a mount on the machine itself, so nothing can be left behind: when the keeper ends in any way, the kernel ends
+every process in its pid namespace and removes the interfaces, queues and routes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _checked(result: int, what: str) -> None:
 
 
 def unshare(kinds: int) -> None:
-    """Leave namespaces of these kinds for new ones; that of pids is for children only."""
+    """Move this process into new namespaces of these kinds; a new pid namespace applies only to its children."""
     _checked(_libc.unshare(kinds), "unshare")
 
 
@@ -42,16 +42,16 @@ def enter(namespace: int) -> None:
 
 
 def own_everything() -> bool:
-    """Unshare what a lab needs; whether a user namespace was needed for it, because we are not root.
+    """Create the namespaces of a lab; returns whether that needed a user namespace, because the user is not root.
 
-    Raises `CannotEmulate` where the machine does not let us.
+    Raises `CannotEmulate` where the machine does not permit it.
     """
     kinds = NEW_NET | NEW_PIDS | NEW_MOUNTS
     try:
         unshare(kinds)
         return False
     except PermissionError:
-        pass  # not root: a user namespace makes us root of the others
+        pass  # not root: in a user namespace this process may create the others
     except OSError as error:
         raise CannotEmulate(f"this kernel has no namespaces ({error.strerror}).") from None
     user, group = os.geteuid(), os.getegid()
@@ -69,14 +69,14 @@ def own_everything() -> bool:
 
 
 def mount_own_proc() -> None:
-    """Show the processes of this pid namespace in /proc; some containers forbid it, and most programs do not mind."""
+    """Mount /proc for this pid namespace, where permitted; some containers forbid it, and few programs need it."""
     with contextlib.suppress(OSError):
         _checked(_libc.mount(b"none", b"/", None, _PRIVATE_RECURSIVE, None), "mount")
         _checked(_libc.mount(b"proc", b"/proc", b"proc", _NO_SUID_DEV_EXEC, None), "mount")
 
 
 def make_net() -> int:
-    """A new network namespace, as a file descriptor; this thread stays where it is."""
+    """Create a network namespace; returns its file descriptor. This thread stays in its own namespace."""
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         unshare(NEW_NET)
@@ -89,7 +89,7 @@ def make_net() -> int:
 
 @contextlib.contextmanager
 def inside(namespace: int) -> Iterator[None]:
-    """This thread, for a while in another network namespace."""
+    """A context in which this thread is in another network namespace."""
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(namespace)
@@ -100,9 +100,9 @@ def inside(namespace: int) -> Iterator[None]:
 
 
 def in_children(count: int, work: Callable[[int], str]) -> list[str]:
-    """What `work` says for each number, each in a child of its own, all at the same time.
+    """The results of `work` for each number below `count`, each computed in its own child process, in parallel.
 
-    Raises `CannotEmulate` with the words of the first that could not do it.
+    Raises `CannotEmulate` with the error message of the first that failed.
     """
     children = [_start_child(work, number) for number in range(count)]
     said = []
@@ -112,12 +112,12 @@ def in_children(count: int, work: Callable[[int], str]) -> list[str]:
         os.waitpid(child, 0)
     problem = next((text[1:] for text in said if not text.startswith("+")), None)
     if problem is not None:
-        raise CannotEmulate(f"the machine refused ({problem or 'without a word'}).")
+        raise CannotEmulate(f"the kernel refused a request ({problem or 'without an error message'}).")
     return [text[1:] for text in said]
 
 
 def _start_child(work: Callable[[int], str], number: int) -> tuple[int, int]:
-    """Its number, and where its words can be read."""
+    """Start a child process; returns its process id, and a descriptor to read its result from."""
     reader, writer = os.pipe()
     child = os.fork()
     if child:
@@ -132,9 +132,9 @@ def _start_child(work: Callable[[int], str], number: int) -> tuple[int, int]:
 
 
 def set_tcp_options() -> str:
-    """TCP as long slow links want it, for the network namespace we are in; the congestion control that it has now.
+    """Set TCP options for long, slow links in the current network namespace; returns its congestion control.
 
-    A synchronisation sends in bursts with pauses: without `slow_start_after_idle` off, every one starts from nothing.
+    Training sends in bursts with pauses: with `tcp_slow_start_after_idle` on, every burst would begin with slow start.
     """
     _write_sysctls(
         {
@@ -155,9 +155,9 @@ def set_tcp_options() -> str:
 
 
 def pass_unfiltered() -> None:
-    """Bridges of this network namespace ask no firewall, which has no rules here, about every packet.
+    """Turn off firewall calls for packets on bridges of this network namespace, which has no firewall rules.
 
-    Kernels whose bridges never ask have no such switches.
+    Kernels without bridge filtering do not have these switches.
     """
     for name in ("iptables", "ip6tables", "arptables"):
         with contextlib.suppress(OSError):

@@ -1,20 +1,20 @@
-"""Sites as real processes of this machine: on connections that we shape ourselves, or in the namespaces of a lab.
+"""Sites as processes of this machine: on connections that `tradewind.connect` shapes, or in the namespaces of a lab.
 
 `run_sites` starts a command once per site, `call_sites` a Python function; both return when all have ended, or raise
-when one failed, which ends the others. A process finds its place in the environment, under the names that torchrun
-uses (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and ours:
+when one failed, after killing the others. A process finds its rank and addresses in the environment, under the names
+that torchrun uses (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and ours:
 
-    TRADEWIND_SHAPE        the network's file: `tradewind.connect` imitates it
+    TRADEWIND_SHAPE        the network's file: `tradewind.connect` emulates it
     TRADEWIND_SITE         the site's name
     TRADEWIND_SECRET       the run's secret
     TRADEWIND_CONTROLLERS  free addresses for controllers, separated by commas
 
-Without `inside` this needs no privilege: all is on loopback, and `tradewind.connect` shapes what it sends. With
-`inside`, a lab that is up, each process runs in the namespace of its site, and the kernel shapes whatever it sends;
+Without `inside` this needs no privilege: all traffic is on loopback, and `tradewind.connect` shapes what it sends. With
+`inside`, a running lab, each process runs in the namespace of its site, and the kernel shapes all its traffic;
 instead of TRADEWIND_SHAPE there are TRADEWIND_NETWORK and TRADEWIND_BIND, the network's file and the site's address.
 
-No process outlives the call. Each has a session of its own, which is killed whole before its leader is reaped, so that
-a number cannot have gone to somebody else; and the kernel kills it when we die without a chance to do so.
+No process outlives the call. Each has its own session, which is killed as a whole before its leader is reaped, so that
+its process id cannot have been reused; and the kernel kills it if this process is killed first.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from tradewind.runtime.shape_alone import SHAPE_VARIABLE, ensure_separable
 from tradewind.wire.handshake import SECRET_VARIABLE
 
 KEPT_LINES = 10_000
-"""Of what a site writes, the last lines are kept."""
+"""Number of last lines that are kept of each of a site's output streams."""
 LONGEST_LINE = 2**16
 SHOWN_LINES = 8
-"""Of those, so many are shown in an error."""
+"""Number of last lines that an error shows."""
 SETTLE_S = 0.5
-"""When one site fails others fail because of it; this long we listen for who was first and worst."""
+"""Seconds to wait for other failures after the first: one failure makes other sites fail; the error names the cause."""
 JOIN_S = 5.0
 PORTS, TRIED_PORTS = range(20_000, 32_000), 1000
-"""Below those from which Linux takes a port for whoever asks for any: one of these is not gone before it is used."""
+"""Ports to choose from: below Linux's ephemeral range, so that no other process is given one before it is used."""
 
 DIE_WITH_PARENT = (
     "import ctypes, os, sys\n"
@@ -63,18 +63,18 @@ DIE_WITH_PARENT = (
     "try: os.execvp(sys.argv[2], sys.argv[2:])\n"
     "except OSError as error: sys.exit(f'cannot run {sys.argv[2]!r}: {error.strerror}')"
 )
-"""Run before a site's command, in its process: the kernel kills it when its parent is gone."""
+"""Runs before a site's command, in its process, so that the kernel kills it when its parent ends."""
 
 
 class Surroundings(Protocol):
-    """A place with an own network stack for every site, as `lab.session.Lab` is."""
+    """An environment with a separate network stack for every site, such as `lab.session.Lab`."""
 
     def command(self, site: str, argv: Sequence[str]) -> list[str]:
-        """What to run on the machine so that `argv` runs at the site."""
+        """The command to run on the machine so that `argv` runs at the site."""
         ...
 
     def environment(self, site: str, groups: int) -> dict[str, str]:
-        """What its process finds there, beside the machine's environment."""
+        """Environment variables of the site's process, in addition to the machine's."""
         ...
 
 
@@ -84,7 +84,7 @@ OnLine = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class SiteOutput:
-    """What a site wrote."""
+    """The output of one site's process."""
 
     site: str
     stdout: str
@@ -101,13 +101,14 @@ def run_sites(
     on_line: OnLine | None = None,
     inside: Surroundings | None = None,
 ) -> list[SiteOutput]:
-    """Run the command once for every site of the network, in order of rank; what each wrote.
+    """Run the command once for every site of the network; returns their outputs, in order of rank.
 
-    Raises SiteFailed, naming the site, with its last lines, as soon as one ends with an error or is killed, and when
-    time is up; all others are ended. `groups` is how many controllers the sites will start, one after the other.
+    Raises `SiteFailed`, with the site's name and last lines, when one ends with an error or is killed, and after
+    `deadline_s` seconds; all others are killed. `groups` is how many controllers the sites will start, one after the
+    other.
     """
     if not command:
-        raise BadOption("there is no command to run at the sites.")
+        raise BadOption("no command to run at the sites: pass at least one word.")
     with _folder(network, inside) as folder:
         return _run(network, command, folder, environment or {}, groups, deadline_s, on_line, inside)
 
@@ -123,15 +124,15 @@ def call_sites(
     on_line: OnLine | None = None,
     inside: Surroundings | None = None,
 ) -> list[Any]:
-    """Call `function(place, **arguments)` in a process for every site of the network; the answers, in order of rank.
+    """Call `function(place, **arguments)` in a process for every site of the network; its results, in order of rank.
 
-    The function belongs to a module that can be imported; arguments and answers travel as JSON. An error that a site
-    raised is raised here: of the same kind, if it is one of ours, and with the site's name.
+    The function must be in an importable module; arguments and results are passed as JSON. An error that a site raised
+    is raised here with the site's name: of the same class if it is a `TradewindError`, otherwise as `SiteFailed`.
     """
     if function.__module__ == "__main__" or "." in function.__qualname__:
         raise BadOption(
-            f"{function.__qualname__} cannot be called in another process: it must stand in a module that can be "
-            "imported, and not in the main script, a class or a function."
+            f"{function.__qualname__} cannot be called in another process: define it at the top level of an "
+            "importable module, not in the main script, a class or a function."
         )
     target = f"{function.__module__}:{function.__qualname__}"
     importable = os.pathsep.join(path for path in sys.path if path)
@@ -160,16 +161,18 @@ def _outcome(folder: Path, rank: int) -> Outcome:
 
 
 def _explained(failed: SiteFailed, network: Network, folder: Path) -> Exception:
-    """What a failed site itself said went wrong, if it came to that: its own mistake rather than a lost peer."""
+    """The error that a failed site reported, if any; preferably one other than a lost peer."""
     said = {
         site: _outcome(folder, network.index[site])
         for site in failed.sites
         if outcome_file(folder, network.index[site]).exists()
     }
-    if not said or failed.sites[:1] != tuple(said)[:1]:  # the worst had no time for words, or all were too slow
+    if not said or failed.sites[:1] != tuple(said)[:1]:  # the first to blame reported nothing, or time ran out
         return failed
     blamed = min(said, key=lambda site: said[site].error == PeerLost.__name__)
-    return said[blamed].as_error(blamed) if said[blamed].error else failed  # or it failed after it had answered
+    return (
+        said[blamed].as_error(blamed) if said[blamed].error else failed
+    )  # no error: it failed after its function had returned
 
 
 def _environments(
@@ -184,7 +187,7 @@ def _environments(
     shared = {
         **common,
         "WORLD_SIZE": str(len(network)),
-        "LOCAL_WORLD_SIZE": str(len(network)),  # which they are: on one host
+        "LOCAL_WORLD_SIZE": str(len(network)),  # all ranks are on this host
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(ports[0]),
         SECRET_VARIABLE: secrets.token_hex(16),
@@ -196,7 +199,7 @@ def _environments(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free, and stay so until a site listens there: the system gives none of this range to anybody."""
+    """Free ports of `PORTS`, which the system does not assign to other processes by itself."""
     drawn = secrets.SystemRandom().sample(PORTS, TRIED_PORTS)
     free: list[int] = []
     for port in drawn:
@@ -204,7 +207,7 @@ def _free_ports(count: int) -> list[int]:
             free.append(port)
         if len(free) == count:
             return free
-    raise SiteFailed(f"no {count} free ports on {LOOPBACK} between {PORTS.start} and {PORTS.stop}.")
+    raise SiteFailed(f"fewer than {count} free ports on {LOOPBACK} between {PORTS.start} and {PORTS.stop}.")
 
 
 def _run(
@@ -229,7 +232,7 @@ def _run(
 
 
 class _Running:
-    """The processes, and everything that they say, as events of one queue that the caller's thread reads."""
+    """The processes of all sites; their lines and exit codes are events of one queue, read by the caller's thread."""
 
     def __init__(self, on_line: OnLine | None) -> None:
         self._on_line = on_line
@@ -237,7 +240,7 @@ class _Running:
         self._lines: dict[tuple[str, str], deque[str]] = {}
         self._threads: list[threading.Thread] = []
         self._events: queue.SimpleQueue[tuple[str, str | int]] = queue.SimpleQueue()
-        """A site and a line that it wrote, or its exit code; below zero is the signal that killed it."""
+        """A site, and a line that it wrote or its exit code (negative: the signal that killed it)."""
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         process = subprocess.Popen(
@@ -258,7 +261,7 @@ class _Running:
         self._spawn(self._await, name, process.pid)
 
     def wait(self, deadline_s: float) -> None:
-        """Until all have ended well; raises for the first that did not, or when time is up."""
+        """Wait until all have ended with success; raises `SiteFailed` for one that failed, or at the deadline."""
         until_s, left = time.monotonic() + deadline_s, set(self._processes)
         failed: dict[str, int] = {}
         while left:
@@ -276,23 +279,26 @@ class _Running:
                     until_s = min(until_s, time.monotonic() + SETTLE_S)
                 failed[name] = event
         if failed:
-            # Who was killed did not fail because of others; otherwise the first is the one to blame.
+            # A killed site did not fail because of others; otherwise the first that failed is the cause.
             self._raise_failed(tuple(sorted(failed, key=lambda name: failed[name] >= 0)), failed)
         if left:
             late = tuple(name for name in self._processes if name in left)
-            raise SiteFailed(f"after {deadline_s:g} s these sites had not ended: {', '.join(late)}. They were killed.")
+            raise SiteFailed(
+                f"after {deadline_s:g} s these sites had not ended: {', '.join(late)}. They were killed. Raise the "
+                "deadline if they need longer."
+            )
 
     def _raise_failed(self, sites: tuple[str, ...], codes: Mapping[str, int]) -> None:
         worst, code = sites[0], codes[sites[0]]
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
         last = list(self._lines[worst, "stderr"])[-SHOWN_LINES:]
-        said = ("; its last words were:\n" + "".join(last).rstrip()) if last else ", without a word."
+        said = ("; the last lines of its stderr:\n" + "".join(last).rstrip()) if last else "; its stderr is empty."
         raise SiteFailed(f"site {worst!r} {how}{said}", sites)
 
     def end(self) -> None:
-        """Kill what is left of every session, read what they still said, and only then reap the leaders."""
+        """Kill the remaining processes of every session, read their output, and only then reap the leaders."""
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):  # a session of which nothing is left
+            with contextlib.suppress(ProcessLookupError):  # no process of the session is left
                 os.killpg(process.pid, signal.SIGKILL)
         for thread in self._threads:
             thread.join(JOIN_S)
@@ -324,7 +330,7 @@ class _Running:
                 self._events.put((name, line.rstrip("\n")))
 
     def _await(self, name: str, pid: int) -> None:
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie, and its number taken
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie, so its process id is not reused
         assert ended is not None
         self._events.put((name, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status))
 

@@ -1,4 +1,4 @@
-"""A trace of changing rates, played to a lab, faster than it was if so asked."""
+"""Replay of a bandwidth trace in a lab, at its own or a higher speed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ Rates = npt.NDArray[np.float64]
 
 
 def timetable(trace: BandwidthTrace, speed: float, network: Network) -> Iterator[tuple[float, Rates]]:
-    """When, in seconds after the start, which rates hold, as a matrix in the order of the network's sites.
+    """The changes of a trace: seconds after the start, and the rates from then on (matrix in the network's site order).
 
-    Raises where the trace is of another network: a link that it says nothing about would keep its rate in silence.
+    `speed` divides the trace's times. Raises `BadOption` for an invalid speed, and `BadNetwork` if the trace is of
+    other sites or lacks a link of the network.
     """
     if not (math.isfinite(speed) and speed > 0):
-        raise BadOption(f"a speed of {speed} makes no sense: give a number above zero; 60 turns minutes into seconds.")
+        raise BadOption(f"speed must be a finite number above 0, got {speed}; 60 replays a minute per second.")
     if set(trace.network.names) != set(network.names):
         raise BadNetwork(
-            f"the trace is of {', '.join(trace.network.names)}, but the lab has {', '.join(network.names)}. "
-            f"Start it with the trace's own network."
+            f"the trace has the sites {', '.join(trace.network.names)}, but the lab has {', '.join(network.names)}. "
+            f"Start the lab with the trace's own network."
         )
     rows = [trace.network.index[name] for name in network.names]
     first_s = trace.start_s[0]
@@ -36,12 +37,12 @@ def timetable(trace: BandwidthTrace, speed: float, network: Network) -> Iterator
         silent = np.argwhere((network.bandwidth_bps > 0) & ~(rates_bps > 0))
         if len(silent):
             src, dst = (network.names[k] for k in silent[0])
-            raise BadNetwork(f"the trace says nothing about link {src}->{dst} at {start_s:g} s.")
+            raise BadNetwork(f"the trace has no rate for link {src}->{dst} at {start_s:g} s.")
         yield (start_s - first_s) / speed, rates_bps
 
 
 class Replay:
-    """A trace under way, in a thread of its own."""
+    """A running replay of a trace, in its own thread."""
 
     def __init__(
         self, trace: BandwidthTrace, speed: float, network: Network, set_rates: Callable[[Rates], None]
@@ -51,9 +52,9 @@ class Replay:
         self._stopped = threading.Event()
         self._error: TradewindError | None = None
         self.epoch = -1
-        """Which one holds now."""
+        """Number of the trace's epoch whose rates are set; -1 before the first."""
         self.seconds = self._steps[-1][0]
-        """From the first change to the last."""
+        """Seconds from the first change to the last."""
         self._thread = threading.Thread(target=self._play, name="tradewind-replay", daemon=True)
         self._thread.start()
 
@@ -69,13 +70,13 @@ class Replay:
             self._error = error
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the last rates hold; whether they do. Raises what went wrong."""
+        """Wait until the replay has ended; returns whether it has. Raises the error of a failed change."""
         self._thread.join(timeout_s)
         if self._error is not None:
             raise self._error
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Leave the rates as they are."""
+        """Stop the replay; the rates stay as they are."""
         self._stopped.set()
         self.wait()

@@ -1,4 +1,4 @@
-"""What is said to the keeper of a lab, and what it answers: one line of JSON each, on a socket in the run directory."""
+"""Requests to the keeper of a lab, and its answers: one line of JSON each, on a socket in the lab's directory."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ Pairs = list[tuple[int, int]]
 
 
 class SetRates(msgspec.Struct, tag="set-rates"):
-    """Give these links (rows of source and destination) other rates."""
+    """Set the rates of these links (rows of source and destination), in bit/s."""
 
     links: Pairs
     bandwidth_bps: list[float]
 
 
 class SetCut(msgspec.Struct, tag="set-cut"):
-    """Cut links, or heal them."""
+    """Cut links (they drop every packet), or heal them."""
 
     links: Pairs
     cut: bool
 
 
 class Calibrate(msgspec.Struct, tag="calibrate"):
-    """Send on all links at once, and see what arrives."""
+    """Send on all links at once, and measure the received rates."""
 
     stretch: float = 1.0
-    """So many times as long as usual."""
+    """Factor on the calibration's duration."""
 
 
 class AskStatus(msgspec.Struct, tag="status"):
-    """How are you?"""
+    """Ask for the links' rates, cuts and counters."""
 
 
 class Release(msgspec.Struct, tag="release"):
-    """Live on without whoever started the lab."""
+    """Keep the lab running after the process that started it has ended."""
 
 
 Request = SetRates | SetCut | Calibrate | AskStatus | Release
 
 
 class Ready(msgspec.Struct, tag="ready"):
-    """The lab is there."""
+    """The lab has been built."""
 
     namespaces: list[int]
     """File descriptors of the sites' network namespaces in the keeper."""
@@ -51,19 +51,19 @@ class Ready(msgspec.Struct, tag="ready"):
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """It did not work."""
+    """The request failed."""
 
     reason: str
     impossible: bool = False
-    """Whether this backend cannot work here at all; else something went wrong."""
+    """Whether the backend cannot work on this machine at all."""
 
 
 class Done(msgspec.Struct, tag="done"):
-    """It is as you said."""
+    """The request has been carried out."""
 
 
 class Measured(msgspec.Struct, tag="measured"):
-    """What arrived on each link in a calibration, as payload."""
+    """The payload rate received on each link in a calibration, in bit/s."""
 
     links: Pairs
     received_bps: list[float]
@@ -71,7 +71,7 @@ class Measured(msgspec.Struct, tag="measured"):
 
 
 class Status(msgspec.Struct, tag="is"):
-    """What the links are like now, in the order of the network's links, and what they have carried."""
+    """Current rates, cuts and carried bytes of all links, in the order of the network's links."""
 
     bandwidth_bps: list[float]
     cut: list[bool]
@@ -81,4 +81,4 @@ class Status(msgspec.Struct, tag="is"):
 Answer = Ready | Failed | Done | Measured | Status
 
 MAX_LINE_BYTES = 16 * 2**20
-"""A mesh of 64 sites is far below."""
+"""Longest request or answer, in bytes; a mesh of 64 sites needs far less."""

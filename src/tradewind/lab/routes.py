@@ -1,8 +1,8 @@
-"""Which neighbour a packet goes to next, where two sites have no link between them.
+"""Routes between sites that have no direct link.
 
-Sites of a sparse network still have to reach each other: a worker its controller, Gloo its neighbours in rank order.
-As on the Internet, packets then travel over other sites and use up the links on the way. Fewest hops first; among those
-the way whose slowest link is fastest, ties by the order of sites, so that every run routes alike.
+Sites of a sparse network still have to reach each other: a rank its controller, Gloo its neighbours in rank order.
+As on the Internet, packets are then forwarded by other sites and use the links on the route. A route has the fewest
+hops; among those, the fastest slowest link; ties are broken by the order of sites, so that every run routes alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOWHERE = -1
 
 
 def next_hops(network: Network) -> npt.NDArray[np.int32]:
-    """For each site (row) and destination (column) the next site on the way; `NOWHERE` if there is none, or no need.
+    """The next hop from each site (row) to each destination (column); `NOWHERE` without a route, and to itself.
 
     >>> from tradewind.network import Link, Site
     >>> line = [Link("a", "b", 1e6), Link("b", "c", 1e6), Link("c", "a", 1e6)]

@@ -5,8 +5,8 @@
         lab.set_rate("w1->w2", 40e6)
         lab.cut("w1-w3")
 
-Backends are tried in order: `htb`, `delay`, `inproc`; `lab.backend` and `lab.notes` say which one it is and why. The
-lab ends with the `with` block, with `close`, and with the process that made it, even one that is killed.
+Backends are tried in order: `htb`, `delay`, `inproc`; `lab.backend` is the one in use, `lab.notes` the reasons. The
+lab ends with the `with` block, with `close`, and with the process that created it, even if that is killed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,19 @@ if TYPE_CHECKING:
 MASTER_PORT, CONTROLLER_PORT = 29500, 29600
 CALIBRATION_S = 60.0
 CALIBRATION_STRETCHES = (1.0, 2.0, 2.0)
-"""How long each attempt at a calibration takes: what passes a short look need not be looked at for longer."""
+"""Factors on the duration of each calibration attempt: a network that passes a short one needs no longer one."""
 
 
 class Lab:
-    """An emulated network; see the module."""
+    """An emulated network on this machine.
+
+    `backend` is htb, delay, inproc or auto; `scale` multiplies all rates (a number; `auto` for the largest that fits;
+    None for 1); `calibrate` checks the rates after building; `name` is the lab's name for `tradewind lab`. Raises
+    `CannotEmulate` if this machine cannot emulate the network, and `BadOption` or `UnknownName` for wrong arguments.
+    """
 
     network: Network
-    """As it is emulated: scaled, if so asked."""
+    """The emulated network, after scaling."""
 
     def __init__(
         self,
@@ -62,7 +67,7 @@ class Lab:
             raise UnknownName("backend", backend, ("auto", *BACKENDS))
         name = name or f"{os.getpid()}-{secrets.token_hex(3)}"
         self.notes: tuple[str, ...] = ()
-        """Why this backend, which scale, what else is worth knowing."""
+        """Notes for the user: why other backends were not used, the scale, the forwarder's language."""
         self.calibration: Calibration | None = None
         self._secret = secrets.token_hex(16)
         self._kept = self._start(network, backend, scale, name)
@@ -89,7 +94,7 @@ class Lab:
                     problem, who = str(error), [candidate]
                 else:
                     self.backend = candidate
-                    scaled = f"every capacity is {self.scale:.3g} of what it is" if self.scale != 1.0 else ""
+                    scaled = f"every capacity is multiplied by {self.scale:.3g}" if self.scale != 1.0 else ""
                     self.notes = (*_sentences(refused), *filter(None, (scaled, said)))
                     return kept
             refused.setdefault(problem, []).extend(who)
@@ -97,7 +102,7 @@ class Lab:
 
     @classmethod
     def attach(cls, directory: LabDirectory) -> Lab:
-        """A lab that somebody else has started; closing it here leaves it up."""
+        """Attach to a running lab that another process started; raises `RemoteFault` while it is still starting."""
         lab = cls.__new__(cls)
         lab._kept, record = LabClient.attach(directory)
         lab.backend, lab.scale, lab.notes = record.backend, record.scale, tuple(record.notes)
@@ -112,32 +117,32 @@ class Lab:
         notes = list(self.notes)
         return Record(self.backend, document, self.scale, notes, self._secret, self._kept.ready, ratios, seconds)
 
-    # --- what it is ----------------------------------------------------------------------------------------------
+    # --- properties ----------------------------------------------------------------------------------------------
 
     @property
     def payload_share(self) -> float:
-        """Of a link's rate, what TCP has left for data."""
+        """Fraction of a link's rate that is TCP payload."""
         return 1.0 if self._kept is None else self._kept.ready.payload_share
 
     @property
     def congestion_control(self) -> str:
-        """TCP's, inside the sites."""
+        """The congestion control of TCP inside the sites."""
         return "none: our own transport" if self._kept is None else self._kept.ready.congestion_control
 
     @property
     def build_s(self) -> float:
-        """How long building it took."""
+        """Seconds that building the lab took."""
         return 0.0 if self._kept is None else self._kept.ready.build_s
 
     @property
     def directory(self) -> LabDirectory:
-        """Where it keeps its files."""
+        """The lab's directory."""
         return self._with_keeper("files").directory
 
     @property
     def why(self) -> str:
-        """Why it is this backend, in sentences."""
-        return " ".join(self.notes) or f"{self.backend} was asked for."
+        """Why this backend is used, in sentences."""
+        return " ".join(self.notes) or f"{self.backend} was chosen."
 
     def address(self, site: str) -> str:
         """The address of a site, valid inside the lab."""
@@ -145,10 +150,10 @@ class Lab:
         return LOOPBACK if self._kept is None else address_of(row)
 
     def calibrate(self) -> Calibration:
-        """Send on all links at once; raises `CannotEmulate` if one carries less than it should.
+        """Send on all links at once; raises `CannotEmulate` if a link carries less than `LEAST_RATIO` of its rate.
 
-        What else the machine does may spoil a second, so there are three attempts. Where links lose packets or share
-        capacities the result is only told: what TCP makes of them is part of what is emulated.
+        Other load on the machine may spoil a measurement, so there are three attempts. On networks with loss or shared
+        capacities the result is only returned, because TCP's behaviour there is part of the emulation.
         """
         for stretch in CALIBRATION_STRETCHES:
             found = self._calibrate_once(stretch)
@@ -160,7 +165,7 @@ class Lab:
         link, ratio = self.calibration.worst
         raise CannotEmulate(
             f"this machine does not carry {self.network.name!r} with {self.backend}: with all links busy, {link} "
-            f"gets {ratio:.0%} of its rate, and {LEAST_RATIO:.0%} is the least. Use --scale, or a quieter machine."
+            f"gets {ratio:.0%} of its rate, expected at least {LEAST_RATIO:.0%}. Use --scale, or a less busy machine."
         )
 
     def _calibrate_once(self, stretch: float) -> Calibration:
@@ -172,7 +177,7 @@ class Lab:
         return Calibration(ratios, measured.seconds)
 
     def status(self) -> Status:
-        """Rates now, what is cut, and what links have carried, in the order of `network.links`."""
+        """Current rates, cuts and carried bytes of all links, in the order of `network.links`."""
         answer = self._with_keeper("status").ask(AskStatus())
         assert isinstance(answer, Status)
         return answer
@@ -182,22 +187,25 @@ class Lab:
         rates_bps[self.network.bandwidth_bps > 0] = self.status().bandwidth_bps
         return rates_bps
 
-    # --- changing it ---------------------------------------------------------------------------------------------
+    # --- changes -------------------------------------------------------------------------------------------------
 
     def set_rate(self, link: str, bandwidth_bps: float) -> None:
-        """Give `a->b`, or both ways of `a-b`, another rate; of the emulated network, after scaling."""
+        """Set the rate of `a->b`, or of both directions of `a-b`, in bit/s of the emulated (scaled) network."""
         if not (np.isfinite(bandwidth_bps) and bandwidth_bps > 0):
-            raise BadOption(f"{bandwidth_bps} bit/s is no rate: cut the link instead.")
+            raise BadOption(
+                f"the rate of {link} must be finite and above 0, got {bandwidth_bps} bit/s. To stop all traffic, cut "
+                "the link."
+            )
         pairs = self.pairs(link)
         self._with_keeper("changing rates").ask(SetRates(pairs, [bandwidth_bps] * len(pairs)))
 
     def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
-        """Give all links the rates of a matrix; of the emulated network, after scaling."""
+        """Set the rates of all links from a matrix, in bit/s of the emulated (scaled) network."""
         pairs = [(int(i), int(j)) for i, j in zip(*np.nonzero(self.network.bandwidth_bps), strict=True)]
         self._with_keeper("changing rates").ask(SetRates(pairs, [float(bandwidth_bps[pair]) for pair in pairs]))
 
     def cut(self, link: str) -> None:
-        """Let a link drop everything."""
+        """Make `a->b`, or both directions of `a-b`, drop every packet."""
         self._with_keeper("cutting links").ask(SetCut(self.pairs(link), True))
 
     def heal(self, link: str) -> None:
@@ -205,11 +213,11 @@ class Lab:
         self._with_keeper("healing links").ask(SetCut(self.pairs(link), False))
 
     def replay(self, trace: BandwidthTrace, speed: float = 1.0) -> Replay:
-        """Follow a trace from its start, `speed` times as fast, in a thread; rates are scaled as the lab is."""
+        """Start to replay a trace in a thread, `speed` times as fast; its rates are scaled as the lab is."""
         return Replay(trace, speed, self.network, lambda bandwidth_bps: self.set_rates(bandwidth_bps * self.scale))
 
     def pairs(self, link: str) -> Pairs:
-        """Rows of the directed links that `a->b` or `a-b` means; names may hold dashes themselves."""
+        """The rows of the directed links of `a->b` or `a-b`; site names may contain dashes. Raises `UnknownName`."""
         names, index = self.network.names, self.network.index
         src, arrow, dst = link.partition("->")
         if arrow:
@@ -225,14 +233,14 @@ class Lab:
                 return found
         raise UnknownName("link", link, (f"{a}-{b}" for a in names for b in names if a < b))
 
-    # --- running things in it ------------------------------------------------------------------------------------
+    # --- commands in sites ---------------------------------------------------------------------------------------
 
     def environment(self, site: str, groups: int = 1) -> dict[str, str]:
-        """What a process in a site finds beside the machine's environment: torchrun's names and ours.
+        """The environment variables of a site's process, in addition to the machine's: torchrun's names and ours.
 
         `groups` is how many controllers the sites will start, one after the other.
         """
-        from tradewind.wire.handshake import SECRET_VARIABLE  # here and below: `lab up` does not need what they load
+        from tradewind.wire.handshake import SECRET_VARIABLE  # imported here and below to keep `lab up` fast
 
         names = self.network.names
         rank, master = self.network.index[self.network.site(site).name], self.address(names[0])
@@ -252,14 +260,14 @@ class Lab:
         }
 
     def command(self, site: str, argv: Sequence[str]) -> list[str]:
-        """What to run on the machine so that `argv` runs in a site."""
+        """The command to run on the machine so that `argv` runs in a site."""
         row = self.network.index[self.network.site(site).name]
         return self._with_keeper("namespaces for commands").command(row, argv)
 
     def popen(
         self, site: str, argv: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[Any]:
-        """Start a command in a site; it ends with the lab at the latest. `options` are Popen's."""
+        """Start a command in a site; it ends with the lab at the latest. `options` are passed to Popen."""
         merged = {**os.environ, **self.environment(site), **(env or {})}
         return subprocess.Popen(self.command(site, argv), env=merged, **options)
 
@@ -276,14 +284,14 @@ class Lab:
         inside = None if self._kept is None else self
         return run_sites(self.network, argv, environment=env, deadline_s=deadline_s, on_line=on_line, inside=inside)
 
-    # --- ending it -----------------------------------------------------------------------------------------------
+    # --- ending --------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Let it outlive this process; `tradewind lab down` ends it."""
+        """Keep the lab running after this process has ended; `tradewind lab down` ends it."""
         self._with_keeper("outliving").release()
 
     def close(self) -> None:
-        """End it: every process in it, every interface."""
+        """End the lab with all its processes and interfaces."""
         if self._kept is not None:
             self._kept.close()
 
@@ -300,6 +308,6 @@ class Lab:
 
 
 def _sentences(refused: Mapping[str, Sequence[str]]) -> list[str]:
-    """Why backends cannot be used, each reason once: one that does not name them itself comes with their names."""
+    """Why backends cannot be used, each reason once, with the names of the backends it applies to."""
     named = (f"{' and '.join(who)} cannot run here: {why}" if who else why for why, who in refused.items())
     return [f"{reason.removesuffix('.')}." for reason in named]

@@ -1,7 +1,7 @@
-"""Inside a process that `lab.processes` started: where it stands, and how its function is called.
+"""The process of one site that `lab.processes` started: its place among the sites, and the call of its function.
 
 `python -m tradewind.lab.site MODULE:FUNCTION FOLDER` reads the arguments from the folder, calls the function with this
-process's place, and leaves there what came of it, as JSON: an answer, or an error by its name.
+process's place, and writes its result, or the name and message of its error, to the folder as JSON.
 """
 
 from __future__ import annotations
@@ -30,39 +30,42 @@ NETWORK_VARIABLE = "TRADEWIND_NETWORK"
 BIND_VARIABLE = "TRADEWIND_BIND"
 ARGUMENTS_FILE = "arguments.json"
 DEFAULT_DEADLINE_S = 600.0
-"""For all that sites do in one call."""
+"""Default time limit of one call of all sites, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One process's place among the sites."""
+    """The place of one process among the sites."""
 
     rank: int
     world: int
     site: str
     network: Network
-    """What is imitated between the sites."""
+    """The network that is emulated between the sites."""
     controllers: tuple[str, ...]
-    """An address for each group that the sites form, one after the other."""
+    """Controller addresses, one for each group that the sites form one after the other."""
 
     @classmethod
     def here(cls) -> Place:
-        """The place of this process, which must be one of `lab.processes`."""
-        # Here and below, not above: they load for long, and `lab up`, which reads this module, does not need them.
+        """The place of this process, from its environment; raises `BadOption` if `lab.processes` did not start it."""
+        # Imported here and below: they load slowly, and `lab up`, which imports this module, does not need them.
         from tradewind.runtime.shape_alone import SHAPE_VARIABLE
 
         named = NETWORK_VARIABLE if NETWORK_VARIABLE in os.environ else SHAPE_VARIABLE
         missing = {"RANK", "WORLD_SIZE", named, ADDRESSES_VARIABLE} - os.environ.keys()
         if missing:
-            raise BadOption(f"this process is no site of the lab: {', '.join(sorted(missing))} is not set.")
+            raise BadOption(
+                f"this process is not a site of a lab: {', '.join(sorted(missing))} is not set. Start it with "
+                "`tradewind lab run`."
+            )
         rank, network = int(os.environ["RANK"]), read_network(os.environ[named])
         addresses = tuple(os.environ[ADDRESSES_VARIABLE].split(","))
         return cls(rank, int(os.environ["WORLD_SIZE"]), network.names[rank], network, addresses)
 
     def connect(self, group: int = 0, options: RunOptions | None = None, **fields: Unpack[RunFields]) -> Group:
-        """Join the sites' group of that number, on the imitated network, which the controller knows.
+        """Join the sites' group of that number, on the emulated network, which the controller plans with.
 
-        Options are those given here, whatever environment and `tradewind.toml` say.
+        Only the options passed here are used, not the environment or `tradewind.toml`.
         """
         from tradewind.runtime.group import connect
         from tradewind.runtime.options import RunOptions, Transport, choose_options
@@ -74,14 +77,14 @@ class Place:
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):
-    """What came of a call: an answer, or an error's name and message."""
+    """The outcome of a call: its result, or the name and message of its error."""
 
     answer: Any = None
     error: str = ""
     message: str = ""
 
     def as_error(self, site: str) -> TradewindError:
-        """The error as the one who asked should see it: of its kind if it is one of ours."""
+        """The error to raise in the caller: of the same class if it is a `TradewindError`, otherwise `SiteFailed`."""
         kind = getattr(errors, self.error, None)
         plain = isinstance(kind, type) and issubclass(kind, TradewindError) and kind is not errors.UnknownName
         text = f"site {site!r}: {self.message}" if plain else f"site {site!r}: {self.error}: {self.message}"
@@ -89,12 +92,12 @@ class Outcome(msgspec.Struct, omit_defaults=True):
 
 
 def outcome_file(folder: Path, rank: int) -> Path:
-    """Where a rank leaves what came of its call."""
+    """The file to which a rank writes the outcome of its call."""
     return folder / f"outcome-{rank}.json"
 
 
 def main(function: str, folder: Path) -> int:
-    """Call the function, and leave what came of it."""
+    """Call `MODULE:FUNCTION` and write its outcome; returns the exit code."""
     try:
         module, _, name = function.partition(":")
         arguments = msgspec.json.decode((folder / ARGUMENTS_FILE).read_bytes())
@@ -114,4 +117,4 @@ if __name__ == "__main__":
     code = main(sys.argv[1], Path(sys.argv[2]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # what came of it is written; threads of libraries have aborted processes that were torn down
+    os._exit(code)  # the outcome is written; a normal exit has aborted in threads of libraries

@@ -1,8 +1,8 @@
-"""The keeper's interpreter, started early.
+"""Early start of the keeper's interpreter.
 
-Much of what `lab up` takes is interpreters that start and load: ours, and the keeper's. They can do it at the same
-time: who will want a lab soon says so (`early`), and a process loads all that a keeper needs, then waits to be told
-which lab it is. This module itself loads nothing of weight.
+Much of the time of `lab up` is the start of two interpreters: the caller's and the keeper's. To start them in parallel,
+a caller that will need a lab enters `early`: a process then imports all that a keeper needs, and waits for the lab's
+directory. This module itself imports nothing that loads slowly.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ LONGEST_PATH = 4096
 
 @dataclass
 class Starter:
-    """A process that splits a keeper off when it is told to."""
+    """A process that forks a keeper when it receives the lab's directory."""
 
     process: subprocess.Popen[bytes]
     owner: socket.socket
-    """A lab that was not released ends with it."""
+    """Socket to the keeper; closing it ends a lab that was not released."""
 
     def hand_over(self, directory: Path, lock: int) -> None:
-        """Say which lab it is to start; the lock lives on in the keeper."""
+        """Send the lab's directory and lock; the keeper holds the lock from then on."""
         socket.send_fds(self.owner, [os.fsencode(directory)], [lock])
 
     def give_up(self) -> None:
-        """There will be no lab."""
+        """End the process, because no lab is needed."""
         self.owner.close()
         self.process.kill()
         self.process.communicate()
@@ -43,7 +43,7 @@ _begun: list[Starter] = []
 
 @contextmanager
 def early() -> Iterator[Starter]:
-    """A lab will be wanted in here; if not, what has begun, which is given, ends."""
+    """A context that starts a keeper's process early, and ends it if no lab was started inside; yields that process."""
     begun = _start()
     _begun.append(begun)
     try:
@@ -54,7 +54,7 @@ def early() -> Iterator[Starter]:
 
 
 def take() -> Starter:
-    """What has begun, or begins now."""
+    """The process that `early` started, or a new one."""
     return _begun.pop() if _begun else _start()
 
 
@@ -67,13 +67,13 @@ def _start() -> Starter:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a single thread may enter a user namespace
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NEW_USER needs a single-threaded process
         )
     return Starter(process, here)
 
 
 def wait_to_be_told(owner: int) -> Path | None:
-    """In the starter: the lab's directory, in which our words go from now on; None where there will be no lab."""
+    """Wait for the lab's directory, and write stderr to its log from then on; None if no lab is needed."""
     with socket.socket(fileno=os.dup(owner)) as connection:
         path, _lock, _, _ = socket.recv_fds(connection, LONGEST_PATH, 1, socket.MSG_CMSG_CLOEXEC)
     if not path:

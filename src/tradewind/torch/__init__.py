@@ -1,6 +1,7 @@
-"""PyTorch on Tradewind: `init_process_group("tradewind")`, or a `Synchronizer`.
+"""PyTorch integration: the backend of `init_process_group("tradewind")`, and the `Synchronizer`.
 
-The only folder that imports torch. The names below load on first use: `import torch` itself passes through here.
+This is the only package that imports torch. The names below load on first use, because `import torch` itself imports
+this module (entry point `torch.backends`).
 """
 
 from __future__ import annotations

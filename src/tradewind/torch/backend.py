@@ -1,4 +1,4 @@
-"""Makes process groups of the backend, with the settings that hold."""
+"""Creation of the backend's process groups with their resolved options."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from tradewind.errors import BadOption, TradewindError
 from tradewind.runtime.options import RunFields, RunOptions, choose_options, resolve_options
 from tradewind.runtime.report import set_log_level
 from tradewind.torch.process_group import TradewindGroup
-from tradewind.torch.rendezvous import Place, connect_group, identify, tell_problem
+from tradewind.torch.rendezvous import Place, connect_group, identify, publish_problem
 
 _configured = RunOptions()
 
 
 def configure(options: RunOptions | None = None, **fields: Unpack[RunFields]) -> None:
-    """Set options for groups that are made from now on, where no `pg_options` can be passed (DeviceMesh, Lightning).
+    """Set the options of process groups created later, where `pg_options` cannot be passed (DeviceMesh, Lightning).
 
-    They replace what was configured before, and take precedence over the environment and files.
+    They replace the options of an earlier call, and take precedence over the environment and files. Raises `BadOption`
+    for unknown or contradictory options.
     """
     global _configured
     _configured = choose_options(options, fields)
 
 
 def create_group(made: Any, options: Any = None) -> TradewindGroup:
-    """What PyTorch calls to make a group; `options` is what was given as `pg_options`."""
+    """Create this rank's end of a process group; called by PyTorch, with `pg_options` as `options`."""
     if options is not None and not isinstance(options, RunOptions):
         raise BadOption(
-            f"pg_options is a {type(options).__name__}, but backend 'tradewind' takes tradewind.torch.Options."
+            f"pg_options must be tradewind.torch.Options for backend 'tradewind', got {type(options).__name__}."
         )
-    # A restart by torchrun finds the store as the last attempt left it, with addresses of processes that are gone.
+    # After a restart by torchrun the store still holds the addresses of the processes of the previous attempt.
     store = PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", made.store)
     ranks = tuple(made.global_ranks_in_group) or tuple(range(made.group_size))
     place = Place(
@@ -46,7 +47,7 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
     try:
         resolved, _ = resolve_options(options if options is not None else _configured)
     except TradewindError as error:
-        tell_problem(place, error)
+        publish_problem(place, error)
         raise
     set_log_level(resolved.log)
     identity = identify(place, resolved)

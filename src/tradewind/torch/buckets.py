@@ -1,7 +1,7 @@
-"""A model's tensors as a few flat arrays: what one round, or one part of a step, averages.
+"""Buckets: a model's tensors copied into a few flat arrays, each averaged by one round or one part of a step.
 
-A bucket has memory of its own. Tensors are copied into it, it is averaged in place, and copied back when that went
-well: a round that fails leaves the model as it was.
+A bucket has its own memory. Tensors are copied into it, the bucket is averaged in place, and copied back on success:
+a round that fails leaves the model unchanged.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tradewind.torch.tensors import as_array
 from tradewind.wire.messages import MAX_PARTS
 
 BUCKET_BYTES = 4 * 2**20
-"""Of a part, when layers are averaged one after the other: large enough for a round to be worth its messages."""
+"""Default bucket size with `overlap`, in bytes: large enough to amortise the messages of a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A tensor that is averaged."""
+    """A tensor of the model that is averaged."""
 
     name: str
     tensor: Tensor
     trained: bool
-    """Whether it is a parameter; else a buffer, such as a running mean."""
+    """True for a parameter; False for a buffer (such as a running mean) or optimizer state."""
 
 
 def tracked_tensors(model: nn.Module, buffers: bool = True) -> list[Tracked]:
-    """Parameters that are trained and, with `buffers`, saved buffers of floating point, module by module.
+    """The trainable parameters and, with `buffers`, the persistent floating-point buffers, in module order.
 
-    Frozen parameters stay as everybody got them at the start. Counters (`num_batches_tracked`) are each worker's own:
-    the mean of two counts is the count of neither.
+    Frozen parameters keep the values that all ranks started from. Integer buffers (`num_batches_tracked`) stay local
+    to each rank, because their mean has no meaning. Raises `BadOption` if no parameter requires a gradient.
     """
     saved = set(model.state_dict(keep_vars=True))
     found: dict[int, Tracked] = {}
@@ -48,12 +48,15 @@ def tracked_tensors(model: nn.Module, buffers: bool = True) -> list[Tracked]:
             if buffers and buffer.is_floating_point() and dot + name in saved:
                 found.setdefault(id(buffer), Tracked(dot + name, buffer, False))
     if not any(tracked.trained for tracked in found.values()):
-        raise BadOption("the model has no parameter that requires a gradient: there is nothing to synchronise.")
+        raise BadOption(
+            "the model has nothing to synchronise: none of its parameters requires a gradient. Set requires_grad=True "
+            "on those to train."
+        )
     return list(found.values())
 
 
 class Bucket:
-    """Tensors of one type, as one flat array."""
+    """Tensors of one dtype, with one flat array of their total size."""
 
     def __init__(self, tracked: Sequence[Tracked], dtype: torch.dtype | None = None) -> None:
         self.tracked = tuple(tracked)
@@ -64,34 +67,34 @@ class Bucket:
 
     @property
     def dtype_name(self) -> str:
-        """What the wire calls its type."""
+        """The dtype's name in the wire format, such as `float32`."""
         return str(self.dtype).removeprefix("torch.")
 
     @property
     def array(self) -> Array:
-        """The same memory, for rounds."""
+        """The flat array as a numpy array that shares its memory."""
         return as_array(self.flat)
 
     @torch.no_grad()
     def gather(self, out: Tensor | None = None) -> None:
-        """Copy the tensors in, or to `out`."""
+        """Copy the tensors into the flat array, or into `out`."""
         views = self._views if out is None else out.split([t.numel() for t in self.tensors])
         for view, tensor in zip(views, self.tensors, strict=True):
             view.copy_(tensor.detach().reshape(-1))
 
     @torch.no_grad()
     def scatter(self, flat: Tensor | None = None) -> None:
-        """Copy it, or `flat`, back into the tensors."""
+        """Copy the flat array, or `flat`, back into the tensors."""
         views = self._views if flat is None else flat.split([t.numel() for t in self.tensors])
         for view, tensor in zip(views, self.tensors, strict=True):
             tensor.copy_(view.view(tensor.shape))
 
 
 def pack(tracked: Iterable[Tracked], bucket_bytes: int | None = None, exact: bool = False) -> list[Bucket]:
-    """Buckets of one type each, of about so many bytes, from the last tensor to the first: as gradients come.
+    """Pack tensors into buckets of one dtype each, from the last tensor to the first (the order of gradients).
 
-    None: one bucket a type. `exact`: sixteen-bit types are kept in float32, for sums that go on over many rounds.
-    There are never more than a step can have parts, whatever was asked for.
+    `bucket_bytes` is the approximate size of a bucket; None packs one bucket per dtype. It is raised where needed so
+    that there are at most `MAX_PARTS` buckets. `exact` keeps 16-bit dtypes in float32, for sums over many rounds.
     """
     backwards = list(tracked)[::-1]
     total = sum(t.tensor.numel() * t.tensor.element_size() for t in backwards)
@@ -101,7 +104,7 @@ def pack(tracked: Iterable[Tracked], bucket_bytes: int | None = None, exact: boo
     open_: dict[torch.dtype, list[Tracked]] = {}
     full: list[list[Tracked]] = []
     for item in backwards:
-        storage_of(str(item.tensor.dtype).removeprefix("torch."))  # refuse what no round can average
+        storage_of(str(item.tensor.dtype).removeprefix("torch."))  # raises for a dtype that cannot be averaged
         group = open_.setdefault(item.tensor.dtype, [])
         group.append(item)
         if sum(t.tensor.numel() * t.tensor.element_size() for t in group) >= limit:
@@ -110,5 +113,5 @@ def pack(tracked: Iterable[Tracked], bucket_bytes: int | None = None, exact: boo
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """A type in which small changes add up."""
+    """The dtype to accumulate in: float32 for 16-bit dtypes, otherwise the dtype itself."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

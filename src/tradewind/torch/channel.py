@@ -1,8 +1,8 @@
-"""The way from a process group to the runtime: operations in the order in which they were asked for.
+"""Channels: a process group's connection to the runtime, which submits all-reduces in call order.
 
-A channel is a run of the runtime. It connects when it is first used, in a thread of its own: two groups may be used in
-different orders by different ranks as long as nobody waits in between, and connecting must not wait for more than that.
-Until then, and while tensors are still on their way from a device, operations queue.
+A channel is one run of the runtime. It connects on first use, in its own thread: different ranks may start operations
+on two groups in different orders as long as they wait for none in between, so connecting must not block the caller.
+Until the channel is connected, and while tensors are still being copied from a device, operations queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tradewind.torch.work import ReduceWork
 
 
 class Channel:
-    """One run: connected when needed, and submitted to in order."""
+    """One run of the runtime, connected on first use; operations are submitted in order."""
 
     def __init__(self, name: str, connect: Callable[[], Group], depth: int) -> None:
         self._name, self._connect = name, connect
@@ -35,7 +35,7 @@ class Channel:
         close_at_exit(self.close)
 
     def submit(self, work: ReduceWork, parts: list[Staged], op: str) -> None:
-        """Have all parts of a work reduced, after everything that was submitted before."""
+        """Queue all parts of an all-reduce behind everything submitted before."""
         with self._changed:
             for part in parts:
                 if self._failed is not None:
@@ -49,7 +49,7 @@ class Channel:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Leave the run; what is under way fails."""
+        """Leave the run; pending operations fail with `PeerLost`."""
         with self._changed:
             self._closed = True
             group = self.group
@@ -70,8 +70,8 @@ class Channel:
                 group.close()
             while (item := self._next()) is not None:
                 self._start(group, *item)
-                del item  # while the next one is waited for, it would keep its tensors alive
-        except BaseException as error:  # otherwise what is in the backlog would be waited for without end
+                del item  # do not keep its tensors alive while waiting for the next item
+        except BaseException as error:  # otherwise callers would wait for the backlog without end
             self._fail(as_own_error(error))
 
     def _next(self) -> tuple[Staged, str, ReduceWork] | None:

@@ -1,4 +1,4 @@
-"""What `tradewind demo` trains where PyTorch is installed: an ordinary model under DDP, as a user would write it."""
+"""The model that `tradewind demo` trains where PyTorch is installed: a perceptron under DDP, in ordinary user code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
-    """Layers of rectified units."""
+    """A multi-layer perceptron with ReLU between its layers; `widths` are the layer sizes, input first."""
     layers: list[nn.Module] = []
     for into, out in pairwise(widths):
         layer = nn.Linear(into, out)
@@ -33,7 +33,7 @@ def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 class DdpLearner:
-    """A model that learns under DistributedDataParallel."""
+    """A perceptron trained with SGD under DistributedDataParallel."""
 
     def __init__(self, widths: tuple[int, ...], seed: int, learning_rate: float, momentum: float) -> None:
         torch.manual_seed(seed)
@@ -42,11 +42,11 @@ class DdpLearner:
         self._cost = nn.CrossEntropyLoss()
 
     def warm_up(self, items: int) -> None:
-        """Make all connections, by summing so many zeros."""
+        """Establish all connections by all-reducing `items` zeros."""
         dist.all_reduce(torch.zeros(items))
 
     def step(self, images: Array, labels: Array) -> float:
-        """Forward, backward (in which DDP averages gradients), and the optimizer."""
+        """Take one training step (DDP averages the gradients) and return this batch's loss before it."""
         self._optimizer.zero_grad()
         loss = self._cost(self._model(torch.from_numpy(images)), torch.from_numpy(labels))
         loss.backward()
@@ -54,22 +54,22 @@ class DdpLearner:
         return float(loss.detach())
 
     def barrier(self) -> None:
-        """Wait until everybody is here."""
+        """Wait until all ranks have called this."""
         dist.barrier()
 
     def loss(self, images: Array, labels: Array) -> float:
-        """The cross-entropy."""
+        """The model's cross-entropy on these images."""
         with torch.no_grad():
             return float(self._cost(self._model.module(torch.from_numpy(images)), torch.from_numpy(labels)))
 
     def accuracy(self, images: Array, labels: Array) -> float:
-        """The share of images that are read right."""
+        """The fraction of these images that the model classifies correctly."""
         with torch.no_grad():
             read = self._model.module(torch.from_numpy(images)).argmax(dim=1).numpy()
         return float((read == labels).mean())
 
     def digest(self) -> str:
-        """Of all bits of all parameters."""
+        """A SHA-256 digest of all parameters, in hexadecimal."""
         digest = hashlib.sha256()
         for parameter in self._model.parameters():
             digest.update(parameter.detach().numpy().tobytes())
@@ -77,14 +77,14 @@ class DdpLearner:
 
 
 def make_store(address: str, rank: int, world: int) -> dist.Store:
-    """Where the ranks find each other, for all schemes: a port that is free now may not be so when the next begins."""
+    """The store for the rendezvous of all schemes: one port for all, as a free port may be taken before the next."""
     host, _, port = address.rpartition(":")
     return dist.TCPStore(host, int(port), world, is_master=rank == 0)
 
 
 @contextmanager
 def process_group(store: dist.Store, name: str, rank: int, world: int, network: Network, plan: str) -> Iterator[None]:
-    """The default process group on our backend, for the scheme of that name."""
+    """Initialise the default process group on the tradewind backend for scheme `name`; destroy it at the end."""
     torch.set_num_threads(1)
     options = RunOptions(network=network, plan=Path(plan), transport=Transport(connections=1))
     dist.init_process_group(

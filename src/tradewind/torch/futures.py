@@ -1,9 +1,10 @@
-"""Futures whose callbacks run in one order on all ranks, in a thread where they may block.
+"""Futures whose callbacks run in the same order on all ranks, in a thread in which they may block.
 
-PyTorch runs a callback in whichever thread completes the future, or at once in the caller's if it is complete already:
-a matter of chance. A callback that asks for another all-reduce, as PowerSGD's do, would then ask for it in a different
-order on every rank, and the ranks would wait for each other. Here all callbacks of a channel run in one thread, in the
-order in which they were registered, and what they ask for travels on a channel of its own: `callback_depth` says which.
+PyTorch runs a callback in the thread that completes the future, or immediately in the caller's thread if the future is
+already complete; which of the two depends on timing. A callback that starts another all-reduce, as PowerSGD's do, would
+then start it in a different order on every rank, and the ranks would deadlock. Here all callbacks of a channel run in
+one thread, in the order in which they were registered, and all-reduces started by callbacks use a separate channel,
+selected by `callback_depth`.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _here = threading.local()
 
 
 def callback_depth() -> int:
-    """0 outside of callbacks, 1 inside one, 2 inside one of what that asked for, and so on."""
+    """The nesting level of callbacks in this thread: 0 outside, 1 in a callback, 2 in a callback of its all-reduce."""
     return getattr(_here, "depth", 0)
 
 
 class Job:
-    """Something to do for a future, which fails if that raises."""
+    """A function to run; if it raises, its future (if any) fails with that error."""
 
     def __init__(self, do: Callable[[], None], future: OrderedFuture | None) -> None:
         self._do, self._future = do, future
 
     def run(self) -> None:
-        """Do it; nothing is raised, whatever happens, so that the jobs behind it are done as well."""
+        """Run the function. Never raises, so that the jobs behind it run as well."""
         try:
             self._do()
         except BaseException as error:
@@ -48,7 +49,7 @@ class Job:
 
 
 class Completer:
-    """A thread that completes futures and runs their callbacks, one after another; started when first used."""
+    """A thread, started on first use, that completes futures and runs their callbacks one after another."""
 
     def __init__(self, name: str, depth: int) -> None:
         self._name, self._depth = name, depth
@@ -58,7 +59,7 @@ class Completer:
         self._thread: Thread | None = None
 
     def later(self, job: Job) -> None:
-        """Run a job after all that were given before; here and now if this is closed, when nothing is waited for."""
+        """Queue a job behind all earlier ones; after `close`, run it immediately in the caller's thread."""
         with self._lock:
             closed = self._closed
             if not closed:
@@ -69,7 +70,7 @@ class Completer:
             job.run()
 
     def close(self) -> None:
-        """End the thread when its jobs are done, and wait for that for a while."""
+        """End the thread after its queued jobs; wait at most `CLOSE_S` seconds for that."""
         with self._lock:
             self._closed = True
             self._jobs.put(None)
@@ -80,18 +81,18 @@ class Completer:
         _here.depth = self._depth + 1
         while (job := self._jobs.get()) is not None:
             job.run()
-            del job  # while the next one is waited for, it would keep its tensors alive
+            del job  # do not keep its tensors alive while waiting for the next job
 
 
 class OrderedFuture(torch.futures.Future):
-    """A future of PyTorch's, with callbacks in order."""
+    """A PyTorch future whose callbacks run in the completer's thread, in the order of registration."""
 
     def __init__(self, completer: Completer, device: torch.device | None) -> None:
         super().__init__(devices=None if device is None else [device])
         self._completer, self._device = completer, device
 
     def then(self, callback: Callable[[Any], Any]) -> OrderedFuture:
-        """A future of what the callback returns."""
+        """Run the callback after this future completes; returns a future of the callback's result."""
         child = OrderedFuture(self._completer, self._device)
 
         def follow() -> None:
@@ -103,7 +104,7 @@ class OrderedFuture(torch.futures.Future):
         return child
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have the callback called when this is complete; what it raises is logged."""
+        """Run the callback after this future completes; an error that it raises is logged."""
 
         def follow() -> None:
             with self.on_stream():
@@ -113,23 +114,23 @@ class OrderedFuture(torch.futures.Future):
         self._completer.later(Job(follow, None))
 
     def fail(self, error: BaseException) -> None:
-        """Complete with an error, for Python and for C++."""
+        """Complete the future with an error that both Python and C++ callers see."""
         raise_it = Raising(error)
         self._set_unwrap_func(raise_it)
         self.set_result(Unusable(raise_it))
 
     def _settle(self) -> None:
-        """Wait; the callback sees an error when it asks for the value."""
+        """Wait for completion; a callback gets the error, if any, from `value()`."""
         with contextlib.suppress(Exception):
             self.wait()
 
     def on_stream(self) -> Any:
-        """Work on the device goes to a stream of this thread's, as PyTorch does it."""
+        """A context in which device work runs on a stream of this thread, as for PyTorch's own callbacks."""
         return contextlib.nullcontext() if self._device is None else torch.cuda.stream(_stream_of(self._device))
 
 
 class Raising:
-    """Raises an error whenever it is called, each time with the traceback that it had at first."""
+    """A callable that raises an error with its original traceback, which does not grow from call to call."""
 
     def __init__(self, error: BaseException) -> None:
         self._error, self._traceback = error, error.__traceback__
@@ -139,19 +140,19 @@ class Raising:
 
 
 class Unusable(torch.Tensor):
-    """A tensor that stands for a result that does not exist: whatever is done with it raises the error.
+    """A placeholder tensor for the result of a failed all-reduce: every operation on it raises the error.
 
-    DDP's reducer, in C++, does not ask a Python future whether it failed, but takes its value for a tensor. What is
-    raised when it uses that tensor reaches the caller of `backward` as it is; an error that is raised any sooner is
-    shown as "Cannot extract tensors from value". An exception object, which PyTorch's own `set_exception` leaves in the
-    future, ends in a crash.
+    DDP's reducer, in C++, does not check whether a Python future failed; it treats the future's value as a tensor. An
+    error raised when it uses that tensor reaches the caller of `backward` unchanged; an error raised earlier appears as
+    "Cannot extract tensors from value". An exception object, which PyTorch's own `set_exception` stores in the future,
+    crashes the process.
     """
 
     raise_it: Raising
 
     @staticmethod
     def __new__(cls, raise_it: Raising) -> Unusable:
-        """A tensor without memory."""
+        """Create a tensor without storage."""
         made: Unusable = torch.Tensor._make_wrapper_subclass(cls, (1,))
         made.raise_it = raise_it
         return made
@@ -161,7 +162,7 @@ class Unusable(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        """Called for every operation."""
+        """Raise the error; PyTorch calls this for every operation on the tensor."""
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
         next(leaf for leaf in leaves if isinstance(leaf, Unusable)).raise_it()
 

@@ -1,8 +1,7 @@
-"""A small model that learns digits at one site, for experiments about who synchronises when, and how.
+"""A small model that learns digits at one site, for experiments that compare synchronisation methods.
 
-What is averaged is the model, by whoever is asked to: a `Synchronizer` on `model`, or anything that averages the one
-array that `gather` fills and `scatter` puts back. SGD is plain, so averaging models after every step is averaging
-gradients.
+The model's parameters are averaged by a `Synchronizer` on `model`, or by any method that averages the flat array
+between `gather` and `scatter`. SGD has no momentum, so averaging models after every step equals averaging gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Learner:
-    """A perceptron, the same at every site that gives the same seed."""
+    """A perceptron trained with SGD; sites with the same seed start from the same model."""
 
     def __init__(self, widths: tuple[int, ...], seed: int, learning_rate: float) -> None:
         torch.set_num_threads(1)
@@ -29,27 +28,27 @@ class Learner:
         self.flat = np.empty(sum(p.numel() for p in self.model.parameters()), np.float32)
 
     def step(self, images: Array, labels: Array) -> None:
-        """One local step."""
+        """Take one local SGD step on this batch."""
         self._optimizer.zero_grad()
         nn.functional.cross_entropy(self.model(torch.from_numpy(images)), torch.from_numpy(labels)).backward()
         self._optimizer.step()
 
     @torch.no_grad()
     def judge(self, images: Array, labels: Array) -> tuple[float, float]:
-        """The cross-entropy, and the share of images that are read right."""
+        """The cross-entropy, and the fraction of images classified correctly."""
         scores, shown = self.model(torch.from_numpy(images)), torch.from_numpy(labels)
         right = (scores.argmax(dim=1) == shown).float().mean()
         return float(nn.functional.cross_entropy(scores, shown)), float(right)
 
     @torch.no_grad()
     def gather(self) -> Array:
-        """All parameters as one array."""
+        """Copy all parameters into the flat array, and return it."""
         torch.cat([p.reshape(-1) for p in self.model.parameters()], out=torch.from_numpy(self.flat))
         return self.flat
 
     @torch.no_grad()
     def scatter(self) -> None:
-        """Put the array back into the model."""
+        """Copy the flat array back into the model."""
         parameters = list(self.model.parameters())
         pieces = torch.from_numpy(self.flat).split([p.numel() for p in parameters])
         for parameter, piece in zip(parameters, pieces, strict=True):

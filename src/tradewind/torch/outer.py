@@ -1,4 +1,4 @@
-"""An outer optimizer on top of rounds (DiLoCo): many local steps, then one step along what they add up to.
+"""An outer optimizer on top of rounds (DiLoCo): many local steps, then one outer step along their sum.
 
 With anchor a (the model after the last outer step) and local model x, the pseudo-gradient is g = a - x. Averaged over a
 round's members it drives Nesterov's momentum:
@@ -6,9 +6,9 @@ round's members it drives Nesterov's momentum:
     v <- mu v + g        a <- a - lr (g + mu v)
 
 Under `bsp` all anchors and momenta are equal, and averaging g is enough. Under any other policy they differ, and
-members who average only g would never agree again. But a and v after the step are linear in a, v and g before it, so
-each member takes the step with its own g, and the round averages both: exactly the step that all of them would take
-from their average anchor, at twice the bytes. After it the members of a round are equal, as with plain averaging.
+averaging only g would leave the members' models different. But a and v after the step are linear in a, v and g before
+it, so each member takes the step with its own g, and the round averages a and v: the result is exactly the step from
+the members' mean anchor, at twice the bytes. After the round its members are equal, as with plain averaging.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tradewind.torch.buckets import Bucket
 
 @dataclass(frozen=True)
 class Outer:
-    """The outer step; the defaults are DiLoCo's."""
+    """Options of the outer step; the defaults are DiLoCo's. Raises `BadOption` for values out of range."""
 
     lr: float = 0.7
     momentum: float = 0.9
@@ -36,22 +36,22 @@ class Outer:
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf or not 0 <= self.momentum < 1:
             raise BadOption(
-                f"an outer step with lr {self.lr} and momentum {self.momentum} makes no sense: lr must be above 0, "
-                "momentum at least 0 and below 1."
+                f"Outer: lr must be finite and above 0, and momentum in [0, 1), got lr={self.lr}, "
+                f"momentum={self.momentum}."
             )
 
     def direction(self, gradient: Tensor, momentum: Tensor) -> Tensor:
-        """Where to go, given the momentum after this gradient."""
+        """The direction of the outer step, given the momentum already updated with this gradient."""
         return gradient + self.momentum * momentum if self.nesterov else momentum
 
 
 class OuterSteps:
-    """Anchors and momenta of all parameters."""
+    """The state of the outer optimizer: anchors and momenta of all trainable parameters, by bucket."""
 
     def __init__(self, options: Outer, buckets: Sequence[Bucket], common: bool) -> None:
         self.options, self.buckets = options, buckets
         self.common = common
-        """Whether all workers have the same anchors: everybody takes part in every round."""
+        """Whether all ranks have the same anchors, because every rank takes part in every round (`bsp`)."""
         self.anchors = [torch.empty_like(bucket.flat) for bucket in buckets]
         self.momenta = [torch.zeros_like(bucket.flat) for bucket in buckets]
         self._steps = [] if common else [torch.empty_like(bucket.flat) for bucket in buckets]
@@ -59,7 +59,7 @@ class OuterSteps:
             bucket.gather(anchor)
 
     def prepare(self) -> list[Tensor]:
-        """What to average, in place."""
+        """The flat tensors that the round must average in place."""
         given: list[Tensor] = []
         for k, bucket in enumerate(self.buckets):
             bucket.gather()
@@ -67,7 +67,7 @@ class OuterSteps:
             if self.common:
                 given.append(gradient)
                 continue
-            # The next momentum and anchor go to memory of their own: this round may fail.
+            # The next momentum and anchor are written to separate memory, because this round may fail.
             momentum = torch.add(gradient, self.momenta[k], alpha=self.options.momentum, out=self._steps[k])
             step = self.options.direction(gradient, momentum)
             bucket.flat.copy_(self.anchors[k]).sub_(step, alpha=self.options.lr)
@@ -75,7 +75,7 @@ class OuterSteps:
         return given
 
     def apply(self) -> None:
-        """Everything was averaged: take the step."""
+        """Take the outer step with the averaged tensors, and copy the new anchors into the model."""
         for k, bucket in enumerate(self.buckets):
             if self.common:
                 momentum = self.momenta[k].mul_(self.options.momentum).add_(bucket.flat)
@@ -86,11 +86,11 @@ class OuterSteps:
             bucket.scatter(self.anchors[k])
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The anchors and momenta, for a checkpoint."""
         return {"anchors": self.anchors, "momenta": self.momenta}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint of the same model."""
+        """Restore anchors and momenta from a checkpoint of the same model."""
         for name, own in (("anchors", self.anchors), ("momenta", self.momenta)):
             for there, here in zip(state[name], own, strict=True):
                 here.copy_(there)

@@ -1,15 +1,15 @@
-"""Averaging layer by layer behind the computation (DS-Sync V-A).
+"""Averaging layer by layer, overlapped with computation (DS-Sync V-A).
 
-When the gradients of a bucket of layers are there, in the middle of the backward pass, their parameters are updated and
-their average with the others begins; the next forward pass waits for each layer's average just before it uses that
-layer. So the average of the last layers has the rest of the backward pass and most of the next forward pass to travel.
+When all gradients of a bucket of layers are available, during the backward pass, the bucket's parameters are updated
+and their averaging starts; the next forward pass waits for each layer's average just before it uses that layer. So the
+averaging of the last layers overlaps with the rest of the backward pass and most of the next forward pass.
 
     backward hook of a parameter ──all of its bucket──> optimizer step ──> part of the round starts
     forward pre-hook of a module ──its buckets──────────> wait for the parts ──> copy the averages in
 
-Nothing is stale: every layer computes with its averaged parameters, exactly as if everything had waited. What it asks
-for: an optimizer that treats parameters one by one (all of torch.optim but LBFGS), no step across all gradients between
-backward and update (clipping by the norm of the whole), and modules that use their own parameters.
+No parameter is stale: every layer computes with its averaged parameters, exactly as without overlap. Requirements: an
+optimizer that updates parameters independently (all of torch.optim but LBFGS), no operation on all gradients between
+backward and update (such as clipping by the global norm), and modules that use only their own parameters.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tradewind.runtime.group import Handle
 from tradewind.torch.buckets import Bucket
 
 Send = Callable[[int, Bucket], Handle]
-"""Starts the average of bucket number k, which has been gathered."""
+"""Starts the averaging of bucket k, whose tensors have been gathered; returns its handle."""
 Arrived = Callable[[int, int], None]
-"""Called when the tensors of bucket k are as they should be after that step."""
+"""Called with (k, step) when the tensors of bucket k hold their final values of that step."""
 
 
 class LayerwiseOverlap:
-    """Hooks on a model that update, send and await its buckets."""
+    """Hooks on a model that update its parameters, start the averaging of its buckets, and wait for the averages."""
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, buckets: Sequence[Bucket], send: Send, arrived: Arrived
@@ -41,17 +41,17 @@ class LayerwiseOverlap:
         self._optimizer, self._buckets, self._send, self._arrived = optimizer, buckets, send, arrived
         self._of = {id(t): k for k, bucket in enumerate(buckets) for t in bucket.tensors}
         self._trained = [{id(t.tensor): t.tensor for t in bucket.tracked if t.trained} for bucket in buckets]
-        self._under_way: dict[int, tuple[int, Handle]] = {}
-        """Buckets whose averages are on their way, with the step that sent them."""
+        self._pending: dict[int, tuple[int, Handle]] = {}
+        """Buckets that are being averaged: the step that sent each, and its handle."""
         self._ended: dict[int, list[Handle]] = {}
         self.step = 1
-        """The number of the step that is under way."""
+        """Number of the current step."""
         self.sending = True
-        """Whether its buckets are averaged."""
+        """Whether the current step averages its buckets."""
         self.paused = False
-        """Whether gradients only add up for now."""
+        """Whether backward passes only accumulate gradients."""
         self.blocked_s = 0.0
-        """How long forward passes have waited for averages."""
+        """Total time that forward passes and `wait` have waited for averages, in seconds."""
         self._start_over()
         self._hooks = [
             tensor.register_post_accumulate_grad_hook(self._gradient_came)
@@ -66,13 +66,13 @@ class LayerwiseOverlap:
         self._hooks.append(model.register_state_dict_pre_hook(lambda *_: self.wait()))
 
     def remove(self) -> None:
-        """Take all hooks off."""
+        """Remove all hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Backward passes inside only add up gradients."""
+        """A context in which backward passes only accumulate gradients."""
         self.paused = True
         try:
             yield
@@ -80,7 +80,7 @@ class LayerwiseOverlap:
             self.paused = False
 
     def end_step(self) -> list[Handle]:
-        """The step is over; the handles of the last round that has ended whole, if one has since the last call."""
+        """End the current step; returns the handles of the last round whose buckets all ended since the last call."""
         self._send_rest()
         self.step += 1
         self._start_over()
@@ -92,10 +92,10 @@ class LayerwiseOverlap:
         return len(self._under_way)
 
     def wait(self) -> list[Handle]:
-        """Until every average is in place; the handles of the last round, as `end_step`."""
+        """Wait until the model holds every average; returns the handles of the last round, as `end_step`."""
         if self._sent:
             self._send_rest()
-        for k in sorted(self._under_way):
+        for k in sorted(self._pending):
             self._await(k)
         return self._take_ended()
 
@@ -112,29 +112,29 @@ class LayerwiseOverlap:
     def _waiter(self, numbers: list[int]) -> Callable[..., None]:
         def wait(*_: Any) -> None:
             for k in numbers:
-                if k in self._under_way:
-                    if self._under_way[k][0] == self.step:  # a forward pass before the end of the step
+                if k in self._pending:
+                    if self._pending[k][0] == self.step:  # a forward pass before the end of the step
                         self._send_rest()
                     self._await(k)
 
         return wait
 
-    # --- a bucket's life -----------------------------------------------------------------------------------------
+    # --- buckets -------------------------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
         self._due = [set(trained) for trained in self._trained]
         self._sent: set[int] = set()
 
     def _send_rest(self) -> None:
-        """Some parameters got no gradient, but every part of a round has to be there."""
+        """Update and send the remaining buckets: some parameters got no gradient, but a round needs all its parts."""
         for k in range(len(self._buckets)):
             if k not in self._sent:
                 self._update(k)
 
     def _update(self, k: int) -> None:
-        """Step the optimizer on one bucket's parameters, and send them on their way."""
+        """Step the optimizer on one bucket's parameters, and start their averaging if this step averages."""
         self._sent.add(k)
-        if k in self._under_way:  # no module used it since: its average is still to be put in place
+        if k in self._pending:  # no module has used it since: its average has not been copied in yet
             self._await(k)
         with only_these(self._optimizer, self._trained[k]):
             self._optimizer.step()
@@ -142,12 +142,12 @@ class LayerwiseOverlap:
             parameter.grad = None
         if self.sending:
             self._buckets[k].gather()
-            self._under_way[k] = self.step, self._send(k, self._buckets[k])
+            self._pending[k] = self.step, self._send(k, self._buckets[k])
         else:
             self._arrived(k, self.step)
 
     def _await(self, k: int) -> None:
-        step, handle = self._under_way.pop(k)
+        step, handle = self._pending.pop(k)
         started_s = time.perf_counter()
         handle.wait()
         self.blocked_s += time.perf_counter() - started_s
@@ -163,7 +163,7 @@ class LayerwiseOverlap:
 
 @contextlib.contextmanager
 def only_these(optimizer: Optimizer, parameters: dict[int, torch.Tensor]) -> Iterator[None]:
-    """Let the optimizer see some of its parameters only, with their groups' options and its own state of them."""
+    """A context in which the optimizer has only these parameters, with their groups' options and their state."""
     groups = optimizer.param_groups
     optimizer.param_groups = [
         {**group, "params": [p for p in group["params"] if id(p) in parameters]} for group in groups

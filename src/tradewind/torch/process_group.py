@@ -1,8 +1,8 @@
-"""The process group: all-reduce by a plan of ours, everything else by an ordinary Gloo or NCCL group inside.
+"""The process group: all-reduce runs by a Tradewind plan, every other collective on an inner Gloo or NCCL group.
 
-Every method that C++ may call on a Python process group is overridden, and delegates explicitly: falling through to
-the base class would run its dispatcher with the interpreter lock held, and wait for itself. The inner backends are
-registered on this group as well, for what C++ asks a group's backend for directly (FSDP's `_base` collectives).
+Every method that C++ may call on a Python process group is overridden, and delegates explicitly: the base class would
+run its dispatcher with the interpreter lock held, and deadlock. The inner backends are also registered on this group,
+for collectives that C++ calls directly on a group's backend (FSDP's `_base` collectives).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tradewind.runtime.group import Group
 from tradewind.torch.channel import Channel
 from tradewind.torch.futures import callback_depth
 from tradewind.torch.registration import BACKEND
-from tradewind.torch.tensors import Staged, is_ours, operation_of, pack
+from tradewind.torch.tensors import Staged, is_supported, operation_of, pack
 from tradewind.torch.work import ReduceWork
 
 GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
-"""Their own settings for the interface go before ours."""
+"""Environment variables that choose the interface of Gloo and NCCL; where set, they take precedence over ours."""
 
 
 class TradewindGroup(ProcessGroup):
-    """One rank's end of a group."""
+    """One rank's end of a process group of the tradewind backend."""
 
     def __init__(
         self,
@@ -60,33 +60,33 @@ class TradewindGroup(ProcessGroup):
                 group._register_backend(device, kind, backend)
                 group._set_default_backend(kind)
 
-    # --- all-reduce, which is ours ------------------------------------------------------------------------------
+    # --- all-reduce ---------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        """Reduce every tensor in place with those of the other ranks."""
+        """All-reduce every tensor in place over the ranks of the group."""
         opts = dist.AllreduceOptions() if opts is None else opts
         work = self._reduce(tensors, opts)
         return self._inner.allreduce(tensors, opts) if work is None else work
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        """The same; small tensors of one type share a round."""
+        """All-reduce every tensor in place; small tensors of one dtype share a round."""
         opts = dist.AllreduceCoalescedOptions() if opts is None else opts
         work = self._reduce(tensors, opts)
         return self._inner.allreduce_coalesced(tensors, opts) if work is None else work
 
     def _reduce(self, tensors: list[torch.Tensor], opts: Any) -> ReduceWork | None:
-        """The work, or None for what the inner group has to do: other types, layouts and operations."""
+        """Start an all-reduce; None if the inner group must run it (other dtypes, layouts and operations)."""
         self._owner.check(f"process group {self._name!r}")
         op = operation_of(opts.reduceOp)
-        if op is None or not all(is_ours(tensor) for tensor in tensors):
+        if op is None or not all(is_supported(tensor) for tensor in tensors):
             return None
         tensors = list(tensors)
         whole = [tensor for tensor in tensors if not tensor.dtype.is_floating_point]
         if op == "mean" and whole:
             if not whole[0].is_cuda:
                 raise BadArray(
-                    f"the mean of {whole[0].dtype} tensors is not a whole number: reduce them with SUM and divide, or "
-                    "convert them to a floating-point type."
+                    f"ReduceOp.AVG needs floating-point tensors, got {whole[0].dtype}: reduce them with SUM and "
+                    "divide, or convert them to a floating-point dtype."
                 )
             return None  # NCCL rounds it towards zero
         parts: list[Staged] = pack(tensors) if self._size > 1 else []
@@ -104,58 +104,58 @@ class TradewindGroup(ProcessGroup):
                 self._channels[depth] = Channel(f"{self._name}.{depth}", lambda: self._connect(depth), depth)
             return self._channels[depth]
 
-    # --- what C++ asks a group for ------------------------------------------------------------------------------
+    # --- called by C++ ------------------------------------------------------------------------------------------
 
     def getRank(self) -> int:  # noqa: N802 - the name that C++ calls
-        """Our rank in this group."""
+        """This process's rank in the group."""
         return self._rank
 
     def getSize(self) -> int:  # noqa: N802
-        """How many ranks this group has."""
+        """The number of ranks in the group."""
         return self._size
 
     def getBackendName(self) -> str:  # noqa: N802
-        """As it was registered."""
+        """The name under which the backend is registered."""
         return BACKEND
 
     def splitGroup(self, *_: Any, **__: Any) -> Any:  # noqa: N802
-        """Not for us."""
+        """Not supported: raises `NotImplementedError`."""
         raise NotImplementedError("a tradewind group cannot be split. Use torch.distributed.new_group instead.")
 
     def mergeRemoteGroup(self, *_: Any, **__: Any) -> Any:  # noqa: N802
-        """Not for us."""
+        """Not supported: raises `NotImplementedError`."""
         raise NotImplementedError("a tradewind group cannot be merged. Use torch.distributed.new_group instead.")
 
     # --- coalescing --------------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """What follows is to be waited for as one, where the inner group can do that."""
+        """Begin a block of collectives that are waited for as one; also on the inner group, where it supports that."""
         self._coalesced = []
         if self._inner._get_backend(device).supports_coalescing:
             self._inner._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> Work | None:
-        """The inner group's work, after ours are over."""
+        """Wait for the block's all-reduces; returns the work of its collectives on the inner group."""
         ours, self._coalesced = self._coalesced or [], None
         for work in ours:
             work.wait()
         return self._inner._end_coalescing(device) if self._inner._get_backend(device).supports_coalescing else None
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- leaving -----------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Leave; called by `destroy_process_group`."""
+        """Leave the group's runs and shut the inner group down; called by `destroy_process_group`."""
         self.leave()
         self._inner.shutdown()
 
     def abort(self) -> None:
-        """Leave at once; whatever is under way fails."""
+        """Leave the group's runs and abort the inner group; pending operations fail."""
         self.leave()
         with contextlib.suppress(RuntimeError):  # Gloo has nothing to abort
             self._inner.abort()
 
     def leave(self) -> None:
-        """Close the runs of this group; the inner one stays. In a forked child it does nothing."""
+        """Close the runs of this group but not its inner group; does nothing in a forked child process."""
         if not self._owner.is_here:
             return
         with self._channels_lock:
@@ -190,7 +190,7 @@ DELEGATED = (
     "scatter",
     "send",
 )
-"""What the inner group does. Some of these names came or went with versions of PyTorch."""
+"""Methods that the inner group runs. Some exist only in some versions of PyTorch."""
 
 
 def _delegate(name: str) -> Callable[..., Any]:
@@ -198,7 +198,7 @@ def _delegate(name: str) -> Callable[..., Any]:
         return getattr(self._inner, name)(*args, **kwargs)
 
     delegated.__name__ = name
-    delegated.__doc__ = "By the inner group."
+    delegated.__doc__ = "Run by the inner group."
     return delegated
 
 
@@ -208,10 +208,10 @@ for _name in DELEGATED:
 
 
 def _run_as_written(kind: type) -> None:
-    """Keep `torch.compile` out of a class's methods and all that they call.
+    """Exclude a class's methods, and all that they call, from `torch.compile`.
 
-    C++ calls them while a compiled model runs, and the compiler would otherwise take them for a part of the model.
-    `torch.compiler.disable` says the same, but loads the compiler, which takes seconds, for programs that never use it.
+    C++ calls them while a compiled model runs, and the compiler would otherwise trace them as a part of the model.
+    `torch.compiler.disable` has the same effect, but loads the compiler (seconds) even in programs that never use it.
     """
     skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
     for method in vars(kind).values():
@@ -226,7 +226,7 @@ _run_as_written(ReduceWork)
 def _inner_backends(
     store: Any, rank: int, size: int, timeout: timedelta, address: str | None, with_nccl: bool
 ) -> list[tuple[Any, Any, Any]]:
-    """Gloo for the host, NCCL or Gloo for CUDA where that is there: devices, kinds and backends, the default last."""
+    """(device, backend type, backend), the default last: Gloo for the CPU; NCCL or Gloo for CUDA, where available."""
     gloo = _gloo(PrefixStore("gloo/", store), rank, size, timeout, address)
     kinds = ProcessGroup.BackendType
     found: list[tuple[Any, Any, Any]] = []
@@ -243,7 +243,7 @@ def _inner_backends(
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta, address: str | None) -> Any:
-    """Gloo on our own address: by itself it takes what the hostname resolves to, which is loopback on many hosts."""
+    """Gloo, bound to `address`: its default is the address of the hostname, which is loopback on many hosts."""
     if os.environ.get(GLOO_VARIABLE) or address is None:
         return ProcessGroupGloo(store, rank, size, timeout=timeout)
     options = ProcessGroupGloo._Options()
@@ -253,10 +253,10 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta, address: str | N
 
 
 def point_nccl_to(address: str | None, environment: MutableMapping[str, str]) -> None:
-    """Have NCCL use the interface of our address, unless its own variable is set.
+    """Make NCCL use the interface that has `address`, unless `NCCL_SOCKET_IFNAME` is set.
 
-    Not loopback: where all ranks are on one host NCCL needs no help, and the variable holds for the whole process.
+    Loopback is left out: with all ranks on one host NCCL finds it itself, and the variable affects the whole process.
     """
     name = None if address is None else interface_of_address(address)
     if name not in (None, LOOPBACK_INTERFACE) and not environment.get(NCCL_VARIABLE):
-        environment[NCCL_VARIABLE] = f"={name}"  # without the sign it would be a prefix: eth1 is one of eth10
+        environment[NCCL_VARIABLE] = f"={name}"  # "=" asks for an exact match; otherwise eth1 would also match eth10

@@ -1,8 +1,8 @@
-"""Makes `init_process_group("tradewind")` work.
+"""Registration of the backend, so that `init_process_group("tradewind")` works.
 
-PyTorch calls `register` by itself when it is imported where Tradewind is installed (the entry point `torch.backends`),
-so a program has to change one word. As this happens at every `import torch`, nothing else of ours loads before a group
-is made.
+Where Tradewind is installed, `import torch` calls `register` (entry point `torch.backends`), so a program only has to
+change the backend's name. As this happens at every `import torch`, the rest of Tradewind loads only when a group is
+created.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ BACKEND = "tradewind"
 
 
 def register() -> None:
-    """Register the backend; harmless to repeat.
+    """Register the backend with PyTorch; repeated calls have no effect.
 
-    PyTorch is imported here and not above: whoever imports us first makes PyTorch look for `register` while we wait.
+    PyTorch is imported inside the function: if a program imports this module first, `import torch` at the top would
+    look for `register` before it is defined.
     """
     import torch.distributed as dist
 

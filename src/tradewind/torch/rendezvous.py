@@ -1,9 +1,9 @@
-"""How the ranks of a process group find each other: through the store that PyTorch has already.
+"""Rendezvous of a process group's ranks, through PyTorch's store.
 
-When a group is made its ranks tell each other which sites they are, and whether their settings are valid: all of them
-go on, or all of them raise. When it is first used, rank 0 runs the controller on a free port, and puts its address and
-a secret made for this run into the store. The others look there. The store is asked again and again rather than waited
-on: a thread that waits in a TCPStore holds its only connection, which the rank that is waited for may need.
+When a group is created, its ranks exchange their sites and whether their settings are valid: all of them proceed, or
+all of them raise. On first use, rank 0 runs the controller on a free port, and puts its address and a secret generated
+for this run into the store, where the other ranks read them. The store is polled rather than waited on: a thread that
+waits in a TCPStore holds the process's only connection, which another thread of the process may need.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ ASK_AGAIN_S = 0.02
 WHERE = "where"
 FAILED = "failed:"
 UNREACHED = "unreached"
-"""Where a rank that cannot join says so: rank 0 would wait for it until the group's timeout."""
+"""Key under which a rank that cannot join reports it: rank 0 would otherwise wait until the group's timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank's place in a process group."""
+    """This rank's position in a process group, and the group's store and timeout."""
 
     store: Any
     name: str
-    """The group's, the same on all its ranks."""
+    """Name of the group, the same on all its ranks."""
     rank: int
     size: int
     global_ranks: tuple[int, ...]
-    """Of the group's members, by their rank in it."""
+    """Global ranks of the group's members, by their rank in the group."""
     timeout_s: float
     is_world: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a rank is called in its group, where it listens, and the network between the ranks."""
+    """A rank's name in its group, the addresses it listens on and advertises, and the network between the ranks."""
 
     name: str
     network: Network | None
@@ -78,14 +78,14 @@ class Identity:
 
     @property
     def address(self) -> str | None:
-        """The address of this host that the others reach; None if it listens everywhere and they call another host."""
+        """The local address that other ranks reach; None if bound to a wildcard with a non-local advertised address."""
         if self.bind not in WILDCARDS:
             return self.bind
         return self.advertise if interface_of_address(self.advertise) is not None else None
 
 
 def connect_group(place: Place, options: RunOptions, identity: Identity, depth: int = 0) -> Group:
-    """Join the run of a process group; `depth` tells apart the runs that one group may have."""
+    """Join the run of a process group; `depth` distinguishes the runs of one group (see `callback_depth`)."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"tradewind/{restart}/{depth}", place.store)
     run = f"{place.name}/{restart}/{depth}"
@@ -106,13 +106,13 @@ def connect_group(place: Place, options: RunOptions, identity: Identity, depth: 
     except TradewindError as error:
         if is_ending():
             raise
-        with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+        with contextlib.suppress(RuntimeError):  # the store's process may have ended
             store.set(UNREACHED, f"rank {place.global_ranks[place.rank]} could not join: {error}")
         raise
 
 
 def _lead(place: Place, store: Any, run: str, options: RunOptions) -> Group:
-    """Run the controller, and say where; if it cannot run, say that, so that no rank waits for it."""
+    """Run the controller and publish its address, or its error, so that no other rank waits for it."""
     secret = secrets.token_hex(16)
     transport = options.transport
     assert transport.bind is not None and transport.advertise is not None
@@ -125,29 +125,29 @@ def _lead(place: Place, store: Any, run: str, options: RunOptions) -> Group:
         group = connect(str(HostPort(transport.bind, 0)), 0, place.size, options, secret=secret, run=run, hooks=hooks)
     except Exception as error:
         if not is_ending():
-            with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+            with contextlib.suppress(RuntimeError):  # the store's process may have ended
                 store.set(WHERE, f"{FAILED} {error}")
         raise
-    store.delete_key(WHERE)  # every rank has it, and one that starts after a restart must not find it
+    store.delete_key(WHERE)  # every rank has read it, and a rank that starts after a restart must not find it
     return group
 
 
 def _find_unreached(store: Any) -> str | None:
-    """What the first rank that could not join says."""
-    with contextlib.suppress(RuntimeError):  # the store may be gone with its process
+    """The report of a rank that could not join, if there is one."""
+    with contextlib.suppress(RuntimeError):  # the store's process may have ended
         if store.check([UNREACHED]):
             return str(store.get(UNREACHED).decode())
     return None
 
 
 def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
-    """The controller's address and the run's secret."""
+    """Wait for rank 0's entry: the controller's address and the run's secret. Raises `PeerLost` at the timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not store.check([WHERE]):
         if time.monotonic() > deadline_s:
             raise PeerLost(
-                f"rank 0 of this group did not start its controller within {timeout_s:g} s: it may be busy, lost, or "
-                "not take part in this all-reduce. Raise timeout= of init_process_group if it is busy."
+                f"rank 0 of this group did not start its controller within {timeout_s:g} s: it is busy, lost, or has "
+                "not called this all-reduce. Raise timeout= of init_process_group if it is busy."
             )
         pause(ASK_AGAIN_S)
     said = store.get(WHERE).decode()
@@ -157,25 +157,25 @@ def _look_up(store: Any, timeout_s: float) -> tuple[str, str]:
     return address, secret
 
 
-# --- who is who ------------------------------------------------------------------------------------------------------
+# --- sites and settings ----------------------------------------------------------------------------------------------
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
-    """What a rank tells the others of its group about itself."""
+    """What a rank publishes about itself to the other ranks of its group."""
 
     site: str | None = None
     problem: str = ""
-    """Why it cannot take part."""
+    """Why the rank cannot take part; empty if it can."""
     network: str = ""
     sites: list[str] = []
-    """Of the network that it plans with; that of rank 0 counts."""
+    """Sites of the network that the rank plans with; rank 0's network is the one that is used."""
 
 
 def identify(place: Place, options: RunOptions) -> Identity:
-    """What this rank is called and where it listens, when every rank of the group is known to have valid settings.
+    """This rank's name, addresses and network, after checking that all ranks of the group have valid settings.
 
-    A rank that raised alone would leave the others waiting for it until the group's timeout. So a rank with a wrong
-    setting says so, and the others raise as well.
+    If a rank raised alone, the others would wait for it until the group's timeout. So a rank with an invalid setting
+    publishes its error, and every other rank raises `BadOption` with it.
     """
     entry = Entry(options.site)
     try:
@@ -186,20 +186,20 @@ def identify(place: Place, options: RunOptions) -> Identity:
         if network is not None:
             entry.network, entry.sites = network.name, list(network.names)
     except TradewindError as error:
-        tell_problem(place, error)
+        publish_problem(place, error)
         raise
     entries = _exchange(place, entry, _identities(place))
     sites = _sites(place.global_ranks, entries)
     if max(Counter(sites).values()) > 1:
-        # Several ranks at a site: the network says nothing about what lies between those.
+        # Several ranks share a site: the network does not describe the links between them.
         if network is not None and place.rank == 0 and len(set(sites)) > 1:
             log.warning("%s", describe_sharing(network, sites, place.global_ranks, options))
         network, sites = None, [f"{site}/{sites[:rank].count(site)}" for rank, site in enumerate(sites)]
     return Identity(sites[place.rank], network, bind, advertise)
 
 
-def tell_problem(place: Place, error: TradewindError) -> None:
-    """Tell the other ranks why this one cannot take part; they would wait for it until the group's timeout."""
+def publish_problem(place: Place, error: TradewindError) -> None:
+    """Publish why this rank cannot take part; the others would otherwise wait for it until the group's timeout."""
     _identities(place).set(str(place.rank), msgspec.json.encode(Entry(problem=str(error))))
 
 
@@ -208,14 +208,14 @@ def _identities(place: Place) -> Any:
 
 
 def _check(place: Place, options: RunOptions, bind: str) -> None:
-    """Raise now, when the group is made, what its first all-reduce would find wrong with the settings."""
+    """Raise, when the group is created, for settings that would otherwise fail in its first all-reduce."""
     listen_on(bind, 0).close()
     if isinstance(options.plan, str | Path) and place.is_world and place.rank == 0:
         load_plan(options.plan)
 
 
 def _exchange(place: Place, entry: Entry, store: Any) -> list[Entry]:
-    """The entries of all ranks, by rank; raises on every rank what one of them cannot do."""
+    """The entries of all ranks, by rank; raises `BadOption` on every rank if one of them cannot take part."""
     if place.size == 1:
         return [entry]
     store.set(str(place.rank), msgspec.json.encode(entry))
@@ -230,7 +230,7 @@ def _exchange(place: Place, entry: Entry, store: Any) -> list[Entry]:
             )
         pause(ASK_AGAIN_S)
     entries = [msgspec.json.decode(store.get(key), type=Entry) for key in keys]
-    if store.add("read", 1) == place.size:  # a group that uses the same store later must not find them
+    if store.add("read", 1) == place.size:  # a later group on the same store must not find these entries
         for key in (*keys, "read"):
             store.delete_key(key)
     for rank, other in enumerate(entries):
@@ -240,14 +240,14 @@ def _exchange(place: Place, entry: Entry, store: Any) -> list[Entry]:
 
 
 def _sites(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:
-    """The site of every rank: as it says, or by its number; the same answer, or error, on every rank."""
+    """The site of every rank: as configured, or by its global rank; the same result, or error, on every rank."""
     known, network = entries[0].sites, entries[0].network
     sites = []
     for own, entry in zip(global_ranks, entries, strict=True):
         if entry.site is None and known and own >= len(known):
             raise BadOption(
-                f"rank {own} has no site: network {network!r} has {len(known)}. Say which with Options(site=...), or "
-                "use a larger network."
+                f"rank {own} has no site: network {network!r} has {len(known)} sites. Set Options(site=...), or use a "
+                "larger network."
             )
         if entry.site is not None and known and entry.site not in known:
             raise BadOption(f"rank {own}: {UnknownName(f'site of network {network!r}', entry.site, known)}")
@@ -256,7 +256,7 @@ def _sites(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:
 
 
 def describe_sharing(network: Network, sites: Sequence[str], global_ranks: Sequence[int], options: RunOptions) -> str:
-    """Which ranks share a site, what that costs, and what to do."""
+    """The warning about ranks that share a site: which ranks, the expected cost, and what to do."""
     at = {site: [str(own) for own, of in zip(global_ranks, sites, strict=True) if of == site] for site in sites}
     shared = ", ".join(f"ranks {', '.join(ranks)} share site {site!r}" for site, ranks in at.items() if len(ranks) > 1)
     expected = _cost_of_sharing(network.subnetwork(tuple(at)), sites, options)
@@ -267,19 +267,19 @@ def describe_sharing(network: Network, sites: Sequence[str], global_ranks: Seque
 
 
 def _cost_of_sharing(network: Network, sites: Sequence[str], options: RunOptions) -> str:
-    """How the plan that knows nothing of the network compares with the limit, for a large array."""
+    """How much slower a plan that ignores the network is than the network's bound, for a large array."""
     names = tuple(f"rank{rank}" for rank in range(len(sites)))
     unknown = unknown_network(names)
     try:
         plans = Plans(NetworkView(unknown, is_guess=True), options.planner, dict(options.planner_options))
         between_ranks = cost(plans.make(names, SHARED_BYTES), unknown).link_bytes
     except TradewindError:
-        return ""  # the run itself will say what is wrong with its planner
+        return ""  # the run itself will report the planner's error
     located = np.array([[site == name for site in sites] for name in network.names], dtype=float)
     between_sites = located @ between_ranks @ located.T
     np.fill_diagonal(between_sites, 0.0)
     if (network.bandwidth_bps[between_sites > 0] == 0).any():
-        return ""  # no link is known that these bytes could take
+        return ""  # some of these bytes have no link in the network
     seconds, where = busiest_resource(between_sites, network)
     times = seconds * bound(network, network.names, SHARED_BYTES).rate_bps / (8.0 * SHARED_BYTES)
     until = " until enough links have been measured" if options.awareness.measure else ""
@@ -299,7 +299,7 @@ def _bind(store: Any, transport: Transport) -> str | None:
 
 
 def _master(store: Any) -> str:
-    """The host where the store is; a store in a file is on this one."""
+    """The host of the store; this host for a store in a file."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return getattr(store, "host", None) or os.environ.get("MASTER_ADDR") or LOOPBACK

@@ -1,14 +1,14 @@
-"""`Synchronizer`: training that averages models with whoever the policy puts together, as often as wanted.
+"""`Synchronizer`: training that averages models, every few local steps, in the groups that the policy forms.
 
     sync = Synchronizer(model, policy="partial", policy_options={"p": 4}, planner="relay")
     for batch in data:
         loss(model(batch)).backward()
         optimizer.step()
         optimizer.zero_grad()
-        outcome = sync.step()       # who took part, with what weight, how long it took
+        outcome = sync.step()       # the round's contributors, their weights, and its duration
 
-Parameters, not gradients, are averaged, after the local step: that is what lets workers differ in how many steps they
-have taken, and go with any optimizer. Its state, such as momentum, stays each worker's own, unless `average_state`.
+Parameters, not gradients, are averaged, after the local step: so ranks may differ in how many steps they have taken,
+and any optimizer works. The optimizer's state, such as momentum, stays local to each rank, unless `average_state`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from tradewind.torch.rendezvous import Place, connect_group, identify
 from tradewind.torch.tensors import as_array
 
 ALIGNMENT = 4
-"""Broadcasts run over words of so many bytes."""
+"""Size of the words that a broadcast sends, in bytes."""
 
 
 def start_from_others(group: Group, model: nn.Module) -> None:
-    """Take the model that the others have, and offer it from now on to whoever joins later.
+    """Load the run's current model into `model`, and offer it from now on to ranks that join later.
 
-    Nobody offers one before everybody has rank 0's: whoever finds an offer joins a run that is under way, in which
-    nobody else would take part in a broadcast.
+    At the start of a run all ranks receive rank 0's model by broadcast. A rank offers its model only after that, so a
+    rank that finds an offer is joining a running run, in which no other rank would take part in a broadcast: it fetches
+    the model of a member instead. Raises `BadArray` if that model has another size.
     """
     fetched = group.fetch_state() if group.tolerant else None
     if fetched is None:
@@ -53,9 +54,12 @@ def start_from_others(group: Group, model: nn.Module) -> None:
     else:
         name, state = fetched
         if len(state) != len(packed(model)):
-            raise BadArray(f"the model of {name!r} has {len(state)} bytes, the one here {len(packed(model))}.")
+            raise BadArray(
+                f"the model of {name!r} has {len(state)} bytes, this rank's has {len(packed(model))}. Create the same "
+                "model on every rank."
+            )
         put(model, torch.frombuffer(state, dtype=torch.uint8))
-    # Read while it is trained, it may hold parts of two steps: no further apart than two workers are anyway.
+    # A model read during training may mix two steps: these differ no more than the models of two ranks do.
     group.offer_state(lambda: packed(model).numpy().data)
 
 
@@ -65,7 +69,7 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def packed(model: nn.Module) -> Tensor:
-    """All parameters and saved buffers, bit by bit."""
+    """All parameters and persistent buffers as one tensor of bytes, padded to `ALIGNMENT`."""
     pieces = [t.cpu().contiguous().reshape(-1).view(torch.uint8) for t in _tensors(model)]
     nbytes = sum(map(len, pieces))
     whole = torch.zeros(-(-nbytes // ALIGNMENT) * ALIGNMENT, dtype=torch.uint8)
@@ -75,7 +79,7 @@ def packed(model: nn.Module) -> Tensor:
 
 @torch.no_grad()
 def put(model: nn.Module, whole: Tensor) -> None:
-    """The other way round."""
+    """Copy the bytes that `packed` returned into the model's parameters and buffers."""
     tensors = _tensors(model)
     lengths = [t.numel() * t.element_size() for t in tensors]
     for tensor, piece in zip(tensors, whole[: sum(lengths)].split(lengths), strict=True):
@@ -84,36 +88,37 @@ def put(model: nn.Module, whole: Tensor) -> None:
 
 DEFAULTS = RunOptions(policy="partial")
 FINDING: tuple[str, ...] = ("address", "rank", "world", "secret", "run")
-"""What `connect` needs beside options to find the other ranks."""
+"""Arguments of `tradewind.connect` that find the other ranks."""
 _count = itertools.count()
 
 
 def join(options: RunOptions, found: Mapping[str, Any]) -> Group:
-    """A run of its own: with address, rank and world as `tradewind.connect` takes them, or as torch has them."""
+    """Join a new run: by `tradewind.connect` with address, rank and world from `found`, or through torch.distributed.
+
+    Raises `BadOption` if some of these arguments are missing, or torch.distributed is not initialised.
+    """
     if found:
         missing = [name for name in ("rank", "world") if name not in found]
         if missing or ("address" not in found and not options.controllers):
-            raise BadOption(
-                f"{', '.join(missing or ['address'])} is not set: give address=, rank= and world= together."
-            )
+            raise BadOption(f"{', '.join(missing or ['address'])} is not set: set address=, rank= and world= together.")
         return connect(**{"address": None, **found}, options=options)
     if not dist.is_available() or not dist.is_initialized():
         raise BadOption(
-            "a Synchronizer cannot find the other ranks: call torch.distributed.init_process_group before (any "
-            "backend), or give address=, rank=, world= and secret= as for tradewind.connect."
+            "Synchronizer cannot find the other ranks: call torch.distributed.init_process_group first (any backend), "
+            "or set address=, rank=, world= and secret= as for tradewind.connect."
         )
     place = _place()
     return connect_group(place, options, identify(place, options))
 
 
 def choose(options: RunOptions | None, fields: Mapping[str, Any]) -> RunOptions:
-    """The options of a Synchronizer from all sources; by default its policy is partial."""
+    """The resolved options of a Synchronizer, from arguments, environment and files; the default policy is partial."""
     resolved, _ = resolve_options(choose_options(options, cast("RunFields", fields)), default=DEFAULTS)
     return resolved
 
 
 def _place() -> Place:
-    """Our place among all ranks; every Synchronizer has a run of its own."""
+    """This rank's place in a new group of all ranks; every Synchronizer has its own run."""
     name = f"synchronizer-{next(_count)}"
     store = PrefixStore(name, dist.distributed_c10d._get_default_store())
     timeout_s = dist.default_pg_timeout.total_seconds()
@@ -122,16 +127,19 @@ def _place() -> Place:
 
 
 class Synchronizer:
-    """One worker's model, kept together with the others'.
+    """Averages this rank's model with the models of other ranks.
 
     Finds the other ranks through torch.distributed's store where that is initialised, with any backend; or, with
-    `address`, `rank`, `world` and `secret`, as `tradewind.connect` does; or uses `group`. Options of the run are given
-    as `options=RunOptions(...)` or as keywords (`scheme`, `policy_options`, `network`, `transport`, ...); the default
-    policy is partial. All ranks start from rank 0's model; a rank that joins later, from that of a member.
+    `address`, `rank`, `world` and `secret`, as `tradewind.connect` does; or uses `group`. Set options of the run with
+    `options=RunOptions(...)` or keywords (`scheme`, `policy_options`, `network`, `transport`, ...); the default policy
+    is partial. All ranks start from rank 0's model; a rank that joins later starts from the model of a member.
 
-    `every`: local steps between rounds. `overlap`: average layer by layer behind the computation; `step` then takes the
-    optimizer's step, too (see `overlap`). `outer`: an outer optimizer (see `outer`). `ensemble`: a moving average of
-    the model (see `ensemble`). `buffers`: whether saved buffers of floating point, such as BatchNorm's, are averaged.
+    `every`: local steps per round. `optimizer`: needed by `overlap` and `average_state`. `overlap`: average layer by
+    layer during the computation; the Synchronizer then takes the optimizer's steps (see `overlap.py`).
+    `average_state`: also average the optimizer's state, such as momentum. `outer`: an outer optimizer (see `Outer`).
+    `ensemble`: a moving average of the model (see `Ensemble`). `buffers`: also average persistent floating-point
+    buffers, such as BatchNorm's. `bucket_bytes`: approximate size of a bucket. Raises `BadOption` for options that are
+    invalid or exclude each other.
     """
 
     def __init__(
@@ -155,9 +163,9 @@ class Synchronizer:
         if every < 1:
             raise BadOption(f"every must be at least 1 local step, got {every}.")
         if (overlap or average_state) and optimizer is None:
-            raise BadOption("overlap and average_state need the optimizer: give optimizer= as well.")
+            raise BadOption("overlap and average_state need the optimizer: set optimizer= as well.")
         if overlap and (outer or average_state):
-            raise BadOption("overlap averages parameters as they are: use it without outer and average_state.")
+            raise BadOption("overlap=True cannot be combined with outer or average_state: remove one of them.")
         tracked = tracked_tensors(model, buffers)
         self._owns_group = group is None
         found = {name: fields.pop(name) for name in FINDING if name in fields}
@@ -166,11 +174,11 @@ class Synchronizer:
         self.group = join(run_options, found) if group is None else group
         self.model, self.optimizer, self.every = model, optimizer, every
         self.iteration = 0
-        """Local steps so far."""
+        """Number of local steps so far."""
         self.rounds = 0
-        """Of them, those that were averaged with somebody."""
+        """Number of rounds so far that had other contributors."""
         self.last: Outcome | None = None
-        """What came of the last round."""
+        """Outcome of the last round."""
         start_from_others(self.group, model)
         self._tracked, self._average_state = tracked, average_state
         self._outer: OuterSteps | None = None
@@ -195,13 +203,14 @@ class Synchronizer:
 
     @property
     def _due(self) -> bool:
-        """Whether the step that is under way ends with a round."""
+        """Whether the current step ends with a round."""
         return (self.iteration + 1) % self.every == 0
 
     def step(self) -> Outcome | None:
-        """A local step is done: average, if it is time to. What came of it; None if it was not time.
+        """End a local step, and average the model if a round is due.
 
-        With `overlap` the averages of this step are on their way: the answer is the last round's that has ended.
+        Returns the round's outcome; None if no round was due. With `overlap` the averaging of this step is still
+        running: returns the outcome of the last round that has ended.
         """
         if self._overlap is not None:
             return self._step_overlapped(self._overlap)
@@ -212,14 +221,14 @@ class Synchronizer:
         return outcome
 
     def wait(self) -> Outcome | None:
-        """With `overlap`: until the model holds its averages. What came of the last round."""
+        """With `overlap`, wait until the model holds all averages; returns the outcome of the last round."""
         if self._overlap is not None and (handles := self._overlap.wait()):
             self._ended(merged([handle.outcome for handle in handles]))
         return self.last
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """With `overlap`: backward passes inside only add up gradients, as for a batch in several pieces."""
+        """With `overlap`, a context in which backward passes only accumulate gradients (gradient accumulation)."""
         with contextlib.nullcontext() if self._overlap is None else self._overlap.pause():
             yield
 
@@ -230,11 +239,11 @@ class Synchronizer:
 
     @property
     def blocked_s(self) -> float:
-        """With `overlap`: how long forward passes have waited for averages, in all."""
+        """With `overlap`, the total time spent waiting for averages, in seconds; otherwise 0."""
         return 0.0 if self._overlap is None else self._overlap.blocked_s
 
     def _average(self) -> Outcome:
-        """All buckets as the parts of one step."""
+        """Average all buckets, as the parts of one step."""
         parts = [] if self._outer is None else self._outer.prepare()
         state = self._state_buckets()
         for bucket in (*self._buckets, *state):
@@ -273,7 +282,7 @@ class Synchronizer:
         return outcome
 
     def _state_buckets(self) -> list[Bucket]:
-        """The optimizer's state that has the shape of its parameter, such as momentum."""
+        """Buckets of the optimizer's state tensors that have their parameter's shape, such as momentum."""
         if not self._average_state:
             return []
         assert self.optimizer is not None
@@ -286,12 +295,12 @@ class Synchronizer:
         ]
         return pack(found) if found else []
 
-    # --- the end, and checkpoints -------------------------------------------------------------------------------
+    # --- finishing and checkpoints ------------------------------------------------------------------------------
 
     def finish(self) -> Outcome:
-        """Everybody's models, or with `ensemble` their moving averages, are averaged, and that is everybody's model.
+        """Average the models of all ranks, or with `ensemble` their moving averages; all ranks get the result.
 
-        Whoever has fewer steps to take waits here for the others, who go on without it.
+        A rank that takes fewer steps waits here for the others, which continue without it. Returns the outcome.
         """
         self.wait()
         ensemble = self._ensemble if self._ensemble is not None and all(self._ensemble.counts) else None
@@ -309,7 +318,7 @@ class Synchronizer:
         return merged([handle.outcome for handle in handles])
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the model's and the optimizer's own."""
+        """The Synchronizer's state for a checkpoint; save the model's and the optimizer's state beside it."""
         self.wait()
         return {
             "iteration": self.iteration,
@@ -319,11 +328,17 @@ class Synchronizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; the model's own is loaded beside it."""
+        """Continue from a checkpoint of `state_dict`; load the model's and the optimizer's state beside it.
+
+        Raises `BadOption` if only one of the checkpoint and this Synchronizer uses `outer` (or `ensemble`).
+        """
         for name, own in (("outer", self._outer), ("ensemble", self._ensemble)):
             if (state[name] is None) != (own is None):
-                has, had = ("no", "one") if own is None else ("one", "none")
-                raise BadOption(f"this Synchronizer has {has} {name}, the checkpoint {had}. Make both alike.")
+                has, had = ("without", "with") if own is None else ("with", "without")
+                raise BadOption(
+                    f"this Synchronizer was created {has} {name}=, but the checkpoint was saved {had} it. Create it "
+                    f"{had} {name}= to load this checkpoint."
+                )
             if own is not None:
                 own.load_state_dict(state[name])
         self.iteration, self.rounds = int(state["iteration"]), int(state["rounds"])
@@ -331,7 +346,7 @@ class Synchronizer:
             self._overlap.step, self._overlap.sending = self.iteration + 1, self._due
 
     def close(self) -> None:
-        """Leave the run, if it was joined here, and take the hooks off the model."""
+        """Remove the hooks from the model, and leave the run unless `group` was passed in."""
         if self._overlap is not None:
             self._overlap.remove()
         self.group.offer_state(None)
@@ -346,7 +361,7 @@ class Synchronizer:
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """What came of a step in parts: their bytes together, from the first start to the last end."""
+    """The outcome of a step from those of its parts: total bytes, and time from the first start to the last end."""
     waited_s = min(o.waited_s for o in outcomes)
     over_s = max(o.waited_s + o.seconds for o in outcomes)
     first = outcomes[0]

@@ -1,8 +1,8 @@
-"""Tensors as the runtime wants them: flat arrays on the host, without a copy where that is possible.
+"""Staging of tensors as flat host arrays for the runtime, without a copy where possible.
 
-A contiguous tensor on the CPU is used where it lies. Others are packed into one buffer, and unpacked when the result is
-there: several small ones, so that they cost one round, strided ones, and those on a CUDA device, which pass through
-pinned memory on a stream of their own.
+A contiguous CPU tensor is reduced in its own memory. Others are copied into a buffer and back: several small tensors
+(so that they share one round), strided tensors, and CUDA tensors, which pass through pinned memory on a separate
+stream.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ DTYPES = {
     torch.int64: "int64",
 }
 PACK_BYTES = 256 * 1024
-"""Tensors below this are packed with others: a round costs more than copying that much."""
+"""Tensors smaller than this (in bytes) are packed together: copying them costs less than a round of their own."""
 
 
 def operation_of(reduce_op: Any) -> str | None:
-    """What the runtime calls it; None for what it does not do (bitwise operations, premultiplied sums)."""
+    """The runtime's name of a reduce operation; None if unsupported (bitwise operations, premultiplied sums)."""
     return OPERATIONS.get(getattr(reduce_op, "op", reduce_op))
 
 
-def is_ours(tensor: torch.Tensor) -> bool:
-    """Whether the runtime can reduce it."""
+def is_supported(tensor: torch.Tensor) -> bool:
+    """Whether the runtime can reduce this tensor."""
     return tensor.layout is torch.strided and tensor.dtype in DTYPES and tensor.device.type in ("cpu", "cuda")
 
 
 def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The same memory as a numpy array; numpy has no bfloat16, so that is its bits."""
+    """A numpy array that shares the tensor's memory; bfloat16, which numpy lacks, becomes its bits in uint16."""
     array: np.ndarray[Any, Any]
     if flat.dtype is torch.bfloat16:
         array = flat.view(torch.int16).numpy().view(np.uint16)
@@ -54,7 +54,7 @@ def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> list[Staged]:
-    """Tensors as parts, each of which is one round; the same on every rank that has tensors of the same kinds."""
+    """Group tensors into parts of one round each; ranks with the same shapes, dtypes and devices get the same parts."""
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     parts: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -66,7 +66,7 @@ def pack(tensors: Sequence[torch.Tensor]) -> list[Staged]:
 
 
 class Staged:
-    """Tensors of one type on one device, and the flat array in which they are reduced in place."""
+    """Tensors of one dtype on one device, and the flat host array in which they are reduced in place."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
@@ -85,12 +85,12 @@ class Staged:
         self.array = as_array(self._flat)
 
     def ready(self) -> None:
-        """Wait until the array holds the tensors."""
+        """Wait until the array holds the tensors' values (after a copy from a device)."""
         if self._copied is not None:
             self._copied.synchronize()
 
     def deliver(self) -> None:
-        """Put the array's contents into the tensors; on a device, in order of its current stream."""
+        """Copy the array back into the tensors; on a device, in order of its current stream."""
         if self.is_direct:
             return
         flat = self._flat if self.device is None else self._flat.to(self.device, non_blocking=True)
@@ -100,7 +100,7 @@ class Staged:
             start += tensor.numel()
 
     def _download(self) -> torch.Tensor:
-        """Copy to pinned memory behind what the current stream does now, without holding it up."""
+        """Start a copy to pinned memory after the current stream's queued work, without blocking that stream."""
         assert self.device is not None
         current, copying = torch.cuda.current_stream(self.device), copy_stream(self.device)
         copying.wait_stream(current)
@@ -120,7 +120,7 @@ _copy_streams: dict[torch.device, Any] = {}
 
 
 def copy_stream(device: torch.device) -> Any:
-    """The stream on which copies to and from the host run, so that they overlap with computation."""
+    """The device's stream for copies to and from the host, separate so that they overlap with computation."""
     if device not in _copy_streams:
         _copy_streams[device] = torch.cuda.Stream(device)
     return _copy_streams[device]

@@ -1,6 +1,7 @@
-"""What an all-reduce returns: a `Work` to wait for, and a future for those who want to be called back.
+"""The `Work` that an all-reduce returns, and its future.
 
-Its future is completed by a thread of its own (`futures`), never by one that moves bytes: callbacks may block.
+The future is completed in a separate thread (see `futures.py`), never in a thread that moves bytes, because callbacks
+may block.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from tradewind.torch.tensors import Staged, copy_stream
 
 
 class RunLost(PeerLost, DistBackendError):
-    """A worker or the controller is lost, as PyTorch's own backends say it (a RuntimeError)."""
+    """A rank or the controller is lost; also a `DistBackendError`, as raised by PyTorch's own backends."""
 
 
 class ReduceWork(Work):
-    """An all-reduce that is under way; its tensors are reduced in place."""
+    """A running all-reduce, whose tensors are reduced in place."""
 
     def __init__(
         self,
@@ -43,21 +44,21 @@ class ReduceWork(Work):
         self._future: OrderedFuture | None = None
 
     def submitted(self) -> None:
-        """All parts were given to the channel: a result that has to be copied will be, waited for or not."""
+        """Called after all parts were submitted: schedules the copy of the result, if needed, even without `wait`."""
         if not all(part.is_direct for part in self._parts):
             self.get_future()
 
     def part_ended(self, error: TradewindError | None) -> None:
-        """One of the parts is reduced, or lost; for the channel."""
+        """Record that one part was reduced, or failed with `error`; called by the channel."""
         with self._changed:
             self._open -= 1
             self._error = self._error or error
             self._changed.notify_all()
 
-    # --- for PyTorch -----------------------------------------------------------------------------------------------
+    # --- called by PyTorch -----------------------------------------------------------------------------------------
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Until the tensors hold the result; raises what went wrong."""
+        """Wait until the tensors hold the result; raises the error of a failed all-reduce, `RunLost` at the timeout."""
         limit_s = timeout.total_seconds() or self._timeout_s
         self._finish(limit_s)
         if self._event is not None:
@@ -65,32 +66,32 @@ class ReduceWork(Work):
         return True
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """The same as `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether the all-reduce has ended, with or without success."""
         with self._changed:
             return self._open == 0
 
     def is_success(self) -> bool:
-        """Whether it is over, and well."""
+        """Whether the all-reduce has ended without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> TradewindError | None:
-        """What went wrong."""
+        """The error of the all-reduce, if any."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors."""
+        """The tensors, which hold the result after `wait`."""
         return self._tensors
 
     def source_rank(self) -> int:
-        """Of no meaning here."""
+        """Not supported: raises `RuntimeError`."""
         raise RuntimeError("an all-reduce has no source rank.")
 
     def get_future(self) -> OrderedFuture:
-        """A future of the list of tensors."""
+        """A future whose value is the list of tensors."""
         with self._changed:
             if self._future is not None:
                 return self._future
@@ -110,7 +111,7 @@ class ReduceWork(Work):
         with self._changed:
             if not self._changed.wait_for(lambda: self._open == 0, timeout_s):
                 raise RunLost(
-                    f"an all-reduce is not over after {timeout_s:g} s: another rank may not take part in it. Raise "
+                    f"an all-reduce has not ended after {timeout_s:g} s: another rank may not have called it. Raise "
                     "timeout= of init_process_group if a step may take that long."
                 )
             if self._error is not None:
@@ -124,7 +125,7 @@ class ReduceWork(Work):
                     raise
 
     def _deliver(self) -> None:
-        """Put the result into the tensors."""
+        """Copy the result into the tensors."""
         with self._on_copy_stream() as stream:
             for part in self._parts:
                 part.deliver()
@@ -142,5 +143,5 @@ def _streamed(stream: Any) -> Any:
 
 
 def as_torch_error(error: TradewindError) -> TradewindError:
-    """A remote fault is what PyTorch calls a backend error; our other errors stay what they are."""
+    """`RunLost` for a remote fault, which PyTorch calls a backend error; a fresh copy of any other error."""
     return RunLost(*error.args) if isinstance(error, RemoteFault) else error.fresh()

@@ -1,1 +1,1 @@
-"""All-reduces of Tradewind beside Gloo and hivemind on the same links."""
+"""Comparisons of Tradewind's all-reduce with Gloo and hivemind on the same links."""

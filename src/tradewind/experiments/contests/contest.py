@@ -1,13 +1,13 @@
-"""One all-reduce after the other on the same links: Gloo, hivemind and Tradewind by several planners, in turn.
+"""All-reduces of several systems in turn on the same links: Gloo, hivemind, and Tradewind with several planners.
 
-Every site is one process that holds all the systems. A round lets each of them reduce the same tensor once, starting
-with another one every round; before each turn everybody waits for everybody. The machine has one clock, so a turn's
+Every site is one process that runs all systems. In a round each system reduces the same tensor once, and every round
+starts with another system; a barrier of all sites precedes each turn. The sites share the machine's clock, so a turn's
 time is exact: from the moment when the last site began to the moment when the last one had the result.
 
-A turn of a system that is not ours may fail: it is repeated once, and if that fails, too, the system is left out, with
-its reason, and everybody else goes on.
+A turn of a foreign system may fail: it is repeated once, and if it fails again, the system is left out, with the
+reason, and the other systems continue.
 
-This module runs inside a site; `lab/wan.py` starts the sites and gathers what they say.
+This module runs inside a site; `contests/wan.py` starts the sites and gathers their results.
 """
 
 from __future__ import annotations
@@ -32,52 +32,52 @@ if TYPE_CHECKING:
 GLOO, GLOO_BEST, HIVEMIND = "gloo", "gloo, best order", "hivemind"
 GLOO_TIMEOUT_S = 300
 ATTEMPTS = 2
-"""At each turn of a system that may fail."""
+"""Number of attempts at each turn of a foreign system."""
 
 
 class TurnFailed(Exception):
-    """A turn of a system that is not ours: why. Sites agree on that, so that all of them go on in the same way."""
+    """A turn of a foreign system failed. It is raised at all sites, so that all of them continue in the same way."""
 
 
 class System(Protocol):
-    """Whatever can add everybody's tensors."""
+    """A system that sums the tensors of all sites."""
 
     def prepare(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """What need not be timed."""
+        """Do the untimed part of a turn."""
         ...
 
     def all_reduce(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """Replace the array by the sum of everybody's."""
+        """Replace the array with the sum of all sites' arrays."""
         ...
 
     def close(self) -> None:
-        """Leave."""
+        """End the system at this site."""
         ...
 
 
 class TradewindSystem:
-    """Our runtime with one planner. The network is known, so the plan stays as it is: nothing is measured meanwhile."""
+    """Tradewind's runtime with one planner. The network is known, so links are not measured and the plan is fixed."""
 
     def __init__(self, place: Place, planner: str, group: int) -> None:
         self.group = place.connect(group, planner=planner, awareness=Awareness(measure=False))
 
     def prepare(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """Nothing: the first round has planned and connected."""
+        """Does nothing: the first round has planned and connected."""
 
     def all_reduce(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """In place, as the others do."""
+        """All-reduce in place, as the other systems do."""
         self.group.all_reduce(array, out=array)
 
     def close(self) -> None:
-        """Together, so that nobody is missed."""
+        """Leave the group after a barrier, so that no rank counts as lost."""
         self.group.barrier()
         self.group.close()
 
 
 class GlooSystem:
-    """PyTorch's own Gloo process group, unmodified. Its ring follows the ranks: an order of sites is one of ranks.
+    """PyTorch's own Gloo process group, unmodified, with ranks in the given order of sites.
 
-    Gloo sends to the rank below: the site that data flows to next has the next lower rank.
+    Gloo's ring sends to the rank below, so data flow through the sites in reverse order.
     """
 
     def __init__(self, place: Place, order: list[str], store: Any, name: str) -> None:
@@ -93,18 +93,18 @@ class GlooSystem:
         )
 
     def prepare(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def all_reduce(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """In place."""
+        """All-reduce in place."""
         self._group.allreduce([self._torch.from_numpy(array)]).wait()
 
     def close(self) -> None:
-        """It goes with the process."""
+        """Does nothing: the group ends with the process."""
 
 
 def make_store(place: Place) -> Any:
-    """Where Gloo's processes find each other."""
+    """The store for the rendezvous of Gloo's processes."""
     distributed = importlib.import_module("torch.distributed")
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     patience = datetime.timedelta(seconds=GLOO_TIMEOUT_S)
@@ -129,9 +129,13 @@ def _systems(place: Place, names: list[str], best_order: list[str]) -> Iterator[
 def take_turns(
     place: Place, systems: list[str], nbytes: int, rounds: int, warm_up_bytes: int, best_order: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """When this site began and ended each turn of each system, on the machine's clock; and why turns failed."""
+    """Run all turns at this site.
+
+    Returns `times`, the start and end of each turn on the machine's clock, and `failed`, the reasons of failed turns,
+    both by system. Raises `BadOption` if `rounds` is below 1.
+    """
     if rounds < 1:
-        raise BadOption(f"{rounds} rounds make no sense: give at least one.")
+        raise BadOption(f"rounds must be at least 1, got {rounds}.")
     with contextlib.ExitStack() as stack:
         waiting = place.connect(0, planner="star")
         stack.callback(waiting.close)
@@ -151,7 +155,7 @@ def take_turns(
                         taking_part.pop(name).close()
             return []
 
-        for name in systems:  # connections, TCP's idea of the links; our plans are for a size
+        for name in systems:  # opens connections and warms TCP up; our plans depend on the size
             turn(name, warm_up_bytes if name in (GLOO, GLOO_BEST) else nbytes)
         for number in range(rounds):
             for name in systems[number % len(systems) :] + systems[: number % len(systems)]:
@@ -162,7 +166,10 @@ def take_turns(
 
 
 def take_turn(place: Place, system: System, size: int, warm_up_bytes: int, waiting: Group) -> list[float]:
-    """One turn, after a small one: others had the links for up to minutes, and what is not used for long is cold."""
+    """Run one turn after a small untimed all-reduce: TCP is cold, as other systems used the links for up to minutes.
+
+    Returns its start and end; raises `TurnFailed` at all sites if it failed at one of them.
+    """
     small, array = (np.full(nbytes // 4, place.rank + 1, np.float32) for nbytes in (warm_up_bytes, size))
     with _together(waiting):
         system.prepare(small)
@@ -182,7 +189,7 @@ def take_turn(place: Place, system: System, size: int, warm_up_bytes: int, waiti
 
 @contextlib.contextmanager
 def _together(waiting: Group) -> Iterator[None]:
-    """Everybody waits for everybody, and goes on only if all can."""
+    """A block that ends with a barrier of all sites; raises `TurnFailed` at all of them if it failed at one."""
     problem = ""
     try:
         yield

@@ -1,12 +1,12 @@
-"""hivemind as a peer in the contest: its averager, in float32, with one group of everybody.
+"""hivemind as a system of the contest: its averager, in float32, with one group of all sites.
 
-hivemind spends seconds on finding its group. That is not what is compared, so the group is found beforehand (a step
-that waits for its trigger), and a turn is what follows the trigger. It averages; the sum is that times the number of
+hivemind spends seconds on finding its group. That is not compared, so the group is found beforehand (a step that waits
+for its trigger), and a turn's time starts at the trigger. hivemind averages; the sum is the average times the number of
 sites.
 
-It needs four more processes at every site, and a machine that is busy takes a minute to start all of them, and as long
-to find a group: so it has limits in time. When a connection fails within a round it goes on without that site, by
-design, and the sum is not everybody's. Either way a turn has failed (`TurnFailed`).
+It needs four more processes at every site, and a busy machine takes a minute to start all of them, and as long to find
+a group: so every phase has a time limit. When a connection fails within a round, hivemind by design continues without
+that site, and the sum lacks its tensor. Either way the turn fails (`TurnFailed`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tradewind.experiments.contests.contest import TurnFailed
 from tradewind.lab.site import Place
 
 MATCHMAKING_S = 4.0
-"""The least that it looks for a group; it tries again until it has everybody."""
+"""Least time of one search for a group, in seconds; it is repeated until all sites are found."""
 STARTING_S, FINDING_S, AVERAGING_S = 90.0, 60.0, 90.0
-"""What it may take, at most."""
+"""Time limits of its phases, in seconds."""
 
 
 class HivemindSystem:
-    """One averager per size of tensor, made when it is first needed."""
+    """hivemind at one site: one averager per tensor size, created on first use."""
 
     def __init__(self, place: Place, store: Any, address: str) -> None:
         self._hivemind = importlib.import_module("hivemind")
@@ -40,7 +40,7 @@ class HivemindSystem:
         self._step: Any = None
 
     def _start(self) -> None:
-        """Everybody finds everybody through the first."""
+        """Start the DHT; all sites find each other through the first one."""
         first = [] if self._place.rank == 0 else self._store.get("hivemind").decode().split(",")
         self._dht = self._hivemind.DHT(
             host_maddrs=[f"/ip4/{self._address}/tcp/0"],
@@ -54,13 +54,13 @@ class HivemindSystem:
             self._store.set("hivemind", ",".join(str(found) for found in self._dht.get_visible_maddrs()))
 
     def prepare(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """Hand the tensor over and find the group."""
+        """Copy the tensor in and find the group; raises `TurnFailed` at the time limit."""
         try:
             if self._dht is None:
                 self._start()
             averager = self._averager(array.size)
-        except Exception as error:  # its own, of many kinds
-            raise TurnFailed(f"it did not start: {type(error).__name__} {error}") from error
+        except Exception as error:  # hivemind raises errors of many classes
+            raise TurnFailed(f"hivemind did not start: {type(error).__name__} {error}") from error
         with averager.get_tensors() as tensors:
             tensors[0][:] = self._torch.from_numpy(array)
         due_s = importlib.import_module("hivemind.utils").get_dht_time() + MATCHMAKING_S
@@ -70,21 +70,22 @@ class HivemindSystem:
         until_s = time.monotonic() + MATCHMAKING_S + FINDING_S
         while self._step.stage != ready:
             if time.monotonic() > until_s or self._step.done():
-                raise TurnFailed(f"it did not find a group of {self._place.world} within {FINDING_S:g} s")
+                raise TurnFailed(f"hivemind did not find a group of {self._place.world} within {FINDING_S:g} s")
             time.sleep(0.05)
 
     def all_reduce(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """From the trigger to the averaged tensor."""
+        """Average from the trigger on, and replace the array with the sum; raises `TurnFailed` at the time limit."""
         self._step.allow_allreduce()
         try:
             self._step.result(AVERAGING_S)
-        except Exception as error:  # its own, of many kinds, and time
-            raise TurnFailed(f"it did not average within {AVERAGING_S:g} s: {type(error).__name__} {error}") from error
+        except Exception as error:  # hivemind raises errors of many classes, and time
+            reason = f"{type(error).__name__} {error}"
+            raise TurnFailed(f"hivemind did not average within {AVERAGING_S:g} s: {reason}") from error
         with self._averager(array.size).get_tensors() as tensors:
             np.multiply(tensors[0].numpy(), np.float32(self._place.world), out=array)
 
     def close(self) -> None:
-        """End its processes."""
+        """End hivemind's processes."""
         while self._averagers:
             self._averagers.popitem()[1].shutdown()
         if self._dht is not None:

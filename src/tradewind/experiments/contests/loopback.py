@@ -1,9 +1,9 @@
-"""All-reduce on loopback between real processes, against Gloo, interleaved in one run.
+"""All-reduce on loopback between real processes, compared with Gloo, interleaved in one run.
 
-All run in the same processes, turn by turn, each in place on an array that was filled just before, so that whatever
-else the machine does hits all alike: Tradewind as it is, which means Unix sockets between processes of one machine;
+All systems run in the same processes, in turn, each in place on an array that was filled just before, so that other
+load on the machine affects all alike: Tradewind with its defaults (Unix sockets between processes of one machine);
 Tradewind over TCP, as between machines; and Gloo, over TCP. A round's time is that of its slowest process; processor
-time is that of all processes together. Only ratios mean anything on a shared machine.
+time is the sum over all processes. On a shared machine only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ OURS, OVER_TCP, GLOO = "tradewind", "tradewind over TCP", "gloo"
 
 @dataclass(frozen=True, slots=True)
 class LoopbackTimes:
-    """What one system took for its rounds."""
+    """The measured times of one system's rounds."""
 
     system: str
     processes: int
     nbytes: int
     seconds: tuple[float, ...]
     cpu_s: float
-    """Processor time of all processes, a round on average."""
+    """Processor time of all processes per round, in seconds, on average."""
     of_gloo: float | None
-    """Median time over Gloo's; None where torch is not installed."""
+    """Median time divided by Gloo's; None where torch is not installed."""
     cpu_of_gloo: float | None
     peak_extra_bytes: int | None
-    """The most that a process grew beyond its array; of Tradewind, which ran first."""
+    """Largest growth of a process's memory beyond its array, in bytes; only for Tradewind, which runs first."""
 
 
 def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | None = None) -> list[LoopbackTimes]:
-    """Start processes, have them all-reduce in turns with all systems, and gather the times."""
+    """Start processes that all-reduce `nbytes` with all systems in turn, and return the times."""
     answer = ask_ranks(__name__, processes, 3, [str(nbytes), str(rounds), planner or ""])
     took = {system: (tuple(seconds), cpu_s) for system, seconds, cpu_s in answer["took"]}
     gloo_s, gloo_cpu_s = took.get(GLOO, ((), 0.0))
@@ -74,9 +74,10 @@ def measure_loopback(processes: int, nbytes: int, rounds: int, planner: str | No
 
 
 def ask_ranks(module: str, processes: int, ports: int, arguments: Sequence[str] = ()) -> Any:
-    """Run a module once for each rank; what rank 0 said last, as JSON.
+    """Run a module as one process per rank, and return the last line of rank 0's output, decoded from JSON.
 
-    Each gets its rank, so many free ports, the number of processes and the arguments, and the same secret.
+    The command line of each process is its rank, `ports` free ports, the number of processes and the arguments; all
+    processes have the same secret. Raises `RemoteFault` if one fails.
     """
     free = []
     for _ in range(ports):
@@ -91,18 +92,18 @@ def ask_ranks(module: str, processes: int, ports: int, arguments: Sequence[str] 
     try:
         said = [process.communicate(timeout=LONGEST_S)[0] for process in started]
     except subprocess.TimeoutExpired:
-        raise RemoteFault(f"a process of the benchmark was not through after {LONGEST_S:g} s.") from None
+        raise RemoteFault(f"a process of the benchmark had not ended after {LONGEST_S:g} s.") from None
     finally:
         for process in started:
             process.kill()
             process.wait()
     if any(process.returncode for process in started):
-        raise RemoteFault("a process of the benchmark failed; what it said is above.")
+        raise RemoteFault("a process of the benchmark failed; its error message is above.")
     return json.loads(said[0].splitlines()[-1])
 
 
 def _gloo(rank: int, port: str, world: int, array: np.ndarray[Any, Any]) -> Callable[[], None] | None:
-    """One all-reduce of Gloo's on the array, in place; None without torch, which is loaded for this comparison only."""
+    """A function that all-reduces the array in place with Gloo; None without torch, which only this comparison uses."""
     if importlib.util.find_spec("torch") is None:
         return None
     torch = importlib.import_module("torch")
@@ -115,12 +116,12 @@ def _gloo(rank: int, port: str, world: int, array: np.ndarray[Any, Any]) -> Call
 
 
 def _peak_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - a file of the kernel's
+    with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - a kernel file
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
 def _worker(rank: int, ports: tuple[str, str, str], world: int, nbytes: int, rounds: int, planner: str | None) -> None:
-    inline_bytes = 0 if planner else DEFAULT_INLINE_BYTES  # a planner that is named is there to be measured
+    inline_bytes = 0 if planner else DEFAULT_INLINE_BYTES  # inline rounds do not use the planner that is to be measured
     options = RunOptions(planner=planner, transport=Transport(inline_bytes=inline_bytes)).complete()
     group = connect(f"{LOOPBACK}:{ports[0]}", rank, world, options)
     array = np.ones(nbytes // 4, np.float32)

@@ -1,7 +1,7 @@
-"""`bench wan` in a lab: who is how fast on the same emulated links, beside what no plan can beat.
+"""`bench wan` in a lab: the times of several systems on the same emulated links, and the limit that no plan can beat.
 
-The limit is the plan's, over what TCP's headers leave of a link's rate: no all-reduce over TCP that adds element by
-element can be faster on these links.
+The limit is the plan's bound, divided by the share of a link's rate that TCP's headers leave: no all-reduce over TCP
+that adds element by element can be faster on these links.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ DEADLINE_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class SystemTimes:
-    """Every turn of one system."""
+    """The times of all turns of one system."""
 
     system: str
     seconds: tuple[float, ...]
     predicted_s: float | None
-    """What we predict, with TCP's headers; None for systems that are not ours."""
+    """Predicted time, with TCP's headers; None for foreign systems."""
 
     @property
     def median_s(self) -> float:
-        """Of all turns."""
+        """The median time of a turn."""
         return statistics.median(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class WanContest:
-    """All systems on one network, in one run."""
+    """The results of all systems on one network, in one run."""
 
     network: str
     sites: int
@@ -55,20 +55,20 @@ class WanContest:
     calibration: str
     congestion_control: str
     limit_s: float
-    """The plan's limit over what TCP's headers leave."""
+    """Least time of any plan, in seconds, with TCP's headers."""
     times: tuple[SystemTimes, ...]
     skipped: tuple[str, ...]
-    """Who did not take part, and why."""
+    """Systems that did not take part, with the reason."""
     failed: dict[str, tuple[str, ...]]
-    """Why turns of a system failed, of those that had such; it has no times if one could not be repeated."""
+    """Reasons of failed turns, by system; a system whose turn failed twice has no times."""
 
     def of(self, system: str) -> SystemTimes | None:
-        """The times of one system."""
+        """The times of one system; None if it has none."""
         return next((entry for entry in self.times if entry.system == system), None)
 
 
 def taking_part(peers: Sequence[str], planners: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The systems that take part here, and why others that were asked for cannot."""
+    """The systems that can take part, and why other requested ones cannot. Raises `UnknownName` for unknown peers."""
     systems: list[str] = []
     skipped: list[str] = []
     for peer, module, brings in (("gloo", "torch", (GLOO, GLOO_BEST)), ("hivemind", "hivemind", (HIVEMIND,))):
@@ -83,12 +83,12 @@ def taking_part(peers: Sequence[str], planners: Sequence[str]) -> tuple[list[str
 
 
 def gloo_order(network: Network) -> list[str]:
-    """Sites by rank so that Gloo's ring runs on the widest cycle: data flows to the next lower rank."""
+    """The order of sites by rank in which Gloo's ring, which sends to the next lower rank, is the widest cycle."""
     return auto_order(Routes(network), network.names)[::-1]
 
 
 def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dict[str, Plan], list[str]]:
-    """The plans of our own among the systems, and why others cannot plan here: their least rate, for one."""
+    """The plans of the systems that are our planners, and why some cannot plan this network."""
     plans: dict[str, Plan] = {}
     refused: list[str] = []
     for name in systems:
@@ -101,7 +101,7 @@ def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dic
 
 
 def failures(system: str, answers: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Why turns of a system failed; only sites that met the trouble themselves can say what it was.
+    """Why turns of a system failed; only sites at which a turn failed have its reason.
 
     >>> failures("them", [{"failed": {"them": ["", "too late"]}}, {"failed": {"them": ["lost", ""]}}])
     ('lost', 'too late')
@@ -110,7 +110,7 @@ def failures(system: str, answers: Sequence[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skipped: Sequence[str]) -> WanContest:
-    """Let the systems take turns in a lab with namespaces."""
+    """Run the systems in turn in a lab with namespaces, and return their times."""
     network, share = lab.network, lab.payload_share
     plans, refused = plans_of(systems, network, nbytes)
     systems = [name for name in systems if name in plans or name in (GLOO, GLOO_BEST, HIVEMIND)]

@@ -1,6 +1,6 @@
-"""A small network that learns digits, by hand in numpy: what the demo trains where PyTorch is not installed.
+"""A small neural network for digits in numpy, which the demo trains where PyTorch is not installed.
 
-All parameters are one vector, and so is the gradient: that is what sites sum.
+All parameters are one vector, and so is the gradient, which the sites average.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEARNING_RATE, MOMENTUM = 0.05, 0.9
 
 
 def parameter_count(widths: tuple[int, ...]) -> int:
-    """Weights and biases of a network with layers of these widths.
+    """The number of weights and biases of a network with layers of these widths.
 
     >>> parameter_count((64, 32, 10))
     2410
@@ -27,7 +27,7 @@ def parameter_count(widths: tuple[int, ...]) -> int:
 
 
 class Perceptron:
-    """Layers of rectified units, the cross-entropy of a softmax on top, and momentum.
+    """A multi-layer perceptron with ReLU, softmax cross-entropy, and SGD with momentum.
 
     >>> rng = np.random.default_rng(0)
     >>> images, labels = rng.random((8, 4), dtype=np.float32), np.arange(8) % 2
@@ -48,7 +48,7 @@ class Perceptron:
             weights[...] = rng.normal(0.0, np.sqrt(2.0 / len(weights)), weights.shape)
 
     def gradient(self, images: Vector, labels: Labels) -> tuple[float, Vector]:
-        """The loss on a batch, and how it changes with every parameter."""
+        """The loss on a batch, and its gradient."""
         inputs, shares = self._forward(images)
         loss = _cross_entropy(shares, labels)
         error = shares
@@ -63,21 +63,21 @@ class Perceptron:
         return loss, gradient
 
     def learn(self, gradient: Vector) -> None:
-        """One step downhill, with momentum."""
+        """Take one SGD step with momentum."""
         self._velocity *= MOMENTUM
         self._velocity += gradient
         self.parameters -= LEARNING_RATE * self._velocity
 
     def loss(self, images: Vector, labels: Labels) -> float:
-        """The cross-entropy."""
+        """The model's cross-entropy on these images."""
         return _cross_entropy(self._forward(images)[1], labels)
 
     def accuracy(self, images: Vector, labels: Labels) -> float:
-        """The share of images that are read right."""
+        """The fraction of these images that the model classifies correctly."""
         return float((self._forward(images)[1].argmax(axis=1) == labels).mean())
 
     def digest(self) -> str:
-        """Of all bits of all parameters."""
+        """A SHA-256 digest of all parameters, in hexadecimal."""
         return hashlib.sha256(self.parameters.tobytes()).hexdigest()
 
     def _layers(self, vector: Vector) -> list[tuple[Vector, Vector]]:
@@ -90,7 +90,7 @@ class Perceptron:
         return layers
 
     def _forward(self, images: Vector) -> tuple[list[Vector], Vector]:
-        """What goes into each layer, and the probability of each class."""
+        """The input of each layer, and the probability of each class."""
         inputs, values = [], images
         for weights, bias in self._layers(self.parameters):
             inputs.append(values)

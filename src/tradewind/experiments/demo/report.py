@@ -1,4 +1,4 @@
-"""The demo's results for programs (JSON) and for people (one HTML file with everything inside, pictures as SVG)."""
+"""Reports of the demo's results: JSON for programs, and one self-contained HTML file with SVG figures for readers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ footer { margin-top: 2.5em; font-size: .9em; border-top: 1px solid #e4e8ec; padd
 
 
 def as_json(result: DemoResult) -> dict[str, Any]:
-    """Everything that was measured, for programs."""
+    """All measurements as a JSON-compatible object."""
     slowest_s = max(run.step_s for run in result.runs)
     return {
         "network": result.network.name,
@@ -63,7 +63,7 @@ def as_json(result: DemoResult) -> dict[str, Any]:
 
 
 def scale_sentence(result: DemoResult) -> str:
-    """How the imitation differs from the network, and what the model stands for."""
+    """A sentence about how the emulated links differ from the network's, and which model size they correspond to."""
     rates = result.network.bandwidth_bps[result.network.bandwidth_bps > 0]
     span = f"{format_rate(float(rates.min()))} to {format_rate(float(rates.max()))}"
     if result.scale == 1.0:
@@ -76,7 +76,7 @@ def scale_sentence(result: DemoResult) -> str:
 
 
 def headline(result: DemoResult) -> str:
-    """Tradewind's plan against the others."""
+    """A sentence that compares Tradewind's plan with the others."""
     others = [run for run in result.runs if run is not result.ours]
     against = " and ".join(
         f"{run.step_s / result.ours.step_s:.1f} times as fast as {run.scheme.name}" for run in others
@@ -85,7 +85,7 @@ def headline(result: DemoResult) -> str:
 
 
 def losses_sentence(result: DemoResult) -> str:
-    """Whether all schemes learnt the same."""
+    """A sentence about whether all schemes had the same losses."""
     agree = "The same losses over all schemes" if result.same_losses else "LOSSES DIFFER between schemes"
     return (
         f"{agree} (largest difference {result.loss_difference:.1g} of a step's loss, from the order of float32 sums); "
@@ -94,7 +94,7 @@ def losses_sentence(result: DemoResult) -> str:
 
 
 def compute_sentence(result: DemoResult) -> str:
-    """How much of a step is computing, and whether the machine itself was the bottleneck."""
+    """A sentence about the compute share of a step, and how busy the machine was."""
     ours = result.ours
     return (
         f"Computing takes {format_duration(ours.compute_s)} of a step: this model is small, so nearly all is "
@@ -103,7 +103,7 @@ def compute_sentence(result: DemoResult) -> str:
 
 
 def as_html(result: DemoResult, command: str) -> bytes:
-    """A page of its own: no other file, nothing from elsewhere."""
+    """The results as one HTML page that refers to no other file."""
     from tradewind.figures import render
     from tradewind.figures.demo import SchemeView, losses_figure, maps_figure, steps_figure
 
@@ -149,7 +149,7 @@ def as_html(result: DemoResult, command: str) -> bytes:
 
 
 def _busy_share(result: DemoResult, run: SchemeRun) -> float:
-    """The mean over all links of the time in which each carries something, while bytes are moving."""
+    """The mean over all links of the fraction of the transfer time in which a link is busy."""
     spent = cost(run.scheme.plan, result.network)
     busy_s = link_seconds(spent.link_bytes, result.network)
     return float(busy_s.sum() / result.network.link_count / spent.transfer_seconds)
@@ -180,7 +180,7 @@ def _table(result: DemoResult) -> str:
 
 
 def _why(result: DemoResult) -> str:
-    """Why this plan, in the planner's words, which were about finer chunks."""
+    """The planner's reason for this plan (with finer chunks), and the prediction with the chunks that were used."""
     reason = result.ours.scheme.plan.reason
     seconds = format_duration(result.ours.scheme.prediction.seconds)
     coarse = f"With chunks of at least {CHUNK_BYTES // 1024} KiB, for this machine's sake, {seconds} are predicted."

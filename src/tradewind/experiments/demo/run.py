@@ -1,9 +1,9 @@
-"""The demo: one model trained at the sites of a real network on this machine, over star, ring and Tradewind's plan.
+"""The demo: trains one model at the sites of a real network, emulated here, over star, ring and Tradewind's plan.
 
-Sites are real processes that imitate the network's links. All schemes train the same model from the same seeds for as
-many steps, so the only difference is how bytes travel: losses must agree, and time must not. A machine with few cores
+Sites are processes of this machine that emulate the network's links. All schemes train the same model from the same
+seeds for the same number of steps, so only the plan differs: losses must agree, times differ. A machine with few cores
 cannot carry gigabits, so rates are scaled down and latencies kept; a model of P parameters then takes as long as one
-of P / scale would on the real links, and is to be thought of as that.
+of P / scale parameters on the real links, and stands for it.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ BATCH = 64
 MOST_SITES, MOST_STEPS = 16, 1000
 
 LIMIT_S = 0.3
-"""Rates are scaled so that a perfect plan would take about this long for a step: more than latency, and bearable."""
+"""Target time of a step with an optimal plan, in seconds, to which rates are scaled: longer than the latencies."""
 CARRIED_BPS = 750e6
-"""What two cores carry over all links with time to spare (measured: a third of their time), at chunks of that size."""
+"""Total rate that two cores carry over all links in a third of their time (measured, with chunks of `CHUNK_BYTES`)."""
 CHUNK_BYTES = 16 * 1024
-"""A frame costs this machine about 0.3 ms of processor time; a plan of many trees would cut the gradient finer."""
+"""Smallest chunk: a frame costs about 0.3 ms of processor time, and plans of many trees would use smaller chunks."""
 LONGEST_S = 1800.0
 START_S = 90.0
-"""For processes to start and load what they need, on a busy machine."""
+"""Time for processes to start and import on a busy machine, in seconds."""
 SAME_LOSS = 1e-4
-"""Sums in another order differ in the last bits of a float32, and training carries that on."""
+"""Largest relative difference of equal losses: sums in another order differ in the last bits of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A way for bytes to travel."""
+    """A plan to train over, with its prediction."""
 
     name: str
     plan: Plan
@@ -62,86 +62,86 @@ class Scheme:
 
 @dataclass(frozen=True)
 class SchemeRun:
-    """A scheme that has run."""
+    """The measurements of one scheme at all sites."""
 
     scheme: Scheme
     sites: tuple[Training, ...]
 
     @cached_property
     def step_ends_s(self) -> tuple[float, ...]:
-        """When the last site was through with each step."""
+        """When the last site ended each step, in seconds from the start."""
         return tuple(max(ends) for ends in zip(*(site.step_ends_s for site in self.sites), strict=True))
 
     @cached_property
     def step_s(self) -> float:
-        """The median time of a step."""
+        """The median time of a step, in seconds."""
         ends = (0.0, *self.step_ends_s)
         return statistics.median(after - before for before, after in itertools.pairwise(ends))
 
     @cached_property
     def compute_s(self) -> float:
-        """What computing takes of a step, at the median site; the rest is synchronising."""
+        """The compute time of a step at the median site, in seconds; the rest is synchronisation."""
         return statistics.median(site.compute_s for site in self.sites) / len(self.step_ends_s)
 
     @cached_property
     def losses(self) -> tuple[float, ...]:
-        """The mean over all sites' batches, step by step."""
+        """The loss of each step, averaged over all sites' batches."""
         return tuple(statistics.fmean(losses) for losses in zip(*(site.losses for site in self.sites), strict=True))
 
     @property
     def busy_cores(self) -> float:
-        """How many processors all sites together kept busy."""
+        """The average number of cores that all sites together kept busy."""
         return sum(site.process_s for site in self.sites) / self.step_ends_s[-1]
 
     @property
     def ranks_equal(self) -> bool:
-        """Whether all sites have the same parameters in the end, bit by bit."""
+        """Whether all sites end with bit-identical parameters."""
         return len({site.digest for site in self.sites}) == 1
 
     @property
     def final_loss(self) -> float:
-        """Over all training data."""
+        """The final loss over all training data."""
         return self.sites[0].final_loss
 
     @property
     def limit_share(self) -> float:
-        """The time below which no plan can be, over the time of a step."""
+        """The least time of a step with any plan, divided by the measured time."""
         return self.scheme.prediction.bound_seconds / self.step_s
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """All that the demo found out."""
+    """The results of the demo."""
 
     network: Network
-    """As it was imitated, rates scaled."""
+    """The emulated network, with scaled rates."""
     scale: float
     framework: str
     steps: int
     seed: int
     runs: tuple[SchemeRun, ...]
     seconds: float
-    """Of all of it, process starts included."""
+    """Duration of the whole demo, including process starts."""
 
     @property
     def ours(self) -> SchemeRun:
-        """Tradewind's plan goes last."""
+        """The run of Tradewind's plan, which is the last one."""
         return self.runs[-1]
 
     @property
     def loss_difference(self) -> float:
-        """The largest difference of a step's loss between schemes, in parts of it."""
+        """The largest relative difference of a step's loss between schemes."""
         at_steps = zip(*(run.losses for run in self.runs), strict=True)
         return float(max((max(losses) - min(losses)) / max(losses) for losses in at_steps))
 
     @property
     def same_losses(self) -> bool:
-        """Whether all schemes learnt the same, but for the order of sums."""
+        """Whether all schemes had the same losses, up to the order of sums."""
         return self.loss_difference <= SAME_LOSS
 
 
 def choose_scale(network: Network, nbytes: int = GRADIENT_BYTES) -> float:
-    """The scale at which this machine can carry the network, and a step of a perfect plan takes a moment."""
+    """The scale, at most 1, at which this machine carries the network, and an optimal step takes `LIMIT_S` or more."""
     all_bytes = 2 * (len(network) - 1) * nbytes
     target_s = max(LIMIT_S, 8.0 * all_bytes / CARRIED_BPS)
     exact = 8.0 * nbytes / target_s / bound(network, network.names, nbytes).rate_bps
@@ -149,18 +149,23 @@ def choose_scale(network: Network, nbytes: int = GRADIENT_BYTES) -> float:
 
 
 def plan_schemes(network: Network, ours: str = "auto", nbytes: int = GRADIENT_BYTES) -> tuple[Scheme, ...]:
-    """Star, ring in rank order, and ours: a planner's name, or a file with a plan for these sites."""
+    """The schemes of the demo: star, ring in rank order, and `ours`, a planner's name or the file of a plan.
+
+    Raises `BadOption` if `ours` is neither, or its plan is for other sites.
+    """
     limit = bound(network, network.names, nbytes)
     if ours in planner_names() or is_file_reference(ours):
         plan = make_plan(ours, network, nbytes, limit=limit, clock=time.monotonic)
     else:
         path = Path(ours)
         if not path.is_file():
-            raise BadOption(f"--plan {ours!r} is neither a planner ({', '.join(planner_names())}) nor a file.")
+            raise BadOption(f"--plan must be a planner ({', '.join(planner_names())}) or a file, got {ours!r}.")
         plan = replace(plan_from_json(path.read_bytes(), ours), nbytes=nbytes, predicted=None)
         ensure_valid(plan, network)
         if set(plan.members) != set(network.names):
-            raise BadOption(f"--plan {ours}: is for {', '.join(plan.members)}, not for {', '.join(network.names)}.")
+            raise BadOption(
+                f"--plan {ours}: the plan is for {', '.join(plan.members)}, expected {', '.join(network.names)}."
+            )
     coarse = replace(
         plan, shards=tuple(replace(shard, chunk_bytes=max(shard.chunk_bytes, CHUNK_BYTES)) for shard in plan.shards)
     )
@@ -168,7 +173,7 @@ def plan_schemes(network: Network, ours: str = "auto", nbytes: int = GRADIENT_BY
     ring = make_plan("ring", network, nbytes, limit=limit, order="given")
     named = (("star", star), ("ring", ring), ("tradewind", coarse))
     predictions = [predict(plan, network, limit) for _, plan in named]
-    # What any planner proved about the network holds for all: everybody is measured against the same limit.
+    # A bound that one planner proved holds for all plans: all schemes are compared with the tightest one.
     tightest = max(predictions, key=lambda prediction: prediction.bound_seconds)
     return tuple(
         Scheme(name, plan, _against(prediction, tightest))
@@ -186,10 +191,13 @@ def _against(prediction: Prediction, limit: Prediction) -> Prediction:
 
 
 def bearable_seconds(schemes: tuple[Scheme, ...], steps: int) -> float:
-    """How long all steps should take, or a refusal if that is longer than anybody watches."""
+    """The predicted time of all steps, in seconds; raises `BadOption` if it exceeds `LONGEST_S`."""
     expected_s = steps * sum(scheme.prediction.seconds for scheme in schemes)
     if expected_s > LONGEST_S:
-        raise BadOption(f"this would take about {expected_s:.0f} s. Use fewer --steps, or a larger --scale.")
+        raise BadOption(
+            f"this would take about {expected_s:.0f} s, more than {LONGEST_S:.0f} s. Use fewer --steps, or a larger "
+            "--scale."
+        )
     return expected_s
 
 
@@ -206,9 +214,9 @@ def run_demo(
     on_event: Callable[[str, Event], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> DemoResult:
-    """Start the sites once, have them train over every scheme, and gather what they measured.
+    """Start the sites, train over every scheme, and return the measurements.
 
-    `train` is called at every site, with its place and the task; `on_event` here, with a site and what it told.
+    `train(place, task)` is called at every site; `on_event` in this process, with a site and its event.
     """
     start_s = time.monotonic()
     expected_s = bearable_seconds(schemes, steps)
@@ -245,7 +253,7 @@ def run_demo(
 
 
 def read_event(line: str) -> Event | None:
-    """What a site told, if the line is one of ours and not a library's."""
+    """The event of a site's output line; None for other lines, such as a library's."""
     try:
         return msgspec.json.decode(line, type=Event)
     except msgspec.DecodeError:
@@ -253,5 +261,5 @@ def read_event(line: str) -> Event | None:
 
 
 def cores() -> int:
-    """How many processors this machine lends us."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

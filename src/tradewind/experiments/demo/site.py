@@ -1,7 +1,7 @@
-"""What one site of the demo does: train the same model with the same seeds once per scheme, and tell how it goes.
+"""One site of the demo: trains the same model with the same seeds once per scheme, and reports its progress.
 
-What trains is a `Learner`, which hides whether numpy or PyTorch computes. Everything a site reports is measured
-there: when each step was over, its loss, and the processor time that computing took (the rest is waiting for others).
+The model is a `Learner`, which hides whether numpy or PyTorch computes. A site measures when each step ended, its loss,
+and the processor time of the computation (the rest of a step is waiting for other sites).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tradewind.lab.site import Place
 from tradewind.runtime.group import Group
 
 WARM_UP_ITEMS = 2**14
-"""Enough that every tree of a plan carries some, and every connection is made before a step is timed."""
+"""Items of the warm-up all-reduce: every tree of a plan carries some, so all connections exist before step 1."""
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What all sites have to do, as they are told."""
+    """The task of all sites."""
 
     plans: list[str]
-    """Files, one per scheme."""
+    """Plan files, one per scheme."""
     data: str
-    """A file of arrays: images, labels, test_images, test_labels."""
+    """File of the arrays images, labels, test_images, test_labels."""
     widths: list[int]
     steps: int
     batch: int
@@ -40,7 +40,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
-    """A site's line on stdout: it is through with a step of a scheme; step 0 is that everybody is connected."""
+    """A line of a site's stdout: it has ended a step of a scheme; step 0 means that all sites are connected."""
 
     scheme: int
     step: int
@@ -48,53 +48,53 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class Training(msgspec.Struct, frozen=True):
-    """A scheme as one site saw it."""
+    """The measurements of one scheme at one site."""
 
     step_ends_s: list[float]
-    """Since all were ready."""
+    """Ends of the steps, in seconds since all sites were ready."""
     losses: list[float]
-    """Of this site's batches."""
+    """Losses of this site's batches."""
     compute_s: float
-    """Processor time of the training thread, over all steps."""
+    """Processor time of the training thread over all steps, in seconds."""
     process_s: float
-    """Processor time of the whole process, with what moves and sums bytes."""
+    """Processor time of the whole process, including communication, in seconds."""
     digest: str
-    """Of the parameters in the end."""
+    """Digest of the final parameters."""
     final_loss: float
-    """Over all training data."""
+    """Final loss over all training data."""
     accuracy: float
-    """On data that was not trained on."""
+    """Final accuracy on test data."""
 
 
 class Learner(Protocol):
-    """A model that learns together with those of the other sites."""
+    """A model that is trained together with those of the other sites."""
 
     def warm_up(self, items: int) -> None:
-        """Make all connections, by summing so many zeros."""
+        """Establish all connections by all-reducing `items` zeros."""
 
     def step(self, images: Vector, labels: Labels) -> float:
-        """Learn from this batch and everybody's; the loss on this one before."""
+        """Take one step with the mean gradient of all sites; returns this batch's loss before it."""
 
     def barrier(self) -> None:
-        """Wait until everybody is here."""
+        """Wait until all sites have called this."""
 
     def loss(self, images: Vector, labels: Labels) -> float:
-        """The cross-entropy."""
+        """The model's cross-entropy on these images."""
 
     def accuracy(self, images: Vector, labels: Labels) -> float:
-        """The share of images that are read right."""
+        """The fraction of these images that the model classifies correctly."""
 
     def digest(self) -> str:
-        """Of all bits of all parameters."""
+        """A digest of all parameters."""
 
 
 Joining = Callable[[Place, int, Task], AbstractContextManager[Learner]]
-"""Makes the learner for the scheme of that number, in a run of its own."""
+"""Creates the learner of a scheme (by its number) in a new run."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Data:
-    """What is learnt from, and what is held back."""
+    """Training and test data."""
 
     images: Vector
     labels: Labels
@@ -103,24 +103,24 @@ class Data:
 
     @classmethod
     def read(cls, path: Path) -> Data:
-        """From a file that `write` wrote."""
+        """Read a file written by `write`."""
         with np.load(path, allow_pickle=False) as arrays:
             return cls(*(arrays[name] for name in ("images", "labels", "test_images", "test_labels")))
 
     def write(self, path: Path) -> None:
-        """For the sites to read."""
+        """Write the data to a file for the sites."""
         arrays = {name: getattr(self, name) for name in ("images", "labels", "test_images", "test_labels")}
         np.savez(path, **arrays)
 
     def batch(self, task: Task, step: int, rank: int) -> tuple[Vector, Labels]:
-        """A site's samples of a step: no two sites have the same, and no scheme has others."""
+        """A site's samples of a step: disjoint between sites, and the same for all schemes."""
         order = np.random.default_rng([task.seed, step]).permutation(len(self.labels))
         chosen = order[rank * task.batch : (rank + 1) * task.batch]
         return self.images[chosen], self.labels[chosen]
 
 
 def train_all(place: Place, task: Task, joining: Joining) -> list[Training]:
-    """One scheme after the other, each in a run of its own."""
+    """Train over all schemes one after the other, each in its own run; returns their measurements."""
     data = Data.read(Path(task.data))
     trained = []
     for scheme in range(len(task.plans)):
@@ -155,12 +155,12 @@ def _tell(event: Event) -> None:
 
 
 def train_with_numpy(place: Place, task: dict[str, object]) -> list[Training]:
-    """Called at every site, where PyTorch is not installed."""
+    """Train over all schemes with numpy; called at every site where PyTorch is not installed."""
     return train_all(place, msgspec.convert(task, Task), _with_numpy)
 
 
 class _NumpyLearner:
-    """The gradient is one vector, averaged by our own all-reduce."""
+    """A learner in numpy, whose gradient is averaged by `Group.all_reduce`."""
 
     def __init__(self, model: Perceptron, group: Group) -> None:
         self._model, self._group = model, group

@@ -1,8 +1,8 @@
-"""Every figure and table of the five papers, one name each: `mtree/fig6`, computed here, beside the paper's claim.
+"""The registry of experiments: every figure and table of the five papers by name (`mtree/fig6`), with its claims.
 
 To add one, write a function from `Setting` to `Outcome`, wrap it in an `Experiment` and add one line to
-`_EXPERIMENTS`. The function names its trials as calls of module-level functions and hands them to `setting.workers`,
-which runs them on one core, on many, or on a cluster, and never runs the same one twice.
+`_EXPERIMENTS`. The function passes its trials, as calls of module-level functions, to `setting.workers`, which runs
+them on one core, on many, or on a cluster, and never runs the same one twice.
 
 An experiment may also have a live form, which runs on real connections in an emulated network (`lab`): another
 `Experiment`, whose name ends in `/live`. Where the paper's figure cannot be simulated, that form is the only one.
@@ -77,33 +77,33 @@ _EXPERIMENTS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """How much to compute, and who computes it."""
+    """How much to compute, and where."""
 
     workers: Workers
     trials: int | None = None
-    """Random instances per point; by default what the paper used, or a few in a quick run."""
+    """Random instances per point; None: as many as in the paper, or a few in a quick run."""
     quick: bool = False
-    """A coarse grid and few trials: seconds rather than minutes, for a first look and for tests."""
+    """Whether to use a coarse grid and few trials, which take seconds rather than minutes (for tests)."""
     backend: str = "auto"
-    """What emulates the network of live experiments: a backend of the lab."""
+    """Backend of the lab that emulates the network of live experiments."""
 
     def trial_numbers(self, published: int = 20, quick: int = 1) -> range:
-        """The trials to run: each number is the seed of its instance."""
+        """The numbers of the trials to run; each is the seed of its instance."""
         return range(self.trials or (quick if self.quick else published))
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table."""
+    """One figure or table of a paper."""
 
     name: str
     title: str
     claims: tuple[str, ...]
-    """What the paper says the figure shows, in our words, with its numbers."""
+    """The paper's claims about the figure, in our words, with its numbers."""
     run: Callable[[Setting], Outcome]
 
     def outcome(self, setting: Setting) -> Outcome:
-        """Run it; every claim must come back with a verdict."""
+        """Run the experiment; raises `InternalError` if it does not judge exactly its claims."""
         found = self.run(setting)
         if tuple(claim.text for claim in found.claims) != self.claims:
             raise InternalError(f"experiment {self.name!r} did not judge exactly the claims that it names.")
@@ -111,24 +111,27 @@ class Experiment:
 
 
 def experiment_names(live: bool = False) -> tuple[str, ...]:
-    """All experiments, by paper and figure: those that compute, or the live forms."""
+    """The names of all computed experiments, or of all live ones."""
     return tuple(name for name in _EXPERIMENTS if name.endswith(LIVE) == live)
 
 
 def every_name() -> tuple[str, ...]:
-    """All of them, a live form after the one that computes."""
+    """The names of all experiments, a live form after the computed one."""
     return tuple(_EXPERIMENTS)
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name; its module loads only now."""
+    """The experiment of that name; imports its module."""
     found = load_entry("experiment", name, _EXPERIMENTS)
     assert isinstance(found, Experiment)
     return found
 
 
 def resolve_experiments(asked: Iterable[str], live: bool = False) -> tuple[str, ...]:
-    """Full names, in the registry's order: `mtree` means all of MTREE's, and nothing asked means all.
+    """The full names of the requested experiments, in the registry's order.
+
+    `mtree` means all of MTREE's, and an empty request all experiments. Raises `UnknownName` for unknown names, and
+    `BadOption` for names that only have the other form (live or computed).
 
     >>> resolve_experiments(["mtree/fig7", "mtree/fig6"])
     ('mtree/fig6', 'mtree/fig7')

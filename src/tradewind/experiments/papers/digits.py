@@ -1,8 +1,8 @@
-"""A small network that really learns: 8x8 handwritten digits, one hidden layer, plain SGD, all in numpy.
+"""A small neural network for 8x8 handwritten digits, with one hidden layer and plain SGD, in numpy.
 
-It stands in for CREW's MobileNet on MNIST, which needs a deep-learning framework. What is studied with it is how many
-rounds of averaging training needs, not how good the model is. All parameters are one vector, so that averaging models
-is averaging vectors.
+It replaces CREW's MobileNet on MNIST, which needs a deep-learning framework. The experiments count how many rounds of
+averaging training needs; the quality of the model does not matter. All parameters are one vector, so that averaging
+models is averaging vectors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDS = np.cumsum([np.prod(shape) for shape in _SHAPES])
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """The images, as rows of 64 numbers between 0 and 1, and what they show."""
+    """The images, as rows of 64 numbers between 0 and 1, and their labels."""
 
     train_images: Vector
     train_labels: Labels
@@ -37,7 +37,10 @@ class Digits:
 
 @cache
 def load_digits() -> Digits:
-    """The 1797 digits of the UCI data set that scikit-learn brings along, always split the same way."""
+    """The 1797 digits of the UCI data set in scikit-learn, always split in the same way.
+
+    Raises `InputError` if scikit-learn is not installed.
+    """
     try:
         from sklearn.datasets import load_digits as load
     except ImportError as error:
@@ -53,10 +56,10 @@ def load_digits() -> Digits:
 
 
 def deal(labels: Labels, workers: int, rng: np.random.Generator, concentration: float | None = None) -> list[Rows]:
-    """Which samples each worker has: a random hand of equal size, or (non-IID) a mixture of classes of its own.
+    """The rows of the samples of each worker: random, or (non-IID) with a different mixture of classes for each.
 
     With a `concentration` every worker draws its mixture from a Dirichlet distribution (Hsu et al. 2019); the smaller
-    it is, the fewer classes a worker sees. Samples are dealt without replacement, and all hands are equally large.
+    it is, the fewer classes a worker has. Samples are drawn without replacement, in equal numbers for all workers.
     """
     if concentration is None:
         return np.array_split(rng.permutation(len(labels)), workers)
@@ -66,14 +69,14 @@ def deal(labels: Labels, workers: int, rng: np.random.Generator, concentration: 
     for _ in range(len(labels) // workers):
         for hand, mixture in zip(hands, mixtures, strict=True):
             there = np.array([share if left[digit] else 0.0 for digit, share in enumerate(mixture.tolist())])
-            if not there.any():  # its classes are used up: whatever is left
+            if not there.any():  # its classes are used up: take any that are left
                 there = np.array([float(len(left[digit])) for digit in range(CLASSES)])
             hand.append(left[int(rng.choice(CLASSES, p=there / there.sum()))].pop())
     return [np.array(hand) for hand in hands]
 
 
 def fresh_model(rng: np.random.Generator) -> Vector:
-    """Random weights in proportion to the size of their layer, no biases."""
+    """A new model: random weights scaled by the size of their layer, zero biases."""
     weights = [
         rng.normal(0.0, np.sqrt(2.0 / shape[0]), size=shape) if len(shape) == 2 else np.zeros(shape)
         for shape in _SHAPES
@@ -82,19 +85,19 @@ def fresh_model(rng: np.random.Generator) -> Vector:
 
 
 def accuracy(model: Vector, images: Vector, labels: Labels) -> float:
-    """The share of images that the model reads right."""
+    """The fraction of these images that the model classifies correctly."""
     _, scores = _forward(model, images)
     return float((scores.argmax(axis=1) == labels).mean())
 
 
 def loss(model: Vector, images: Vector, labels: Labels) -> float:
-    """The cross-entropy."""
+    """The model's cross-entropy on these images."""
     _, scores = _forward(model, images)
     return -float(np.log(_probabilities(scores)[np.arange(len(labels)), labels]).mean())
 
 
 def gradient(model: Vector, images: Vector, labels: Labels) -> Vector:
-    """The gradient of the cross-entropy, by hand."""
+    """The gradient of the cross-entropy."""
     _, _, out, _ = _layers(model)
     hidden, scores = _forward(model, images)
     error = _probabilities(scores)

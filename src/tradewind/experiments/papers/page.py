@@ -1,4 +1,4 @@
-"""The page of all claims: what each paper says, what we see, and why they differ (`docs/reproduction.md`)."""
+"""The page of all claims: each paper's claim, our result, and why they differ (`docs/reproduction.md`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ This page is generated: `tradewind reproduce --page FILE` writes it from the JSO
 
 
 def reproduction_page(saved: Mapping[str, SavedOutcome]) -> str:
-    """The page, in Markdown, from the outcomes at hand; experiments that were not run are named."""
+    """The page in Markdown from saved outcomes; it lists the experiments that were not run."""
     lines = [_INTRODUCTION, *_summary(saved)]
     for paper, title in PAPERS.items():
         lines += ["", f"## {title}", "", *_paper(paper, saved)]
@@ -79,7 +79,7 @@ def _paper(paper: str, saved: Mapping[str, SavedOutcome]) -> Iterator[str]:
 
 
 def _runs(outcomes: list[SavedOutcome]) -> Iterator[str]:
-    """Which experiments were run how: alike ones together."""
+    """How the experiments were run, grouped by number of trials."""
     how: dict[str, list[str]] = {}
     for one in outcomes:
         usual = "one trial" if one.name.endswith(LIVE) else "the published number of trials"
@@ -94,6 +94,6 @@ def _cell(text: str) -> str:
 
 
 def outdated_claims(saved: Mapping[str, SavedOutcome]) -> list[str]:
-    """Saved experiments whose claims are no longer those of the code: run them again."""
+    """The saved experiments whose claims differ from the code's, and which must be run again."""
     known = [name for name in saved if name in every_name()]
     return [name for name in known if tuple(claim.text for claim in saved[name].claims) != experiment(name).claims]

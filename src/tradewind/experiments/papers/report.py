@@ -1,4 +1,4 @@
-"""What an experiment found: numbers, curves, and a verdict on each of the paper's claims."""
+"""The outcome of an experiment: numbers, curves, and a verdict on each of the paper's claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Write = Callable[[Path, bytes], None]
 
 
 class Verdict(StrEnum):
-    """Whether a claim of a paper is what we see."""
+    """Whether our results confirm a claim of a paper."""
 
     HOLDS = "holds"
     IN_PART = "holds in part"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the paper says, what we see, and why they differ where they do."""
+    """A claim of the paper, our result, the verdict, and why they differ."""
 
     text: str
     ours: str
@@ -34,7 +34,7 @@ class Claim:
 
 
 def verdict_of(cases: Iterable[bool]) -> Verdict:
-    """A claim about several cases holds in all of them, in some, or in none.
+    """The verdict on a claim about several cases: holds in all of them, in some, or in none.
 
     >>> str(verdict_of([True, False])), str(verdict_of([True]))
     ('holds in part', 'holds')
@@ -57,12 +57,12 @@ class Outcome:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The average."""
+    """The arithmetic mean."""
     return sum(values) / len(values)
 
 
 def as_csv(outcome: Outcome) -> bytes:
-    """The numbers as a file."""
+    """The numbers as the content of a CSV file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(outcome.columns)
@@ -71,7 +71,7 @@ def as_csv(outcome: Outcome) -> bytes:
 
 
 def shown(cell: Cell) -> str:
-    """A number with as many digits as mean something.
+    """A cell as text; numbers have about four significant digits.
 
     >>> shown(0.123456), shown(12), shown("gscale"), shown(1234.5)
     ('0.1235', '12', 'gscale', '1234')
@@ -82,7 +82,7 @@ def shown(cell: Cell) -> str:
 
 
 def write_files(name: str, title: str, outcome: Outcome, folder: Path, write: Write) -> tuple[Path, ...]:
-    """The numbers as CSV and the figure as PNG, through the caller's `write`; returns the paths."""
+    """Write the numbers as CSV and the figure as PNG with the caller's `write`; returns the paths."""
     from tradewind.figures import render
     from tradewind.figures.panels import panels_figure
 

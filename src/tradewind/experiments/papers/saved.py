@@ -1,4 +1,4 @@
-"""Outcomes on disk: what `tradewind reproduce --out DIR` leaves behind for the page of all claims."""
+"""Outcomes on disk, which `tradewind reproduce --out DIR` writes for the page of all claims."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SavedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     quick: bool
     trials: int | None
-    """As asked for; None: what the experiment does by itself."""
+    """Number of trials that was requested; None for the experiment's default."""
     columns: tuple[str, ...]
     rows: tuple[tuple[str | int | float | None, ...], ...]
     claims: tuple[SavedClaim, ...]
@@ -37,7 +37,7 @@ class SavedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def file_name(experiment: str) -> str:
-    """Where an experiment is saved.
+    """The name of the file of an experiment's outcome.
 
     >>> file_name("mtree/fig6")
     'mtree-fig6.json'
@@ -46,7 +46,7 @@ def file_name(experiment: str) -> str:
 
 
 def to_json(each: Experiment, outcome: Outcome, setting: Setting) -> bytes:
-    """The outcome as a file's content. JSON has no infinity and no NaN: they become null."""
+    """The outcome as the content of a JSON file; infinity and NaN become null."""
     saved = SavedOutcome(
         each.name,
         each.title,
@@ -61,12 +61,14 @@ def to_json(each: Experiment, outcome: Outcome, setting: Setting) -> bytes:
 
 
 def load(folder: Path) -> dict[str, SavedOutcome]:
-    """All outcomes in a folder, by the experiment's name; a file that is none is refused."""
+    """All outcomes in a folder, by the experiment's name. Raises `InputError` for a file that is not an outcome."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             saved = msgspec.json.decode(path.read_bytes(), type=SavedOutcome)
         except (msgspec.MsgspecError, OSError) as error:
-            raise InputError(f"{path} holds no result of `tradewind reproduce`: {error}. Move it away.") from error
+            raise InputError(
+                f"{path} is not a result of `tradewind reproduce`: {error}. Move it out of the folder."
+            ) from error
         found[saved.name] = saved
     return found

@@ -1,8 +1,7 @@
-"""Running many independent trials: in this process, in several, or wherever an executor runs them.
+"""Execution of many independent trials: in this process, in several, or on a cluster.
 
-Several figures of a paper look at the same trials from different sides, so results are remembered for as long as the
-`Workers` live. A trial is a module-level function and plain arguments; it must depend on nothing else, so that
-it gives the same result wherever it runs.
+Several figures of a paper use the same trials, so a `Workers` object caches their results. A trial is a module-level
+function and plain arguments; it must depend on nothing else, so that it gives the same result wherever it runs.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from tradewind.errors import BadOption, RemoteFault
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 Progress = Callable[[str, int, int], None]
-"""Told the label, how many trials are done, and how many there are."""
+"""Called with the label, the number of trials that have ended, and their total number."""
 
 
 def silent(label: str, done: int, total: int) -> None:
-    """No progress is shown."""
+    """A progress function that shows nothing."""
 
 
 class Workers:
-    """Runs trials on an executor, or right here without one.
+    """Runs trials on an executor, or in this process without one, and caches their results.
 
     >>> Workers().map(pow, [(2, 3), (3, 2), (2, 3)], "powers")
     [8, 9, 8]
@@ -36,7 +35,7 @@ class Workers:
         self._known: dict[Hashable, Any] = {}
 
     def map(self, trial: Callable[..., Result], arguments: Sequence[tuple[Hashable, ...]], label: str) -> list[Result]:
-        """The results in the order of the arguments."""
+        """The results of `trial` in the order of `arguments`; equal calls run once."""
         wanted = {(trial, *given): given for given in arguments}
         missing = {key: given for key, given in wanted.items() if key not in self._known}
         done = len(wanted) - len(missing)
@@ -60,15 +59,16 @@ class Workers:
 
 
 class RayExecutor(Executor):
-    """Runs calls on a Ray cluster. Its machines need Tradewind too: a trial travels by name, only results are data."""
+    """Runs calls on a Ray cluster, whose machines need Tradewind installed: a trial is sent by name."""
 
     def __init__(self, address: str) -> None:
-        """`address`: `host:port` of a head, `ray://host:port`, `auto` for a cluster that runs here, or `local` for one
-        that lives as long as this process."""
+        """Connect to `address`: `host:port` of a head, `ray://host:port`, `auto` for a cluster on this machine, or
+        `local` for a new one that ends with this process. Raises `BadOption` without Ray, `RemoteFault` without an
+        answer."""
         try:
             import ray
         except ImportError as error:
-            raise BadOption("--ray needs the package ray. Install it: pip install 'tradewind[ray]'.") from error
+            raise BadOption("--ray needs the package ray. Install it with: pip install 'tradewind[ray]'.") from error
         self._ray = ray
         try:
             ray.init(address=address, log_to_driver=False, logging_level="error", configure_logging=False)
@@ -81,12 +81,12 @@ class RayExecutor(Executor):
     def submit(
         self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Future[Result]:
-        """Run a call somewhere."""
+        """Run a call on the cluster."""
         future: Future[Result] = self._call.remote(fn, args, kwargs).future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster; what it has not finished for us, it drops."""
+        """Disconnect from the cluster, which cancels unfinished calls."""
         del wait, cancel_futures
         self._ray.shutdown()
 

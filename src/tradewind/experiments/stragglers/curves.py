@@ -1,4 +1,4 @@
-"""What came of `straggler_live`'s turns: a system's accuracy over time, when it reached the target, and all seeds."""
+"""Results of the straggler experiments: a system's accuracy over time, its time to the target, and all its seeds."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from tradewind.experiments.papers.report import Cell
 from tradewind.experiments.stragglers.live import TARGET_ACCURACY, SiteCurve, System, Turn, Vector, play_turns
 
 QUICK_SHARE = 0.5
-"""Of a turn's seconds, in a quick run."""
+"""Fraction of a turn's duration that a quick run plays."""
 POINTS = 60
-"""On a curve of the figure."""
+"""Number of points on a curve of the figure."""
 SATURATED = 0.05
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One turn. The accuracy at a time is the mean over the sites of their own models', stale ones included."""
+    """One turn. The accuracy at a time is the mean over all sites of the accuracy of their latest models."""
 
     sites: tuple[SiteCurve, ...]
 
     @cached_property
     def began_s(self) -> float:
-        """When the last site began."""
+        """When the last site began, on the machine's clock."""
         return max(site.began_s for site in self.sites)
 
     @property
     def seconds(self) -> float:
-        """Until the last site had ended."""
+        """Duration of the turn until the last site ended, in seconds."""
         return max(site.ended_s for site in self.sites) - self.began_s
 
     @cached_property
     def target_s(self) -> float:
-        """When the accuracy was first at the target; infinite if it never was."""
+        """Seconds until the accuracy first reached the target; infinite if it never did."""
         times = np.unique(np.concatenate([site.at_s for site in self.sites])) - self.began_s
         there = np.flatnonzero(self.accuracy(times) >= TARGET_ACCURACY)
         return float(max(times[there[0]], 0.0)) if len(there) else math.inf
 
     def accuracy(self, times_s: Vector) -> Vector:
-        """At times since the beginning."""
+        """The accuracy at times since the beginning."""
         return self._mean(times_s, [site.accuracies for site in self.sites])
 
     def error(self, times_s: Vector) -> Vector:
-        """What is missing of an accuracy of 1."""
+        """1 minus the accuracy, at times since the beginning."""
         return 1.0 - self.accuracy(times_s)
 
     def loss(self, times_s: Vector) -> Vector:
@@ -58,7 +58,7 @@ class Trained:
         return self._mean(times_s, [site.losses for site in self.sites])
 
     def _mean(self, times_s: Vector, values: Sequence[Sequence[float]]) -> Vector:
-        """Every site counts with its latest value."""
+        """The mean over all sites of their latest values at these times."""
         latest = []
         for site, own in zip(self.sites, values, strict=True):
             known = np.searchsorted(np.array(site.at_s) - self.began_s, times_s, side="right")
@@ -68,59 +68,59 @@ class Trained:
 
     @property
     def final_accuracy(self) -> float:
-        """Of everybody's average."""
+        """Accuracy of the final model, the mean over all sites."""
         return fmean(site.final_accuracy for site in self.sites)
 
     @property
     def steps(self) -> float:
-        """Local steps of a site."""
+        """Mean number of local steps per site."""
         return fmean(len(site.at_s) - 1 for site in self.sites)
 
     @property
     def rounds(self) -> int:
-        """As often as sites took part in one."""
+        """Number of participations in rounds, summed over all sites."""
         return sum(site.rounds for site in self.sites)
 
     @property
     def round_s(self) -> float:
-        """A round takes so long, without waiting for others to be ready (where that is known)."""
+        """Mean duration of a round, in seconds, without the wait for other sites (where that is known)."""
         return sum(site.averaged_s for site in self.sites) / max(1, self.rounds)
 
     @property
     def waited_s(self) -> float:
-        """A site waits so long for a round to begin."""
+        """Mean time that a site waits for a round to begin, in seconds."""
         return sum(site.waited_s for site in self.sites) / max(1, self.rounds)
 
     @property
     def scale(self) -> float:
-        """How many a round has."""
+        """Mean number of contributors of a round."""
         return sum(site.contributors for site in self.sites) / max(1, self.rounds)
 
     @property
     def idle(self) -> float:
-        """Of the processors."""
+        """Fraction of the machine's processor time that was idle."""
         return self.sites[0].idle
 
 
 @dataclass(frozen=True)
 class Trials:
-    """All seeds of all systems."""
+    """The turns of all systems, by seed."""
 
     trained: Mapping[str, Sequence[Trained]]
     notes: tuple[str, ...]
 
     def target_s(self, name: str) -> list[float]:
-        """Seconds to the target by seed; a turn that never reached it counts with its whole length: at least that."""
+        """Seconds to the target by seed; a turn that never reached it counts with its duration (a lower bound)."""
         return [min(one.target_s, one.seconds) for one in self.trained[name]]
 
     def reached(self, name: str) -> bool:
-        """Whether it reached the target from every seed."""
+        """Whether the system reached the target from every seed."""
         return all(math.isfinite(one.target_s) for one in self.trained[name])
 
     def sooner(self, name: str, base: str) -> float:
-        """How many times as long the base takes to the target, on average over the seeds; NaN if `name` never did."""
+        """Mean time to the target of `base` divided by that of `name`; NaN if `name` never reached it."""
         if not any(math.isfinite(one.target_s) for one in self.trained[name]):
-            return math.nan  # else the lengths of turns would be compared
+            return math.nan  # otherwise the durations of turns would be compared
         return fmean(self.target_s(base)) / fmean(self.target_s(name))
 
     def finals(self, name: str) -> list[float]:
@@ -138,7 +138,7 @@ class Trials:
         return tuple(times_s.tolist()), tuple(values.tolist())
 
     def rows(self, base: str) -> Iterator[tuple[Cell, ...]]:
-        """A row a system, for `COLUMNS`."""
+        """One row per system, for `COLUMNS`."""
         for name, seeds in self.trained.items():
             times_s, finals = self.target_s(name), self.finals(name)
             there = sum(math.isfinite(one.target_s) for one in seeds)
@@ -172,14 +172,14 @@ COLUMNS = (
 
 
 def spread(values: Sequence[float]) -> float:
-    """The standard deviation; 0 of a single value."""
+    """The standard deviation; 0 for a single value."""
     return stdev(values) if len(values) > 1 else 0.0
 
 
 def measure(setting: Setting, label: str, systems: Mapping[str, System], published: int, **of_turn: Any) -> Trials:
-    """Every system from every seed: a lab and eight processes for each seed, in which all systems take turns.
+    """Train every system from every seed: each seed has one lab with eight processes, in which all systems take turns.
 
-    `of_turn`: what else a `Turn` takes, the same for all.
+    `of_turn` are further fields of every `Turn`.
     """
     share = QUICK_SHARE if setting.quick else 1.0
     calls = [

@@ -1,9 +1,10 @@
-"""Training with stragglers on real connections: who reaches an accuracy first, with a slow site and a slow link.
+"""Training with stragglers on real connections: time to accuracy of several systems, with a slow site and a slow link.
 
-Eight sites in a lab train one model on handwritten digits, each on its own eighth of them: alone nobody gets beyond
-93%. A step is a real gradient step, stretched to a time drawn from a measured distribution (the catalog's LSTM, which
-varies most); at one site it takes five times as long, and one link has a tenth of its rate. Time is compressed by
-`COMPRESSION` and rates are a quarter: steps of 1.2 s take 49 ms, and a model of 104 kB stands for one of 10 MB.
+Eight sites in a lab train one model on handwritten digits, each on its own eighth of them: without synchronisation no
+site exceeds 93%. A step is a real gradient step, extended to a time drawn from a measured distribution (the catalog's
+LSTM, which varies most); at one site it takes five times as long, and one link has a tenth of its rate. Time is
+compressed by `COMPRESSION` and rates are a quarter: steps of 1.2 s take 49 ms, and a model of 104 kB stands for one of
+10 MB.
 
 Systems take turns in the same processes, on the same links, with the same data, batches, first models and step times.
 """
@@ -43,12 +44,12 @@ TARGET_ACCURACY = 0.94
 DEADLINE_S = 400.0
 
 Vector = npt.NDArray[np.float64]
-By = Literal["gloo", "gloo, best order", "tradewind", "nobody"]
+By = Literal["gloo", "gloo, best order", "tradewind", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Who averages with whom, and how the bytes travel."""
+    """A way to synchronise: library, policy, planner and their options."""
 
     by: By = "tradewind"
     policy: str = "bsp"
@@ -56,54 +57,54 @@ class System:
     policy_options: tuple[tuple[str, Any], ...] = ()
     planner_options: tuple[tuple[str, Any], ...] = ()
     every: int = 1
-    """Local steps between rounds."""
+    """Local steps per round."""
     outer: bool = False
-    """DiLoCo's outer optimizer."""
+    """Whether to use DiLoCo's outer optimizer."""
     seconds: float = 6.0
-    """Enough for its accuracy to level off."""
+    """Duration of a turn: long enough for the accuracy to level off."""
     scatter: Scatter = "blocking"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One system, trained from one seed for a while."""
+    """The training of one system from one seed for a given time."""
 
     system: System
     trial: int
     seconds: float
     concentration: float | None = None
-    """Of the classes that a site sees, as in `digits.deal`; None: all see the same (IID)."""
+    """Dirichlet concentration of a site's classes, as in `digits.deal`; None: the same classes everywhere (IID)."""
     slow_site: bool = True
-    """Whether there is one."""
+    """Whether one site is slow."""
     nics: bool = False
-    """What differs is the sites' NICs, as in Selective Reduce's evaluation, and no link by itself."""
+    """Whether the sites' NICs differ, as in Selective Reduce's evaluation, instead of single links."""
     sites: int = SITES
 
 
 class SiteCurve(msgspec.Struct, frozen=True):
-    """How one site's model did."""
+    """The measurements of one site in one turn."""
 
     began_s: float
-    """On the machine's clock, as are all times."""
+    """Start of the turn; all times are on the machine's clock."""
     at_s: tuple[float, ...]
-    """When it had a model to judge: at the start, and after every step and its average."""
+    """Times at which the model was tested: at the start, and after every step and its round."""
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
-    """Both on digits that nobody trains on."""
+    """Accuracies on test digits, as are the losses."""
     ended_s: float
     final_accuracy: float
-    """Of everybody's average, in the end; without synchronisation, of its own."""
+    """Accuracy of the mean of all sites' final models; without synchronisation, of this site's own."""
     waited_s: float
     averaged_s: float
     rounds: int
     contributors: int
-    """Over all rounds."""
+    """Number of contributors, summed over all rounds."""
     idle: float
-    """The share of the machine's processor time that nobody used meanwhile."""
+    """Fraction of the machine's processor time that was idle during the turn."""
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Turns that were played in one lab: for each of them a curve a site; and what the lab was like."""
+    """The turns of one lab, each with one curve per site, and a note about the lab."""
 
     curves: tuple[tuple[SiteCurve, ...], ...]
     note: str
@@ -111,7 +112,7 @@ class Session(msgspec.Struct, frozen=True):
 
 @cache
 def sites_network(sites: int = SITES) -> Network:
-    """A mesh of links at a quarter of 20 to 155 Mbps, one of them at a tenth of that both ways."""
+    """A mesh of links at a quarter of 20 to 155 Mbps; the slow one has a tenth of that in both directions."""
     mesh = load_network("mesh", n=sites)
     rates_bps = RATE_SCALE * mesh.bandwidth_bps
     ends = [mesh.index[name] for name in SLOW_LINK.split("-")]
@@ -121,20 +122,20 @@ def sites_network(sites: int = SITES) -> Network:
 
 @cache
 def compute_times(is_slow: bool) -> ComputeTimes:
-    """How long steps take at a site."""
+    """The distribution of step times at a site."""
     return load_compute_times("lstm").scaled((SLOWER_SITE if is_slow else 1.0) / COMPRESSION)
 
 
 @cache
 def nics_network(sites: int = SITES) -> Network:
-    """Selective Reduce's workers, the widest NIC at a quarter of 100 Mbps: a link carries what its slower end does."""
+    """Selective Reduce's workers, the fastest NIC at a quarter of 100 Mbps: a link has the rate of its slower end."""
     given = load_network("selective-nics", n=sites)
     rates_bps = given.bandwidth_bps * (RATE_SCALE * 100e6 / given.bandwidth_bps.max())
     return Network(given.name, [Site(name) for name in given.names], rates_bps)
 
 
 def play_turns(turns: Sequence[Turn], backend: str = "auto") -> Session:
-    """Play all turns in one lab, in processes that are started once."""
+    """Run all turns in one lab, in the same processes. Raises `CannotEmulate` without namespaces."""
     from tradewind.experiments.stragglers.site import take_part
 
     network = nics_network(turns[0].sites) if turns[0].nics else sites_network(turns[0].sites)
@@ -142,8 +143,8 @@ def play_turns(turns: Sequence[Turn], backend: str = "auto") -> Session:
     with Lab(network, backend, calibrate=False) as lab:
         if lab.backend == "inproc":
             raise CannotEmulate(
-                "Gloo is to be measured on the same links, which needs namespaces: root, or a kernel that lets users "
-                f"have them. Here: {lab.why}"
+                "this experiment measures Gloo on the same links, which needs namespaces: run as root, or enable user "
+                f"namespaces. Here: {lab.why}"
             )
         answers = call_sites(
             lab.network,

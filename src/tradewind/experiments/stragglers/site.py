@@ -1,4 +1,4 @@
-"""Inside one site of `straggler_live`: train in every turn, with whoever that turn's system puts it together with."""
+"""One site of the straggler experiments: trains in every turn, and averages its model as the turn's system does."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ MOST_STEPS = 5000
 
 
 class Averaging(Protocol):
-    """What a system does after each local step."""
+    """The synchronisation of a system at one site."""
 
     def after_step(self, is_late: bool) -> bool:
-        """Average if it is time to; `is_late`: this site would stop here. Whether it does."""
+        """Average after a local step, if a round is due; `is_late`: time is up here. Returns whether to stop."""
 
     def finish(self) -> None:
-        """Everybody's models become one."""
+        """Average the final models of all sites."""
 
 
 @dataclass
 class Told:
-    """What rounds were like."""
+    """Totals over the rounds of one site."""
 
     waited_s: float = 0.0
     averaged_s: float = 0.0
@@ -57,7 +57,7 @@ class Told:
 
 @dataclass
 class WithGloo:
-    """Everybody after every step, through PyTorch's own Gloo. All stop with the first site: its word goes along."""
+    """Averages all sites' models after every step with PyTorch's Gloo. All stop when the first site does."""
 
     learner: Any
     gloo: GlooSystem
@@ -70,31 +70,33 @@ class WithGloo:
         self.gloo.all_reduce(self.message)  # connections
 
     def after_step(self, is_late: bool) -> bool:
-        """All-reduce the model, and the first site's wish to stop."""
+        """All-reduce the model, and the first site's flag to stop."""
         started_s = time.monotonic()
         self.message[:-1] = self.learner.gather()
         self.message[-1] = float(is_late and self.place.rank == 0)
         self.gloo.all_reduce(self.message)
         np.multiply(self.message[:-1], 1.0 / self.place.world, out=self.learner.flat)
         self.learner.scatter()
-        self.told.averaged_s += time.monotonic() - started_s  # waiting for others included: Gloo does not say
+        self.told.averaged_s += (
+            time.monotonic() - started_s
+        )  # includes waiting for other sites, which Gloo does not report
         self.told.rounds += 1
         self.told.contributors += self.place.world
         return bool(self.message[-1])
 
     def finish(self) -> None:
-        """They are one."""
+        """Does nothing: all models are equal."""
 
 
 @dataclass
 class WithUs:
-    """As a policy and a planner of ours say."""
+    """Averages by a policy and a planner of Tradewind, with a Synchronizer."""
 
     synchronizer: Any
     told: Told
 
     def after_step(self, is_late: bool) -> bool:
-        """One step of the Synchronizer."""
+        """Take one step of the Synchronizer."""
         outcome = self.synchronizer.step()
         if outcome is not None and not outcome.alone:
             self.told.waited_s += outcome.waited_s
@@ -104,23 +106,23 @@ class WithUs:
         return is_late
 
     def finish(self) -> None:
-        """Average everybody's."""
+        """Average the final models of all sites."""
         self.synchronizer.finish()
 
 
-class WithNobody:
-    """Every site for itself: what synchronisation has to beat."""
+class WithoutSync:
+    """No synchronisation: the baseline that every system has to beat."""
 
     def after_step(self, is_late: bool) -> bool:
-        """Go on."""
+        """Return whether to stop, without averaging."""
         return is_late
 
     def finish(self) -> None:
-        """It stays alone."""
+        """Does nothing."""
 
 
 def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
-    """Play all turns at one site."""
+    """Run all turns at one site; returns their curves."""
     chosen = [msgspec.convert(turn, Turn) for turn in turns]
     needs_gloo = any(turn.system.by.startswith("gloo") for turn in chosen)
     store = make_store(place) if needs_gloo else None
@@ -132,8 +134,8 @@ def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
 
 
 def _train_once(place: Place, turn: Turn) -> None:
-    """Load all that is loaded at first use, which is no system's fault."""
-    _train(place, turn, _learner(turn), WithNobody(), until_s=0.0)
+    """Train one step, so that imports on first use do not count in any system's time."""
+    _train(place, turn, _learner(turn), WithoutSync(), until_s=0.0)
     importlib.import_module("tradewind.torch")
 
 
@@ -171,7 +173,7 @@ def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> 
 def _train(
     place: Place, turn: Turn, learner: Any, averaging: Averaging, until_s: float
 ) -> tuple[list[tuple[float, float, float]], float]:
-    """Local steps and averages until time is up. Judging the model is a part of the time that a step takes."""
+    """Train and average until time is up; returns the curve and the end. A step's time includes testing the model."""
     data, hand, rng = _data(turn, place.rank)
     images, labels = _test_digits()
     step_times = compute_times(turn.slow_site and place.site == SLOW_SITE)
@@ -192,8 +194,8 @@ def _train(
 
 @contextlib.contextmanager
 def _averaging(place: Place, number: int, system: System, learner: Any, store: Any, told: Told) -> Iterator[Averaging]:
-    if system.by == "nobody":
-        yield WithNobody()
+    if system.by == "none":
+        yield WithoutSync()
     elif system.by != "tradewind":
         order = gloo_order(place.network) if system.by == "gloo, best order" else list(place.network.names)
         yield WithGloo(learner, GlooSystem(place, order, store, f"turn-{number}"), place, told)
@@ -209,13 +211,13 @@ def _averaging(place: Place, number: int, system: System, learner: Any, store: A
         make = importlib.import_module("tradewind.torch").Synchronizer
         with contextlib.closing(group):
             synchronizer = make(learner.model, system.policy, group=group, every=system.every, outer=system.outer)
-            group.all_reduce(learner.gather().copy())  # connections, and TCP's idea of the links
+            group.all_reduce(learner.gather().copy())  # opens connections and warms TCP up
             yield WithUs(synchronizer, told)
 
 
 @cache
 def _standardised() -> Digits:
-    """Every pixel with mean 0 and about the same spread, as seen in training."""
+    """The digits, every pixel standardised by its mean and spread in the training data."""
     digits = load_digits()
     middle, spread = digits.train_images.mean(axis=0), digits.train_images.std(axis=0) + 0.1
     train, test = ((images - middle) / spread for images in (digits.train_images, digits.test_images))
@@ -229,10 +231,10 @@ def _test_digits() -> tuple[Array, Any]:
 
 
 def _data(turn: Turn, rank: int) -> tuple[Digits, Rows, np.random.Generator]:
-    """All digits, which of them are this site's, and what its batches and step times are drawn with."""
+    """All digits, the rows of this site's, and the generator of its batches and step times."""
     digits = _standardised()
     dealer = np.random.default_rng([turn.trial, turn.sites])
     hand = deal(digits.train_labels, turn.sites, dealer, turn.concentration)[rank]
     if len(hand) < BATCH:
-        raise InputError(f"a site has {len(hand)} digits, and a batch takes {BATCH}: have fewer sites.")
+        raise InputError(f"a site has {len(hand)} digits, fewer than a batch of {BATCH}: use fewer sites.")
     return digits, hand, np.random.default_rng([turn.trial, turn.sites, rank])

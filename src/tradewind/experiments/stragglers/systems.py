@@ -1,4 +1,4 @@
-"""Time to accuracy with stragglers, live: the published systems and ours, and every combination that we tried."""
+"""Time to accuracy with stragglers, live: the published systems, ours, and combinations of policies and planners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALONE = "no synchronisation"
 P = ("p", SITES // 2)
 HORIZON = ("horizon_s", 0.02)
 BEST_ORDER = ("order", "auto")
-"""Of rings, as kind to those who use them as can be: the widest that there is."""
+"""Option of the ring planner: the widest ring, the best case for systems that use rings."""
 
 
 def _pair(
@@ -61,9 +61,9 @@ AIM = 3.0
 SOONER_DS_SYNC = 1.94
 SKEW = 0.5
 WITHIN = 0.9
-"""A number of a paper counts as met from here on."""
+"""Fraction of a paper's number from which on it counts as met."""
 NEAR = 0.01
-"""Accuracies that differ by less are the same: one standard error of an accuracy of 0.97 that 359 digits tell."""
+"""Accuracies that differ by less count as equal: about one standard error of an accuracy of 0.97 on 359 digits."""
 
 CLAIMS = (
     "Our aim: Tradewind's best combination reaches the accuracy at least 3 times as soon as BSP over Gloo.",
@@ -78,8 +78,8 @@ CLAIMS = (
 
 
 _HELD_UP = (
-    "Groups change, and everybody is in one with everybody else before long: a site that computes five times as long "
-    "holds up all of them, as under BSP. The paper's bottlenecks are in the network only, as in ds-sync/training."
+    "Groups change, so every site soon shares a group with every other one: a site that computes five times as long "
+    "delays all of them, as under BSP. The paper's bottlenecks are in the network only, as in ds-sync/training."
 )
 _LINKS_DIFFER = (
     "The paper's workers differ in their NICs, so grouping by bandwidth keeps slow ones out of fast rings. Here links "
@@ -92,7 +92,7 @@ _NETWORK_ONLY = "Nothing but a link is slow, which the widest ring goes around, 
 
 
 def judge(found: Trials) -> tuple[Claim, ...]:
-    """Verdicts from what was measured."""
+    """Verdicts on the claims from the measurements."""
     return (
         _our_aim(found),
         *_crew(found),
@@ -188,13 +188,13 @@ def steps_to_target(found: Trials, name: str) -> float:
 
 
 def seconds(found: Trials, name: str) -> str:
-    """Time to the target in words."""
+    """The time to the target as text."""
     times_s = found.target_s(name)
     return f"{'' if found.reached(name) else 'more than '}{fmean(times_s):.1f}+-{spread(times_s):.1f} s"
 
 
 def panels(found: Trials) -> tuple[Panel, ...]:
-    """Errors and loss over time, and the time to the target."""
+    """The figure's panels: errors and loss over time, and the time to the target."""
     longest_s = max(fmean(one.seconds for one in seeds) for seeds in found.trained.values())
     limit = Series(f"{1 - TARGET_ACCURACY:.0%}", (0.0, longest_s), (1 - TARGET_ACCURACY,) * 2, reference=True)
     errors = [Series(name, *found.curve(name, "error")) for name in found.trained]
@@ -277,7 +277,7 @@ DS_SYNC_TRAINING = Experiment(
     "ds-sync/training/live", "DS-Sync, live: time to accuracy with a slow link only", _DS_SYNC_CLAIMS, _run_ds_sync
 )
 
-# --- all that was tried -------------------------------------------------------------------------------------------
+# --- combinations of policies and planners ------------------------------------------------------------------------
 
 
 _PLAIN, _DILOCO = "bsp x optimal", "bsp x optimal, every 4, outer"
@@ -297,7 +297,7 @@ COMBINATIONS = {
     _PLAIN: _pair("bsp", "optimal", seconds=8.0),
     _DILOCO: _pair("bsp", "optimal", every=4, outer=True, seconds=8.0),
     "shuffle x optimal": _pair("shuffle", "optimal", seconds=8.0),
-    ALONE: System("nobody", seconds=4.0),
+    ALONE: System("none", seconds=4.0),
 }
 _COMBINATION_CLAIMS = (
     "Sites that do not synchronise never reach the accuracy.",
@@ -307,7 +307,7 @@ _COMBINATION_CLAIMS = (
 
 
 def judge_combinations(found: Trials) -> tuple[Claim, ...]:
-    """Verdicts from what was measured."""
+    """Verdicts on the claims from the measurements."""
     best = min((name for name in found.trained if name != ALONE), key=lambda name: fmean(found.target_s(name)))
     alone, plain, diloco = (fmean(found.finals(name)) for name in (ALONE, _PLAIN, _DILOCO))
     sooner, soon = found.sooner(_DILOCO, _PLAIN), found.sooner(_EARLY, _CREW)

@@ -1,4 +1,4 @@
-"""CREW's Figures 6 and 7: scattering before the round is known, and who goes first on a link."""
+"""CREW's Figures 6 and 7: scattering before the round is known, and the order of flows on a link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tradewind.figures.chart import Panel, Series
 
 
 def _by_scale(setting: Setting, contenders: Sequence[str], scales: Sequence[int], label: str) -> Found:
-    """Every contender on every workload at every p."""
+    """The results of every contender on every workload at every p."""
     cases = [Case(c, *w, p) for w in workloads(setting) for p in scales for c in contenders]
     return averages(setting, cases, label)
 
@@ -61,8 +61,8 @@ def _run_fig6(setting: Setting) -> Outcome:
             f"{range_of(gains, 3)} times as many; over 1% more in {sum(gain > 1.01 for gain in gains)} of {len(gains)} "
             "scenarios",
             verdict_of(gain > 1 for gain in gains),
-            "Ready workers find company at once: with sixty of them a round starts within milliseconds, and there is "
-            "little to gain before it does.",
+            "Ready workers form a round quickly: with sixty of them it starts within milliseconds, and there is little "
+            "to gain before it does.",
         ),
         Claim(
             _FIG6_CLAIMS[1],

@@ -1,4 +1,4 @@
-"""CREW's Figures 9 and 10: training that computes more, and models that are larger."""
+"""CREW's Figures 9 and 10: longer compute times, and larger models."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def _run_fig9(setting: Setting) -> Outcome:
 
 def _judge_fig9(found: Found, scales: tuple[int, ...], most: float) -> tuple[Claim, ...]:
     def left(network: str, scales: Iterable[int], contender: str = CREW) -> float:
-        """The rounds at the slowest computing, of those at the fastest."""
+        """Rounds at the longest compute time divided by those at the shortest."""
         firsts = [Case(contender, network, "T2", p, _SECONDS) for p in scales]
         return mean([times(found[replace(case, compute_factor=most)].rounds, found[case].rounds) for case in firsts])
 
     def straightness(p: int) -> float:
-        """The part of the fall that a straight line explains (R squared)."""
+        """The fraction of the fall that a straight line explains (R squared)."""
         drawn = curve(found, Case(CREW, "N1", "T2", p, _SECONDS), _compute_factor, "")
         return float(np.corrcoef(drawn.x, drawn.y)[0, 1]) ** 2
 
@@ -151,7 +151,7 @@ def _run_fig10(setting: Setting) -> Outcome:
 
 
 def _completed(drawn: Series) -> Series:
-    """Without the sizes at which nobody completes a round: a logarithmic axis cannot show them."""
+    """The curve without sizes at which no round completes, which a logarithmic axis cannot show."""
     points = [(x, y) for x, y in zip(drawn.x, drawn.y, strict=True) if y > 0]
     return replace(drawn, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
 
@@ -160,7 +160,7 @@ def _judge_fig10(found: Found, most: int) -> tuple[Claim, ...]:
     firsts = [case for case in found if case.contender == CREW and case.size_factor == 1]
 
     def begun(case: Case) -> float:
-        """Rounds with the half round that is under way at the end: where they are few, it counts."""
+        """Completed rounds plus half a round, for the one that is running at the end: it matters where they are few."""
         return found[case].rounds + 0.5
 
     def over(contender: str, under: str, size: int) -> list[float]:

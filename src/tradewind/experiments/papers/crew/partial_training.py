@@ -1,7 +1,7 @@
-"""Workers that train one model with partial reduce, on the simulator's clock and with the production policy.
+"""Simulated workers that train one model with partial reduce, by the production policy.
 
-How long a reduce takes is set by hand, as in CREW's Fig. 3: then the network plays no part, and what is left is the
-question of that figure. Who averages with whom is decided by `partial`, from when the workers are ready.
+The duration of a reduce is a parameter, as in CREW's Fig. 3, so the network plays no part. The policy `partial` forms
+the groups, from the times at which workers are ready.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ TARGET_ACCURACY = 0.95
 BATCH = 32
 LEARNING_RATE = 0.2
 MOST_ROUNDS = 1500
-"""A worker that has not reached the target by then never will, for all we know."""
+"""Number of rounds after which a worker counts as not reaching the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the workers learn from, and how long a step takes."""
+    """The workers' data, and the times of their steps."""
 
     concentration: float | None
-    """Of the classes that a worker sees (see `deal`); None if all see the same (IID)."""
+    """Dirichlet concentration of a worker's classes (see `deal`); None: the same classes everywhere (IID)."""
     compute_times: str
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """One training to the target accuracy."""
+    """The result of one training to the target accuracy."""
 
     rounds: tuple[int, ...]
-    """For each worker, its rounds until the model that it received reached the target; `MOST_ROUNDS` if none did."""
+    """Rounds of each worker until a model that it received reached the target; `MOST_ROUNDS` if none did."""
     reached: bool
-    """Whether all workers got there."""
+    """Whether all workers reached the target."""
     repeated: float
-    """The share of rounds whose members had all been together in their last round too: 1 where groups never mix."""
+    """Fraction of rounds whose members were also together in their previous round: 1 where groups never mix."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Training:
         self.clock.at(self.clock.now_s + step_s, Priority.READY, self._computed, name)
 
     def _computed(self, name: str) -> None:
-        """The local step: one batch of the worker's own samples."""
+        """Take a worker's local step, on one batch of its own samples."""
         worker, data = self.workers[name], self.data
         batch = worker.rng.choice(worker.samples, size=BATCH, replace=False)
         worker.model = worker.model - LEARNING_RATE * gradient(
@@ -111,12 +111,12 @@ class _Training:
 
     def _tell(self, event: Event) -> None:
         for action in self.policy.handle(event, self.clock.now_s):
-            assert isinstance(action, StartRound), "nobody is lost here, and `partial` sets no timers"
+            assert isinstance(action, StartRound), "no worker is lost here, and `partial` sets no timers"
             seconds = self.reduce_s * float(self.rng.uniform(0.8, 1.2))
             self.clock.at(self.clock.now_s + seconds, Priority.ARRIVAL, self._averaged, (action, seconds))
 
     def _averaged(self, ended: tuple[StartRound, float]) -> None:
-        """All members hold the average, and train on."""
+        """Give all members of a round the average, and continue their training."""
         asked, seconds = ended
         members = [self.workers[name] for name in asked.members]
         model: Vector = np.array(asked.weights) @ np.array([member.model for member in members])

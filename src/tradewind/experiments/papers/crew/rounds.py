@@ -1,4 +1,4 @@
-"""CREW's Figures 4 and 5: how long one partial reduce takes, and how many rounds training completes."""
+"""CREW's Figures 4 and 5: the time of one partial reduce, and the number of rounds that training completes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _average(results: list[OneRound]) -> OneRound:
 
 
 def _drawn_s(point: _Point, each: OneRound) -> float:
-    """The paper's schemes with whole blocks, ours pipelined."""
+    """The time in the figure: with whole blocks for the paper's schemes, pipelined for ours."""
     return each.pipelined_s if point.scheme in OURS else each.whole_s
 
 

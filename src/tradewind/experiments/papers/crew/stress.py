@@ -1,4 +1,4 @@
-"""CREW's Figures 8 and 11: links that fail, and bandwidths that are not what they were thought to be."""
+"""CREW's Figures 8 and 11: faulty links, and wrong bandwidth estimates."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def _run_fig8(setting: Setting) -> Outcome:
         _judge_fig8(found, counts[-1]),
         (
             PACE_NOTE,
-            f"Of 3540 links so many are down at any time: each for {DOWN_S:g} s, then another one, so that rounds "
-            "under way have to be repaired all the time; or always the same ones, which plans then avoid. The paper "
-            "does not say which. A loss is known at once. With faults scatter-pipelined has a third of the trials.",
+            f"So many of 3540 links are down at any time: each for {DOWN_S:g} s, then another one, so that running "
+            "rounds have to be repaired all the time; or always the same ones, which plans then avoid. The paper does "
+            "not say which. A loss is known immediately. With faults scatter-pipelined has a third of the trials.",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""CREW's Figure 3: whether the time that a partial reduce takes changes how many rounds training needs."""
+"""CREW's Figure 3: whether the duration of a partial reduce changes the number of rounds that training needs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CONDITIONS = {
     NON_IID: Conditions(0.5, "lstm"),
     STICKY: Conditions(0.1, "transformer"),
 }
-"""The paper's two, and one that asks more: workers that know few classes, and steps that all take about the same time,
-so that those who have averaged together are ready together again."""
+"""The paper's two conditions, and a harder one: workers with few classes, and steps of nearly equal time, so that
+workers that averaged together are ready together again."""
 
 _CLAIMS = (
     "With IID data workers need the same rounds to an accuracy of 0.95, whether a reduce takes 0.5 s or 4 s.",
@@ -32,7 +32,7 @@ _CLAIMS = (
     "How long a reduce takes does not change how workers form groups.",
 )
 _CONSISTENT = 0.1
-"""Averages that lie within 10% of their mean count as the same."""
+"""Largest relative deviation from the mean of values that count as equal."""
 
 
 class _Point(NamedTuple):
@@ -42,7 +42,7 @@ class _Point(NamedTuple):
 
 
 def trial(conditions: str, p: int, reduce_s: float, number: int) -> TrainingResult:
-    """One training."""
+    """Run one training under the named conditions."""
     return train(p, reduce_s, CONDITIONS[conditions], number)
 
 
@@ -96,7 +96,7 @@ def _panel(title: str, y_label: str, values: dict[_Point, float], conditions: tu
 
 def _judge(rounds: dict[_Point, float], repeated: dict[_Point, float]) -> tuple[Claim, ...]:
     def spread(conditions: str) -> dict[int, list[float]]:
-        """For each p, the rounds at each time over their mean."""
+        """For each p, the rounds at each reduce time divided by their mean."""
         found: dict[int, list[float]] = {}
         for p in dict.fromkeys(point.p for point in rounds):
             values = [value for point, value in rounds.items() if point[:2] == (conditions, p)]
@@ -133,8 +133,8 @@ def _judge(rounds: dict[_Point, float], repeated: dict[_Point, float]) -> tuple[
             + " and ".join(f"{found[0]:.0%} to {found[-1]:.0%}" for found in groups.values())
             + f" of the rounds at p = {' and '.join(map(str, groups))}, with even steps in up to {max(stuck):.0%}",
             verdict_of(abs(found[-1] - found[0]) < 0.05 for found in groups.values()),
-            "The longer a reduce takes, the more those who averaged together are ready together again, and nobody else "
-            "is. It matters once their data differ enough.",
+            "The longer a reduce takes, the more often exactly the workers that averaged together are ready together "
+            "again. It matters once their data differ enough.",
         ),
     )
 

@@ -1,8 +1,8 @@
-"""The trials behind CREW's evaluation (V): sixty workers in a full mesh, and what each scheme makes of it.
+"""The trials of CREW's evaluation (V): sixty workers in a full mesh.
 
-A trial plays a scheme out in the simulator, with the production policy and planners. Counting the rounds of 50 s takes
-some schemes much longer than it is worth, so a trial may end once every worker has had a number of rounds; the rest of
-the time is then filled at the pace that was seen (`rounds_within`).
+A trial runs a scheme in the simulator, with the production policy and planners. Simulating all rounds of 50 s takes
+very long for some schemes, so a trial may end once every worker has had a number of rounds; the rest of the time is
+then extrapolated from the rate so far (`rounds_within`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WORKLOADS = (("N1", "T1"), ("N1", "T2"), ("N2", "T1"), ("N2", "T2"))
 SHORTEST_STEP_S, LONGEST_STEP_S = 0.05, 0.2
 TRIALS = 10
 DOWN_S = 2.0
-"""How long a faulty link stays down, before another one does."""
+"""Seconds that a faulty link stays down before another one goes down."""
 
 
 def _variants(name: str) -> Iterator[tuple[str, Scheme]]:
-    """Even (E-D) or network-aware (N-A) blocks, flows fairly shared (FS) or first come, first served (FCFS)."""
+    """The variants of a scheme: even (E-D) or network-aware (N-A) blocks, fair sharing (FS) or FCFS flows."""
     for shares, weights in (("E-D", "even"), ("N-A", "network-aware")):
         for order in ("FS", "FCFS"):
             scheme = make_scheme(name, discipline=order.lower(), planner_options={"weights": weights})
@@ -63,17 +63,17 @@ CONTENDERS: dict[str, Scheme] = {
     STARS: make_scheme("partial+scatter-pipelined"),
     RELAY: make_scheme("partial+relay"),
 }
-"""Every scheme that a figure shows, by its label. The paper's send whole blocks, ours flow in chunks (pipelined)."""
+"""Every scheme in the figures, by its label. The paper's schemes send whole blocks, ours pipeline chunks."""
 
 
 @cache
 def instance(network: str, trial: int) -> Network:
-    """N1 or N2 with the bandwidths of this trial."""
+    """The network N1 or N2 with the bandwidths of this trial."""
     return load_network(NETWORKS[network], n=SITES, seed=trial)
 
 
 def step_times(compute: str, factor: float = 1.0) -> ComputeTimes:
-    """T1 or T2 between 0.05 and 0.2 s, as the paper rescales them, times a factor."""
+    """The step times T1 or T2, rescaled to 0.05 to 0.2 s as in the paper, times a factor."""
     return load_compute_times(STEP_TIMES[compute]).rescaled(SHORTEST_STEP_S, LONGEST_STEP_S).scaled(factor)
 
 
@@ -82,7 +82,7 @@ def step_times(compute: str, factor: float = 1.0) -> ComputeTimes:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One point of a figure."""
+    """The parameters of one point of a figure."""
 
     contender: str
     network: str
@@ -98,22 +98,22 @@ class Case:
 
     @property
     def workload(self) -> tuple[str, str]:
-        """Its network and compute times."""
+        """The case's network and compute times."""
         return self.network, self.compute
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a case came to."""
+    """The result of a case."""
 
     rounds: float
-    """Rounds that a worker completed in the case's time, on average."""
+    """Mean number of rounds that a worker completed in the case's time."""
     sync_s: float
-    """How long a round took, on average; NaN if none ended."""
+    """Mean duration of a round, in seconds; NaN if none ended."""
 
 
 def training_trial(case: Case, rounds_each: int, trial: int) -> Training:
-    """Simulate a case until its time is over, or every worker has had `rounds_each` rounds on average."""
+    """Simulate a case until its time has ended, or workers have had `rounds_each` rounds on average."""
     network = instance(case.network, trial)
     result = simulate(
         network,
@@ -131,7 +131,7 @@ def training_trial(case: Case, rounds_each: int, trial: int) -> Training:
 
 
 def faulty_links(network: Network, case: Case, trial: int) -> tuple[LinkOutage, ...]:
-    """Random links such that as many as the case says are down at any time."""
+    """Outages of random links, so that the case's number of links is down at any time."""
     rng = np.random.default_rng([trial, case.faulty_links])
     src, dst = np.nonzero(network.bandwidth_bps)
     names = network.names
@@ -149,10 +149,10 @@ def faulty_links(network: Network, case: Case, trial: int) -> tuple[LinkOutage, 
 
 
 def rounds_within(result: SimulationResult, seconds: float) -> float:
-    """Rounds a worker in that time; if the simulation ended before, the rest at each worker's pace so far.
+    """Mean rounds of a worker in that time; if the simulation ended before, extrapolated at each worker's rate so far.
 
-    The pace is the average time between the ends of two rounds of a worker. Half a round less: whatever the pace, a
-    round is under way when the time is over.
+    The rate is from the mean time between the ends of two rounds of a worker. Half a round is subtracted, because a
+    round is running when the time ends.
     """
     if result.seconds >= seconds:
         return result.rounds_per_worker
@@ -169,7 +169,7 @@ def rounds_within(result: SimulationResult, seconds: float) -> float:
 
 
 def averages(setting: Setting, cases: Iterable[Case], label: str) -> dict[Case, Training]:
-    """Every case's average over its trials."""
+    """The average of every case over its trials."""
     wanted = list(dict.fromkeys(cases))
     trials = {case: _trials(setting, case) for case in wanted}
     calls = [(case, _rounds_each(setting, case), trial) for case in wanted for trial in trials[case]]
@@ -184,14 +184,14 @@ def _average(results: list[Training]) -> Training:
 
 
 def _trials(setting: Setting, case: Case) -> range:
-    """Fewer where every round, or every fault, takes a linear program."""
+    """The trials of a case: fewer where every round, or every fault, needs a linear program."""
     trials = setting.trial_numbers(TRIALS)
     slow = case.contender == RELAY or (case.contender == STARS and case.faulty_links)
     return trials[: math.ceil(len(trials) / 3)] if slow else trials
 
 
 def _rounds_each(setting: Setting, case: Case) -> int:
-    """How many rounds of every worker are simulated."""
+    """The number of rounds per worker to simulate."""
     if case.contender == RELAY:
         return 3 if setting.quick else 6
     if setting.quick:
@@ -207,10 +207,10 @@ PACE_NOTE = (
 
 
 def limit_trial(case: Case, trial: int) -> float:
-    """No scheme that sums up on the way can complete more rounds a worker, on average, than this.
+    """An upper bound on the mean rounds per worker of any scheme that aggregates in the network.
 
-    A round brings p tensors together and the sum back, over p - 1 links or more each way; all links together carry so
-    much and no more. And a worker has to compute, send its tensor out and get one in before it is done with a round.
+    A round collects p tensors and returns the sum, over at least p - 1 links each way, which the total rate of all
+    links limits. And a worker has to compute, send one tensor and receive one in every round.
     """
     network = instance(case.network, trial)
     bits = 8.0 * MODEL_BYTES * case.size_factor
@@ -221,7 +221,7 @@ def limit_trial(case: Case, trial: int) -> float:
 
 
 def limits(setting: Setting, cases: Iterable[Case], label: str) -> dict[Case, float]:
-    """The limit of every case; what its contender is does not matter."""
+    """The limit of every case, which does not depend on its contender."""
     wanted = list(dict.fromkeys(replace(case, contender=CREW) for case in cases))
     calls = [(case, trial) for case in wanted for trial in setting.trial_numbers(TRIALS)]
     found = dict(zip(calls, setting.workers.map(limit_trial, calls, label), strict=True))
@@ -233,18 +233,18 @@ def limits(setting: Setting, cases: Iterable[Case], label: str) -> dict[Case, fl
 
 @dataclass(frozen=True, slots=True)
 class OneRound:
-    """One partial reduce on an idle network."""
+    """Times of one partial reduce on an idle network."""
 
     whole_s: float
-    """When every site sends a block on only once it has all of it."""
+    """Seconds if every site forwards a block only once it has all of it."""
     pipelined_s: float
-    """When chunks flow through all hops at once."""
+    """Seconds with chunks pipelined over all hops."""
     planning_s: float
-    """On this machine."""
+    """Planning time on this machine, in seconds."""
 
 
 def one_round_trial(contender: str, network: str, p: int, trial: int) -> OneRound:
-    """One round of p random workers."""
+    """Plan and simulate one round of p random workers."""
     mesh, members = instance(network, trial), drawn_members(network, p, trial)
     scheme = CONTENDERS[contender]
     scheme = make_scheme(scheme, planner_options=_drawn_options(contender, mesh, members, trial))
@@ -267,7 +267,7 @@ def one_round_trial(contender: str, network: str, p: int, trial: int) -> OneRoun
 
 
 def limit_of_one_round(network: str, p: int, trial: int) -> float:
-    """No partial reduce of these workers takes less, however it is done."""
+    """The least time of any partial reduce of these workers, in seconds."""
     return bound(instance(network, trial), drawn_members(network, p, trial), MODEL_BYTES).seconds
 
 
@@ -278,7 +278,7 @@ def drawn_members(network: str, p: int, trial: int) -> tuple[str, ...]:
 
 
 def _drawn_options(contender: str, network: Network, members: tuple[str, ...], trial: int) -> dict[str, object]:
-    """What the paper's baselines (V-A) leave to chance or to the whole network."""
+    """Options of the paper's baselines (V-A) that are random or depend on the whole network."""
     if contender == "PS":  # the worker with the largest average bandwidth to all others, member or not
         return {"root": network.names[int(network.bandwidth_bps.sum(axis=1).argmax())]}
     if contender == "Ring":

@@ -1,4 +1,4 @@
-"""How CREW's results are shown and judged: labels, curves over one quantity, and rows."""
+"""Presentation of CREW's results: labels, curves over one quantity, and table rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Found = dict[Case, Training]
 Measure = Callable[[Case], float]
 
 SHORT = {OPR: "OPR", CREW: "CREW"}
-"""Labels where only the best variant is shown."""
+"""Labels of contenders where only their best variant is shown."""
 
 
 def short(contender: str) -> str:
@@ -24,12 +24,12 @@ def short(contender: str) -> str:
 
 
 def workloads(setting: Setting) -> tuple[tuple[str, str], ...]:
-    """The paper's four, or two of them that share nothing."""
+    """The paper's four workloads; in a quick run two of them with different networks and compute times."""
     return (WORKLOADS[0], WORKLOADS[3]) if setting.quick else WORKLOADS
 
 
 def range_of(values: Iterable[float], digits: int = 1) -> str:
-    """The least and the largest.
+    """The least and the largest value as text.
 
     >>> range_of([2.04, 11.0, 3.0])
     '2.0 to 11.0'
@@ -40,7 +40,7 @@ def range_of(values: Iterable[float], digits: int = 1) -> str:
 
 
 def times(over: float, under: float) -> float:
-    """How many times as much; infinite where the other completed no round at all.
+    """The ratio `over / under`; infinite where `under` is 0, and 1 where both are.
 
     >>> times(6.0, 2.0), times(6.0, 0.0), times(0.0, 0.0)
     (3.0, inf, 1.0)
@@ -51,7 +51,7 @@ def times(over: float, under: float) -> float:
 
 
 def about(value: float, low: float, high: float) -> bool:
-    """Whether a value is within a fifth of a range that the paper gives.
+    """Whether a value is within 20% of a range that the paper gives.
 
     >>> about(10.5, 8, 9), about(11.0, 8, 9)
     (True, False)
@@ -60,7 +60,7 @@ def about(value: float, low: float, high: float) -> bool:
 
 
 def ratios(found: Found, over: str, under: str) -> list[float]:
-    """One contender's rounds over another's, wherever both are."""
+    """One contender's rounds divided by another's, for all cases that both have."""
     return [
         times(each.rounds, found[replace(case, contender=under)].rounds)
         for case, each in found.items()
@@ -69,12 +69,12 @@ def ratios(found: Found, over: str, under: str) -> list[float]:
 
 
 def rounds(training: Training) -> float:
-    """What most figures show."""
+    """The rounds of a result, which most figures show."""
     return training.rounds
 
 
 def curve(found: Found, like: Case, x_of: Measure, label: str, y_of: Callable[[Training], float] = rounds) -> Series:
-    """All cases that differ from `like` only in what figures vary along their x axis."""
+    """The curve through all cases that differ from `like` only in the quantities of x axes."""
     points = sorted((x_of(case), y_of(each)) for case, each in found.items() if _undisturbed(case) == like)
     x, y = zip(*points, strict=True)
     return Series(label, x, y)
@@ -85,7 +85,7 @@ def _undisturbed(case: Case) -> Case:
 
 
 def columns(x_name: str) -> tuple[str, ...]:
-    """The columns of `rows`."""
+    """The column names of `rows`."""
     return ("network", "compute", "p", "scheme", x_name, "rounds", "round s")
 
 

@@ -1,4 +1,4 @@
-"""DS-Sync's Table II: what the paper's formulas say of each method, and what the methods take.
+"""DS-Sync's Table II: the paper's cost formula of each method, and the time that the method takes here.
 
 N workers in C racks of G; a byte takes beta_1 inside a rack and beta_2 between racks, a message the latency alpha. The
 formulas are for one synchronisation (L = 1) of S bytes with one parameter server (P = 1).
@@ -35,12 +35,12 @@ class Racks(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """The label in tables."""
         return f"{self.racks} racks of {self.workers}"
 
 
 def rack_network(racks: Racks) -> Network:
-    """NICs of 20 Gbps, and uplinks on which background jobs leave 10 Gbps."""
+    """The racks as a network: NICs of 20 Gbps, and uplinks on which background jobs leave 10 Gbps."""
     return load_network(
         "ds-sync-racks",
         hosts=(racks.workers,) * racks.racks,
@@ -62,7 +62,7 @@ def paper_costs(racks: Racks) -> dict[str, float]:
     return {
         PS: 2 * (n - 1) * alpha + 2 * ((c - 1) * g * between + (g - 1) * inside),
         RING: 2 * (n - 1) * alpha + 2 * (n - 1) * between / n,
-        # The table's latency of k chunks in a row, 2 k alpha, is left out: chunks follow each other without a pause.
+        # The table's latency of k consecutive chunks, 2 k alpha, is left out: chunks follow each other without a pause.
         DOUBLE_TREE: 2 * depth * alpha + 2 * (depth + chunks) * between / chunks,
         HIERARCHICAL: 2 * (g + c - 2) * alpha + 2 * (g - 1) * inside / g + 2 * (c - 1) * between / c,
         GOSSIP: 2 * alpha + 4 * between,
@@ -70,11 +70,11 @@ def paper_costs(racks: Racks) -> dict[str, float]:
     }
 
 
-# --- what they take ---------------------------------------------------------------------------------------
+# --- simulated times --------------------------------------------------------------------------------------
 
 
 def double_tree(network: Network) -> Plan:
-    """Two trees for a half each, aligned with the racks: binary inside each rack, and binary between their tops."""
+    """A plan of two trees with half of the data each: binary inside each rack, and binary between the racks' roots."""
     racks: dict[str | None, list[str]] = {}
     for site in network.sites:
         racks.setdefault(site.zone, []).append(site.name)
@@ -103,13 +103,13 @@ _PLANS: dict[str, Callable[[Network], Plan]] = {
 
 
 def round_trial(method: str, racks: Racks, pipelined: bool) -> float:
-    """One round of everybody."""
+    """The time of one round of all workers, in seconds."""
     network = rack_network(racks)
     return cost(_PLANS[method](network), network, pipelined).seconds
 
 
 def group_trial(method: str, racks: Racks, pipelined: bool, trial: int) -> float:
-    """Rounds of groups, which run at the same time and change: seconds an iteration beyond its computation."""
+    """Seconds of an iteration beyond its computation, with concurrent rounds of changing groups."""
     scheme = METHODS[method]
     result = simulate(
         rack_network(racks),
@@ -137,7 +137,7 @@ _CLAIMS = (
 _METHODS = (*_PLANS, GOSSIP, DS_SYNC)
 _SHAPES = (Racks(2, 4), Racks(4, 4), Racks(4, 8))
 Found = dict[tuple[str, Racks], tuple[float, float, float]]
-"""By method and shape: the formula, whole messages, pipelined."""
+"""Seconds by method and racks: by the formula, with whole messages, pipelined."""
 
 
 def _run(setting: Setting) -> Outcome:
@@ -173,7 +173,7 @@ def _run(setting: Setting) -> Outcome:
         notes=(
             f"S = {NBYTES / 1e6:.0f} MB (WideResNet-28-10), NICs of {NIC_GBPS:g} Gbps, uplinks of which "
             f"{UPLINK_GBPS:g} Gbps are left, {LATENCY_MS:g} ms a hop; links carry both directions at once.",
-            "Rounds of everybody are played out alone; gossip and DS-Sync are simulated, as their groups run at the "
+            "Rounds of all workers are computed alone; gossip and DS-Sync are simulated, as their groups run at the "
             "same time, and their time is an average over iterations.",
         ),
     )

@@ -1,8 +1,8 @@
 """DS-Sync's Tables III to V: communication times in two racks, with and without a background job.
 
-The paper measures a testbed; we simulate it. A time is what an iteration takes beyond its computation, waiting for
-others included, once the groups have been adjusted to what is contended. As in the paper, ASP's is that of its fastest
-worker. The computation itself takes the same time everywhere, so nothing but the network makes anybody wait.
+The paper measures a testbed; we simulate it. A time is that of an iteration beyond its computation, including the wait
+for other workers, once the groups have been adjusted to the contention. As in the paper, ASP's is that of its fastest
+worker. The computation takes the same time on all workers, so waiting is caused by the network alone.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ NOTES = (
 
 
 class Model(NamedTuple):
-    """A model of the evaluation, and what it is trained on there."""
+    """A model of the evaluation, and its data set."""
 
     dataset: str
     parameters: int
 
     @property
     def nbytes(self) -> int:
-        """As float32."""
+        """Size of the model in bytes, as float32."""
         return 4 * self.parameters
 
 
@@ -86,11 +86,11 @@ def communication_trial(method: str, scenario: str, nbytes: int, trial: int) -> 
 
 
 def steady_periods_s(trace: Trace) -> dict[str, float]:
-    """How long each worker's iterations took in the later half of a run."""
+    """The mean time of each worker's iterations in the second half of a run, in seconds."""
     assert trace.run is not None
     ends: dict[str, list[float]] = {}
     for record in trace.kind("compute"):
-        if record.end_s < trace.run.end_s:  # else the run ended before the computation did
+        if record.end_s < trace.run.end_s:  # otherwise the run ended before the computation did
             ends.setdefault(record.site, []).append(record.end_s)
     found = {}
     for worker, times in ends.items():
@@ -111,16 +111,16 @@ class Table:
     what: str
     paper_ms: dict[str, tuple[float, ...]]
     hierarchical_slower: bool
-    """Whether the paper sees Hierarchical all-reduce behind AR."""
+    """Whether Hierarchical all-reduce is slower than AR in the paper."""
 
     @property
     def speedups(self) -> list[float]:
-        """AR's time over DS-Sync's in the paper."""
+        """AR's time divided by DS-Sync's in the paper, by data set."""
         return [times[0] / times[-1] for times in self.paper_ms.values()]
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """What the paper says."""
+        """The paper's claims about the table."""
         low, high = min(self.speedups), max(self.speedups)
         order = "slower" if self.hierarchical_slower else "faster"
         return (
@@ -170,7 +170,7 @@ TABLES = (
 )
 
 Times = dict[tuple[str, str], float]
-"""Seconds by data set and method."""
+"""Communication time in seconds, by data set and method."""
 
 
 def _run(setting: Setting, table: Table, name: str) -> Outcome:

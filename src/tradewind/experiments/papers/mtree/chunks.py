@@ -21,11 +21,11 @@ from tradewind.planning.plan import Plan
 
 TOPOLOGY, SKEWNESS, TRIAL = "equinix20-like", 0.7, 0
 _NEAR = 1.02
-"""A minimum is where the formula says if no other number of chunks is more than 2% faster."""
+"""Factor within which the formula's number of chunks counts as the minimum: no other one is more than 2% faster."""
 
 
 def chunk_plan() -> tuple[Plan, list[int]]:
-    """MTREE's plan on the instance, and lambda* of each of its trees for the reduce half."""
+    """MTREE's plan on the instance, and the best number of chunks (lambda*) of each tree for the reduce half."""
     network = instance(TOPOLOGY, SKEWNESS, TRIAL)
     plan = scheme_plan("mtree", network)
     return plan, best_chunks(plan, network, broadcast=False)
@@ -100,7 +100,7 @@ def _count_grid(most: int, quick: bool) -> tuple[int, ...]:
 
 
 def _not_worth_it(shard_bytes: float, latencies_s: list[float], rate_bps: float) -> int:
-    """lambda#: from this number of chunks on, the latency that every chunk pays costs more than chunking gains."""
+    """The paper's lambda#: from this number of chunks on, the latency of every chunk costs more than chunking gains."""
     return max(1, round((len(latencies_s) - 1) * 8 * shard_bytes / rate_bps / max(latencies_s)))
 
 

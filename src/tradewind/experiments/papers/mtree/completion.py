@@ -1,4 +1,4 @@
-"""MTREE's Figure 8: how long an all-reduce of 1 GB takes in the message model."""
+"""MTREE's Figure 8: the time of an all-reduce of 1 GB in the message model."""
 
 from __future__ import annotations
 

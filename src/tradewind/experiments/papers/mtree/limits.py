@@ -1,4 +1,4 @@
-"""MTREE's Figures 11, 12 and 13: what the limits on height (H) and number of trees (K) cost.
+"""MTREE's Figures 11, 12 and 13: the cost of the limits on height (H) and number of trees (K).
 
 GBST's rate r* has two readings (see `planning.trees.height_bounded`), and they differ most here: the printed one, the
 smallest bandwidth left anywhere, makes many thin trees; a tree's own bottleneck makes few. Both are shown.
@@ -24,11 +24,11 @@ READINGS: tuple[Reading, ...] = ("global", "local")
 MIN_RATE_BPS, RATE_KEPT = 10e6, 0.95
 _SEARCH = SearchLimits(nodes=1, seconds=10.0)
 _PAPER_H = {"gscale": 4, "equinix20-like": 5, "idn40-like": 6}
-"""Where the paper sees the throughput level off."""
+"""Height from which on the throughput no longer grows in the paper."""
 
 
 class HeightResult(NamedTuple):
-    """What GOST finds within one height."""
+    """The number of trees and the throughput that GOST reaches within one height limit."""
 
     trees: float
     throughput: float

@@ -1,10 +1,10 @@
 """The message model of MTREE IV-D: chunks on trees, one chunk on a link at a time.
 
 A link takes alpha + beta mu seconds for a chunk of mu bytes (Hockney), and only then starts on the next one. A site
-passes chunk c on to its parent once it has it from all children; the root sends it back down at once. On a path
-this is exactly the paper's Eq. (2); on a tree the paths wait for each other, chunk by chunk.
+sends chunk c to its parent once it has received it from all children; the root sends it back down immediately. On a
+path this is exactly the paper's Eq. (2); on a tree the paths wait for each other, chunk by chunk.
 
-Trees run beside each other at the rates that were reserved for them: the plan's own promise, which `cost` confirms.
+Trees run concurrently at the rates that the plan reserves for them, which `cost` confirms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Times = npt.NDArray[np.float64]
 
 
 def delivered(ready_s: Times, hop_s: float) -> Times:
-    """When a link has delivered each chunk, given when its sender had it.
+    """The times at which a link has delivered each chunk, given the times at which its sender had it.
 
     Chunk c waits for itself and for the link: end(c) = max(ready(c), end(c - 1)) + hop. Unrolled, it is the
     largest of ready(k) + (c - k + 1) hop over k <= c: a running maximum.
@@ -39,9 +39,12 @@ def delivered(ready_s: Times, hop_s: float) -> Times:
 
 
 def shard_seconds(shard: Shard, network: Network, nbytes: int, chunks: int, broadcast: bool = True) -> float:
-    """When the last site has the last of `chunks` equal chunks of a shard; without `broadcast`, when the root has."""
+    """Seconds until the last site (without `broadcast`, the root) has the last of `chunks` equal chunks of a shard.
+
+    Raises `BadPlan` for a shard without a rate.
+    """
     if shard.rate_bps is None:
-        raise BadPlan(f"the shard rooted at {shard.root!r} has no rate: the message model needs one for every tree.")
+        raise BadPlan(f"the shard rooted at {shard.root!r} has no rate: the message model needs a rate for every tree.")
     sending_s = 8.0 * shard.fraction * nbytes / chunks / shard.rate_bps
 
     def along(route: Route, times: Times) -> Times:
@@ -61,7 +64,7 @@ def shard_seconds(shard: Shard, network: Network, nbytes: int, chunks: int, broa
 
 
 def plan_seconds(plan: Plan, network: Network, chunks: Sequence[int] | None = None, broadcast: bool = True) -> float:
-    """When the slowest tree is done. `chunks` is per shard; by default every shard is one single message."""
+    """Seconds until the slowest tree has ended. `chunks` is per shard; by default every shard is a single message."""
     counts = chunks or [1] * len(plan.shards)
     return max(
         shard_seconds(shard, network, plan.nbytes, count, broadcast)
@@ -70,7 +73,7 @@ def plan_seconds(plan: Plan, network: Network, chunks: Sequence[int] | None = No
 
 
 def best_chunks(plan: Plan, network: Network, broadcast: bool = True) -> list[int]:
-    """Per shard, the number of chunks (lambda*) that is best for its longest path, there and back or one way."""
+    """The best number of chunks (lambda*) of each shard for its longest path, there and back or one way."""
     counts = []
     for shard in plan.shards:
         size = shard.fraction * plan.nbytes
@@ -82,7 +85,7 @@ def best_chunks(plan: Plan, network: Network, broadcast: bool = True) -> list[in
 
 
 def longest_path_latencies_s(shard: Shard, network: Network) -> list[float]:
-    """The latencies on the way from the farthest site, by latency, up to the root."""
+    """The link latencies on the path of largest latency from a site to the root, in seconds."""
     index = network.index
     ways: dict[str, list[float]] = {shard.root: []}
     for route in reversed(_leaves_first(shard.reduce)):
@@ -92,7 +95,7 @@ def longest_path_latencies_s(shard: Shard, network: Network) -> list[float]:
 
 
 def _leaves_first(routes: tuple[Route, ...]) -> list[Route]:
-    """Routes from child to parent, ordered so that a site's children come before the site itself."""
+    """The routes from child to parent, ordered so that a site's children precede the site itself."""
     by_parent: dict[str, list[Route]] = {}
     children = {route[0] for route in routes}
     for route in routes:

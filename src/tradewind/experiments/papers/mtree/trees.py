@@ -1,4 +1,4 @@
-"""MTREE's Figures 6 and 7: how much the trees carry, and what they look like."""
+"""MTREE's Figures 6 and 7: throughput, heights and fan-outs of the trees."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Averages = dict[Point, float]
 
 
 def skewness_grid(setting: Setting) -> tuple[float, ...]:
-    """The paper's sk from 0.1 to 0.9."""
+    """The values of the paper's skewness sk: 0.1 to 0.9, or both ends in a quick run."""
     return (0.1, 0.9) if setting.quick else tuple(round(0.1 * k, 1) for k in range(1, 10))
 
 
 def tree_results(setting: Setting, schemes: tuple[str, ...], label: str) -> dict[Point, list[TreeResult]]:
-    """All trials of all schemes at all settings; figures that ask for the same ones share them."""
+    """The results of all trials of all schemes at all settings; figures share equal trials."""
     points = [Point(s, t, sk) for t in TOPOLOGIES for sk in skewness_grid(setting) for s in schemes]
     calls = [(*point, trial) for point in points for trial in setting.trial_numbers()]
     results = setting.workers.map(tree_trial, calls, label)
@@ -73,13 +73,13 @@ def rows_by_skewness(values: Averages, schemes: tuple[str, ...]) -> tuple[tuple[
 
 
 def ratios(values: Averages, over: str, under: str, topology: str | None = None) -> list[float]:
-    """One scheme's value over another's, at every setting of a topology or of all."""
+    """One scheme's value divided by another's, at every setting of one topology or of all."""
     places = [p for p in values if p.scheme == over and topology in (None, p.topology)]
     return [values[p] / values[p._replace(scheme=under)] for p in places]
 
 
 def per_topology(describe: Callable[[str], str]) -> str:
-    """The same sentence for each topology."""
+    """A description of each topology, joined by semicolons."""
     return "; ".join(f"{topology}: {describe(topology)}" for topology in TOPOLOGIES)
 
 

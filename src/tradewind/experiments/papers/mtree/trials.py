@@ -1,8 +1,8 @@
-"""The trials behind MTREE's evaluation (IV): random links on three topologies, and what each scheme makes of them.
+"""The trials of MTREE's evaluation (IV): schemes on three topologies with random bandwidths and latencies.
 
 Two of the paper's three topologies were never published. `equinix20-like` and `idn40-like` have as many sites and
-links, but other links: their sparsest sites limit every scheme, MTREE included, to a part of the value that the paper
-normalises by. So the exact limit is shown beside it.
+links, but other links: their sparsest sites limit every scheme, MTREE included, to a fraction of the value that the
+paper normalises by. So the figures also show the exact limit.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ ALLREDUCE_BYTES = 10**9
 
 @dataclass(frozen=True, slots=True)
 class TreeResult:
-    """What a scheme that uses trees reaches on one instance."""
+    """The result of a scheme that uses trees on one instance."""
 
     throughput: float
-    """Promised rate over sum(b) / (n - 1), as the paper normalises it."""
+    """Planned rate divided by sum(b) / (n - 1), as the paper normalises it."""
     trees: int
     height: float
     """Average height of its trees, in hops."""
@@ -62,7 +62,7 @@ def instance(topology: str, skewness: float, trial: int) -> Network:
 
 
 def normal_rate_bps(network: Network) -> float:
-    """What the paper normalises by: sum of the links' bandwidths / (n - 1)."""
+    """The rate that the paper normalises by: sum of the links' bandwidths / (n - 1)."""
     return float(network.bandwidth_bps.sum()) / 2 / (len(network) - 1)
 
 
@@ -73,7 +73,7 @@ def scheme_plan(scheme: str, network: Network, **options: object) -> Plan:
 
 
 def tree_trial(scheme: str, topology: str, skewness: float, trial: int) -> TreeResult:
-    """One scheme on one instance; what it draws at random has the trial's seed."""
+    """The result of one scheme on one instance; random choices of the scheme use the trial's seed."""
     network = instance(topology, skewness, trial)
     seeded = {"seed": trial} if scheme in ("mtree", "topoadopt") else {}
     plan = scheme_plan(scheme, network, **seeded)

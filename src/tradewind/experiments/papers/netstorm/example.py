@@ -1,7 +1,7 @@
 """NetStorm's Figure 1: the delay of a tree is that of its slowest path, and shortest paths have the least.
 
-The figure's overlay is not in the text; what the text gives of its balanced tree is enough to play that one out. The
-comparison is made on random overlays of as many sites, whole messages, which is the model behind the paper's metric.
+The paper's text does not give the figure's overlay, but enough of its balanced tree to compute that one. The comparison
+uses random overlays with as many sites, and whole messages, which is the model of the paper's metric.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ CHILDREN = {
 }
 """The balanced tree of Fig. 1(c) below v01, from the text."""
 SUBTREE_DELAY = {"v02": 24.0, "v03": 20.0, "v04": 23.0, "v05": 7.0}
-"""Units of time until each has heard of its children; only the slowest of them is given."""
+"""Units of time until each has received from its children; the paper gives only the slowest of them."""
 UPWARD_DELAY = {"v02": 24.0, "v03": 15.0, "v04": 18.0, "v05": 50.0}
-"""From each to v01: what is missing to 48, 35, 41 and 57."""
+"""Delay from each to v01: the difference to 48, 35, 41 and 57."""
 LEAST_DELAY, MOST_DELAY = 5, 50
 LINKS_PER_SITE = 1.5
 PLANNERS = {
@@ -47,7 +47,7 @@ PLANNERS = {
 
 
 def worked_example() -> float:
-    """The delay of the paper's balanced tree, played out: half of a round, as sums and results take as long."""
+    """The computed delay of the paper's balanced tree: half of a round, as sums and results take equally long."""
     names = [f"v{k:02d}" for k in range(1, SITES + 1)]
     parents = {child: top for top, children in CHILDREN.items() for child in children} | dict.fromkeys(CHILDREN, "v01")
     delays = {c: SUBTREE_DELAY[p] if p in CHILDREN else UPWARD_DELAY[c] for c, p in parents.items()}
@@ -59,7 +59,7 @@ def worked_example() -> float:
 
 @cache
 def random_overlay(trial: int, sites: int = SITES) -> Network:
-    """A ring and random chords, half as many as sites, with delays of 5 to 50 units a unit of data."""
+    """A ring with random chords, half as many as sites, with delays of 5 to 50 units per unit of data."""
     rng = np.random.default_rng(trial)
     names = [f"v{k:02d}" for k in range(1, sites + 1)]
     pairs = [(names[k], names[(k + 1) % sites]) for k in range(sites)]
@@ -71,7 +71,7 @@ def random_overlay(trial: int, sites: int = SITES) -> Network:
 
 
 def _network(name: str, names: list[str], delays: dict[tuple[str, str], float]) -> Network:
-    """Links both ways that take so long for a unit of data."""
+    """A network of links in both directions with these delays per unit of data."""
     bandwidth_bps = np.zeros((len(names), len(names)))
     for (a, b), delay in delays.items():
         i, j = names.index(a), names.index(b)
@@ -80,7 +80,7 @@ def _network(name: str, names: list[str], delays: dict[tuple[str, str], float]) 
 
 
 def delay_trial(topology: str, trial: int) -> tuple[float, float]:
-    """Half a round of whole messages, and of pipelined chunks, in units of time."""
+    """The delay (half a round) with whole messages, and with pipelined chunks, in units of time."""
     network = random_overlay(trial)
     name, options = PLANNERS[topology]
     plan = planner(name).function(network, network.names, UNIT_BYTES, planner_options(name, options))

@@ -1,14 +1,14 @@
 """NetStorm's evaluation on real connections: the systems that it compares, one after the other in a lab.
 
-Everything that takes time is compressed by `COMPRESSION`, and rates by `RATE_SCALE`, so that minutes become seconds on
-one machine: the 180 s between two draws of the rates become 18 s, UPDATE_TIME's 5 s become 0.5 s, AlexNet's 244 MB
-become 2.4 MB. Slow links need few frames a second: at a quarter of the rates processors limited those who use many
-links, at a tenth iterations take what links take (docs/live.md). Times are then a tenth of what they would be, and
-ratios what they would be.
+All times are divided by `COMPRESSION`, and rates multiplied by `RATE_SCALE`, so that minutes become seconds on one
+machine: the 180 s between two draws of the rates become 18 s, UPDATE_TIME's 5 s become 0.5 s, AlexNet's 244 MB become
+2.4 MB. Slow links need few frames per second: at a quarter of the rates the processors limited systems that use many
+links, at a tenth the links are the limit (docs/live.md). Times are then a tenth of the originals, and ratios are
+unchanged.
 
 Every site is one process, which takes part in all turns. A turn is one system on one network: all-reduces of a model,
-with a pause for computing, until time is up. In a changing network a system begins with the draw before: what a
-long run sees, in which only one draw of many is the one that it began with.
+with a pause for computing, until time is up. In a dynamic network a system begins with the plan for the previous draw,
+as in a long run, in which only one draw of many is the one that it began with.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ from tradewind.runtime.options import Transport
 COMPRESSION = 10.0
 RATE_SCALE = 0.1
 SHRINK = COMPRESSION / RATE_SCALE
-"""By how much models and chunks are smaller."""
+"""Factor by which models and chunks are smaller than the paper's."""
 MODEL_BYTES = round(ALEXNET_BYTES / SHRINK)
 EPOCH_S = 180.0 / COMPRESSION
 PARTS, PARTS_UNDER_WAY = 4, 2
-"""A model travels in parts, as in DDP's buckets: the plan may change between two."""
+"""Number of parts of a model (such as DDP's buckets), between which the plan may change; parts in flight at a time."""
 SMALL_ITEMS = 1024
 NEVER = 999.0
-"""A change of a link by this share does not happen."""
+"""Relative change of a link that does not occur."""
 OURS = Awareness(min_gain=0.1)
-"""As by default, but for plans that are 10% better or more: updates are five times as frequent, and a busy machine
-makes measurements noisy."""
+"""The defaults, except that a new plan must be 10% better: updates are five times as frequent, and a busy machine makes
+measurements noisy."""
 DEADLINE_S = 900.0
 PREPARE, START = "prepare turn", "start turn"
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A planner, and what it does about the network. The fields that NetStorm has are called as in its Table II."""
+    """A planner and its network awareness. NetStorm's parameters are named as in its Table II."""
 
     planner: str
     roots: int | None = None
     follows: bool = False
-    """Whether it measures links by what crosses them and plans anew (network awareness)."""
+    """Whether it measures links from its own traffic and replans (network awareness)."""
     auxiliary: bool = False
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 5
@@ -75,11 +75,11 @@ class System:
     probe_chunks: int = 4
     chunk_bytes: int = 32 * 1024
     ours: bool = False
-    """Explores links that carry nothing, and plans when something has changed rather than all the time (`OURS`)."""
+    """Whether it probes unused links, and replans after changes rather than periodically (`OURS`)."""
 
     @property
     def awareness(self) -> Awareness:
-        """The same in the runtime's words."""
+        """The runtime's options for network awareness."""
         netstorm = Awareness(significant_change=NEVER, min_gain=0.0, explore_share=0.0, reroute_gain=math.inf)
         own = OURS if self.ours else netstorm
         return own.replaced(
@@ -94,12 +94,12 @@ class System:
 
     @property
     def transport(self) -> Transport:
-        """The size of its chunks."""
+        """The runtime's transport options."""
         return Transport(chunk_bytes=self.chunk_bytes)
 
     @property
     def planner_options(self) -> dict[str, Any]:
-        """Of its planner."""
+        """The options of the planner."""
         return {} if self.roots is None else {"roots": self.roots}
 
 
@@ -115,35 +115,35 @@ Items = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One system on one network for a while."""
+    """One system on one network for a given time."""
 
     system: System
     kind: Kind
     trial: int
     seconds: float
-    """Rounds begin as long as it lasts."""
+    """Duration of the turn, within which rounds begin."""
     nbytes: int = MODEL_BYTES
     sites: int = 9
-    """9 are NetStorm's own, others random overlays, which do not change."""
+    """Number of sites: 9 for NetStorm's own network, others for random overlays, which do not change."""
 
     @property
     def known(self) -> Network:
-        """What the system knows at the beginning."""
+        """The network that the system knows at the beginning."""
         return draw(self.sites, self.trial)
 
     @property
     def rates(self) -> BandwidthTrace | None:
-        """How rates go on from there; None: they stay."""
+        """The rates during the turn; None if they do not change."""
         return changing_rates(self.trial + 1) if self.kind == "dynamic" else None
 
 
 class Played(msgspec.Struct, frozen=True):
-    """What came of a turn."""
+    """The result of a turn."""
 
     ends_s: tuple[float, ...]
-    """When rounds ended, from the beginning of the first."""
+    """Ends of the rounds, in seconds from the beginning of the first."""
     idle: float
-    """The share of the machine's processor time that nobody used: near zero, processors were the limit, not links."""
+    """Idle fraction of the machine's processor time: near zero, processors were the limit, not links."""
 
     @property
     def rate(self) -> float:
@@ -152,12 +152,12 @@ class Played(msgspec.Struct, frozen=True):
 
     @property
     def round_s(self) -> float:
-        """An average iteration."""
+        """Mean duration of an iteration, in seconds."""
         return self.ends_s[-1] / len(self.ends_s)
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Turns that were played in one lab, and what it was like."""
+    """The turns of one lab, and notes about the lab."""
 
     played: tuple[Played, ...]
     notes: tuple[str, ...]
@@ -165,16 +165,16 @@ class Session(msgspec.Struct, frozen=True):
 
 @cache
 def draw(sites: int, trial: int) -> Network:
-    """A draw of the rates, without latency and loss, which the fastest backend does not have."""
+    """A network with a draw of the rates, without latency and loss, which the fastest backend does not emulate."""
     drawn = changing_rates(trial).network_at(0.0) if sites == 9 else cluster_network(sites, trial)
     return Network(drawn.name, drawn.sites, drawn.bandwidth_bps * RATE_SCALE)
 
 
-# --- outside: the lab ---------------------------------------------------------------------------------------------
+# --- the lab ------------------------------------------------------------------------------------------------------
 
 
 def play_turns(turns: Sequence[Turn], backend: str) -> Session:
-    """Play all turns in one lab. They are of the same sites."""
+    """Run all turns, which have the same sites, in one lab. Raises `CannotEmulate` without namespaces."""
     network, loads = turns[0].known, [os.getloadavg()[0]]
     if backend == "delay":
         latency_s = np.where(network.bandwidth_bps > 0, 0.03 / COMPRESSION, 0.0)
@@ -182,8 +182,8 @@ def play_turns(turns: Sequence[Turn], backend: str) -> Session:
     with Lab(network, backend, calibrate=False) as lab:
         if lab.backend == "inproc":
             raise CannotEmulate(
-                "live experiments change rates while they run, which needs namespaces: root, or a kernel that lets "
-                f"users have them. Here: {lab.why}"
+                "live experiments change rates while they run, which needs namespaces: run as root, or enable user "
+                f"namespaces. Here: {lab.why}"
             )
         with Rates(lab, turns) as rates:
             answers = call_sites(
@@ -213,7 +213,7 @@ class Rates:
         self._replay: Replay | None = None
 
     def told(self, _site: str, line: str) -> None:
-        """The first site says where it is."""
+        """Handle a line of the first site, which reports its progress."""
         what, _, number = line.rpartition(" ")
         if what == PREPARE:
             self._stop()
@@ -234,11 +234,11 @@ class Rates:
         self._stop()
 
 
-# --- inside: one site ---------------------------------------------------------------------------------------------
+# --- one site -----------------------------------------------------------------------------------------------------
 
 
 def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
-    """Play all turns at one site; the first site's answer counts."""
+    """Run all turns at one site; the first site's result is used."""
     found = [play(place, number, msgspec.convert(turn, Turn)) for number, turn in enumerate(turns)]
     return list(map(msgspec.to_builtins, found))
 
@@ -257,7 +257,7 @@ def play(place: Place, number: int, turn: Turn, started: Callable[[Group], None]
     )
     with contextlib.closing(group):
         array, result = (np.full(turn.nbytes // 4, place.rank + 1, np.float32) for _ in range(2))
-        # Connections, TCP's idea of the links, and the first plan, which may take a while: not a part of a long run.
+        # Opens connections, warms TCP up and makes the first plan, which may be slow: negligible in a long run.
         thinks = system.planner not in ("star", "balanced-tree", "spanning-tree")
         _synchronise(group, *((array, result) if thinks else (array[:SMALL_ITEMS], result[:SMALL_ITEMS])))
         _say(place, f"{START} {number}")
@@ -280,7 +280,7 @@ def play(place: Place, number: int, turn: Turn, started: Callable[[Group], None]
 
 
 def _synchronise(group: Group, array: Items, result: Items) -> None:
-    """All-reduce the parts, a few of them under way at a time."""
+    """All-reduce the parts, a few of them at a time."""
     pending: deque[Handle] = deque()
     for part, out in zip(np.array_split(array, PARTS), np.array_split(result, PARTS), strict=True):
         if len(pending) == PARTS_UNDER_WAY:
@@ -293,7 +293,7 @@ def _synchronise(group: Group, array: Items, result: Items) -> None:
 def _check(place: Place, result: Items) -> None:
     expected = np.float32(place.world * (place.world + 1) / 2)
     if not (result[:-1] == expected).all():
-        raise InternalError(f"{place.site} has a wrong sum: {result[:3]} instead of {expected}.")
+        raise InternalError(f"{place.site} has a wrong sum: got {result[:3]}, expected {expected}.")
 
 
 def _say(place: Place, line: str) -> None:
@@ -303,7 +303,7 @@ def _say(place: Place, line: str) -> None:
 
 @dataclass
 class Idle:
-    """Which share of the machine's processor time nobody used inside the `with` block."""
+    """Measures the idle fraction of the machine's processor time inside the `with` block."""
 
     share: float = 0.0
     _before: tuple[float, float] = field(default=(0.0, 0.0))
@@ -318,6 +318,6 @@ class Idle:
 
 
 def _processor_time() -> tuple[float, float]:
-    """Idle, and in all, since the machine was started."""
+    """Idle and total processor time since the machine was started."""
     spent = [float(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return spent[3] + spent[4], sum(spent)

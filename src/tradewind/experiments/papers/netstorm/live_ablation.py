@@ -1,4 +1,4 @@
-"""NetStorm's Figures 15, 16 and 17 live: roots, following the network, and auxiliary paths."""
+"""NetStorm's Figures 15, 16 and 17 live: number of roots, network awareness, and auxiliary paths."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FOLLOWERS = {
 
 
 def iterations(found: Measured) -> Panel:
-    """The length of every iteration, by when it ended, in the first trial."""
+    """A panel of the duration of every iteration by the time of its end, in the first trial."""
     return Panel(
         "dynamic network, first trial",
         "time, s",
@@ -88,12 +88,12 @@ _FIG17_CLAIMS = (
 
 
 def named(bound: int, length: int) -> str:
-    """One point of the grid."""
+    """The name of one point of the grid."""
     return f"busy bound {bound}, queue {length}"
 
 
 def judge_fig17(gains: dict[str, float]) -> tuple[Claim, ...]:
-    """Verdicts from Eq. (18)'s gain of each point."""
+    """Verdicts on the claims from the gain of each point by Eq. (18)."""
     best = max(gains, key=lambda name: gains[name])
     chosen = gains[named(2, 5)]
     return (

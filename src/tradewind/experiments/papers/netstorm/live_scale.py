@@ -74,7 +74,7 @@ FIG19 = Experiment("netstorm/fig19/live", "NetStorm Fig. 19, live: larger models
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One of NetStorm's parameters, and the systems with its values, in the paper's units."""
+    """One of NetStorm's parameters, and the systems with its values, by value in the paper's units."""
 
     unit: str
     systems: dict[float, System]
@@ -102,7 +102,7 @@ PARAMETERS = {
 }
 QUICK_VALUES = 2
 SENSITIVITY_S = 24.0
-"""Of a turn in Figure 20: thirteen of them fit into five minutes, and each sees two draws."""
+"""Duration of a turn in Figure 20, in seconds: thirteen turns take about five minutes, and each has two draws."""
 _FIG20_CLAIMS = (
     "CHUNK_SIZE matters most: throughput falls as chunks grow, and 0.5 to 1 million parameters are best.",
     "UPDATE_TIME is best at 5 seconds: with longer ones plans are stale.",
@@ -117,7 +117,7 @@ def _values(parameter: Parameter, quick: bool) -> list[float]:
 
 
 def judge_fig20(curves: Mapping[str, Mapping[float, float]]) -> tuple[Claim, ...]:
-    """Verdicts from the throughput at each value, over the best of its parameter."""
+    """Verdicts on the claims from the throughput at each value, divided by the best of its parameter."""
     chunk, update, size, number = (curves[name] for name in (CHUNK, UPDATE, PROBE_SIZE, PROBE_NUM))
     spreads = {name: max(curve.values()) / min(curve.values()) for name, curve in curves.items()}
     best = {name: max(curve, key=lambda value: curve[value]) for name, curve in curves.items()}

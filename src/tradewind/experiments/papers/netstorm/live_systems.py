@@ -1,4 +1,4 @@
-"""NetStorm's Figures 13, 14 and 18 live: whole systems, their topologies, and its parts one after the other."""
+"""NetStorm's Figures 13, 14 and 18 live: whole systems, their topologies, and NetStorm's parts added one by one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SYSTEMS = {
     OURS: TRADEWIND,
 }
 MARGIN = 0.9
-"""A number of the paper counts as met from here on."""
+"""Fraction of the paper's number from which on it counts as met."""
 
 
 def bars(found: Measured, kinds: tuple[Kind, ...], base: str) -> Panel:
-    """Throughput over the first system's, side by side."""
+    """A panel of bars: throughput divided by that of `base`."""
     names = list(dict.fromkeys(name for _, name in found.played))
     at = tuple(float(k) for k in range(len(kinds)))
     series = (Series(name, at, tuple(found.ratio(kind, name, base) for kind in kinds)) for name in names)
@@ -50,7 +50,7 @@ _FIG13_CLAIMS = (
 
 
 def judge_fig13(found: Measured) -> tuple[Claim, ...]:
-    """Verdicts from what was measured."""
+    """Verdicts on the claims from the measurements."""
     most = max(over(found.rates("static"), NETSTORM, MXNET))
     dynamic = found.ratio("dynamic", NETSTORM, MXNET)
     others = {(kind, name): found.ratio(kind, NETSTORM, name) for kind in KINDS for name in (MXNET, MLNET, TSENGINE)}
@@ -126,7 +126,7 @@ _FIG18_CLAIMS = (
 
 
 def judge_fig18(found: Measured) -> tuple[Claim, ...]:
-    """Verdicts from what was measured."""
+    """Verdicts on the claims from the measurements."""
     lite, pro = (found.ratio("dynamic", name, MXNET) for name in (NETSTORM_LITE, NETSTORM_PRO))
     aware = found.ratio("dynamic", NETSTORM_STD, NETSTORM_LITE)
     auxiliary = found.ratio("dynamic", NETSTORM_PRO, NETSTORM_STD)
@@ -156,7 +156,7 @@ def judge_fig18(found: Measured) -> tuple[Claim, ...]:
 
 
 def aims(found: Measured) -> str:
-    """Whether Tradewind is as good as it set out to be, in words."""
+    """A sentence about whether Tradewind meets its aims."""
     star, pro = (found.ratio("dynamic", OURS, name) for name in (MXNET, NETSTORM_PRO))
     return (
         f"Our aims: at least 9 times the star ({star:.1f} times: {'met' if star >= 9 else 'not met'}) and 1.2 times "

@@ -1,4 +1,4 @@
-"""Systems by name and network, played in a lab: what NetStorm's live figures are made of."""
+"""The measurements of NetStorm's live figures: systems on static and dynamic networks in a lab."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATIC_S, DYNAMIC_S = 12.0, 2 * EPOCH_S
 QUICK_STATIC_S, QUICK_DYNAMIC_S = 3.0, 10.0
 QUICK_SHRINK = 4
 SATURATED = 0.05
-"""Less idle time than this share: other work may have slowed a turn."""
+"""Idle fraction of processor time below which other work may have slowed a turn."""
 
 COMPRESSED = (
     f"Time is compressed {COMPRESSION:g} times and rates are {RATE_SCALE:g} of NetStorm's: rates are redrawn every "
@@ -46,7 +46,7 @@ READINGS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a set of systems on static or dynamic networks, by trial."""
+    """The results of a set of systems on static or dynamic networks, by trial."""
 
     played: Mapping[tuple[Kind, str], list[Played]]
     notes: tuple[str, ...]
@@ -56,11 +56,11 @@ class Measured:
         return {name: [one.rate for one in found] for (of, name), found in self.played.items() if of == kind}
 
     def ratio(self, kind: Kind, name: str, base: str) -> float:
-        """The median, over trials, of one system's throughput over another's."""
+        """The median over trials of one system's throughput divided by another's."""
         return median(over(self.rates(kind), name, base))
 
     def rows(self, base: str) -> tuple[tuple[Cell, ...], ...]:
-        """A row a system and network, for `COLUMNS`."""
+        """One row per network and system, for `COLUMNS`."""
         found: list[tuple[Cell, ...]] = []
         for (kind, name), turns in self.played.items():
             ratios = over(self.rates(kind), name, base)
@@ -83,7 +83,7 @@ def measure(
     nbytes: int = MODEL_BYTES,
     sites: int = 9,
 ) -> Measured:
-    """Play every system on every kind of network, all of them once before any of them again."""
+    """Run every system on every kind of network; all systems run once before any of them runs again."""
     trials = setting.trial_numbers(published=1)
     size = nbytes // QUICK_SHRINK if setting.quick else nbytes
     usual: dict[Kind, float] = (

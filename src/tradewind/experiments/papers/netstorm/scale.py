@@ -32,7 +32,7 @@ MODELS = {
     "ResNet-152": 60_192_808,
     "AlexNet": 61_100_840,
 }
-"""Parameters, for 1000 classes."""
+"""Number of parameters of each model, for 1000 classes."""
 NETSTORM = "NetStorm (FAPT, all roots)"
 SCHEMES = {STAR: TOPOLOGIES[STAR], NETSTORM: Topology("fapt"), OPTIMAL: TOPOLOGIES[OPTIMAL]}
 CLUSTERS = (5, 7, 9, 11, 13, 15)
@@ -74,13 +74,13 @@ def _run(setting: Setting) -> Outcome:
 
 
 def _slope(sizes: dict[str, int], seconds: dict[str, dict[str, float]], name: str) -> float:
-    """Seconds that another megabyte takes."""
+    """Seconds per additional megabyte of the model."""
     megabytes = [4 * parameters / 1e6 for parameters in sizes.values()]
     return float(np.polyfit(megabytes, [seconds[model][name] for model in sizes], 1)[0])
 
 
 def judge_models(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) -> Claim:
-    """From the seconds of an iteration, by model and scheme."""
+    """The verdict on claim (a), from the seconds of an iteration by model and scheme."""
     slopes = {name: _slope(sizes, seconds, name) for name in SCHEMES}
     return Claim(
         CLAIMS[0],
@@ -91,7 +91,7 @@ def judge_models(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) ->
 
 
 def model_panel(sizes: dict[str, int], seconds: dict[str, dict[str, float]]) -> Panel:
-    """Curves of the same."""
+    """A panel of the seconds of an iteration by model size."""
     ordered = sorted(sizes, key=lambda model: sizes[model])
     x = tuple(sizes[model] / 1e6 for model in ordered)
     series = (Series(name, x, tuple(seconds[model][name] for model in ordered)) for name in SCHEMES)
@@ -111,7 +111,7 @@ def cluster_network(sites: int, trial: int) -> Network:
 
 
 def cluster_trial(scheme: str, sites: int, trial: int) -> float:
-    """Samples per second of all sites together, for one sample a site and iteration."""
+    """Samples per second of all sites together, with one sample per site and iteration."""
     network = cluster_network(sites, trial)
     topology = SCHEMES[scheme]
     options = planner_options(topology.planner, {})
@@ -129,7 +129,7 @@ def _by_cluster(setting: Setting, clusters: tuple[int, ...]) -> dict[tuple[str, 
 
 
 def judge_clusters(clusters: tuple[int, ...], rates: dict[tuple[str, int], float]) -> Claim:
-    """From the samples per second, by scheme and number of sites."""
+    """The verdict on claim (b), from the samples per second by scheme and number of sites."""
 
     def efficiency(name: str) -> float:
         return rates[name, clusters[-1]] / rates[name, clusters[0]] / (clusters[-1] / clusters[0])
@@ -145,7 +145,7 @@ def judge_clusters(clusters: tuple[int, ...], rates: dict[tuple[str, int], float
 
 
 def cluster_panel(clusters: tuple[int, ...], rates: dict[tuple[str, int], float]) -> Panel:
-    """Curves of the same."""
+    """A panel of the samples per second by number of sites."""
     x = tuple(map(float, clusters))
     ideal = Series("linear", x, tuple(n / clusters[0] for n in clusters), reference=True)
     series = (Series(name, x, tuple(rates[name, n] for n in clusters)) for name in SCHEMES)

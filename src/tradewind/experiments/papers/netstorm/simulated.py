@@ -1,4 +1,4 @@
-"""NetStorm's Figures 14, 15 and 16 in simulation: synchronisation topologies, roots, and following the network.
+"""NetStorm's Figures 14, 15 and 16 in simulation: synchronisation topologies, roots, and network awareness.
 
 The nine sites and thirteen links are the authors' own, with rates redrawn between 20 and 155 Mbps every 180 s. A static
 network is one such draw that stays, a dynamic one goes through them all; trial k starts with draw k. Throughput is
@@ -22,7 +22,7 @@ ALEXNET_BYTES = 4 * 61_100_840
 COMPUTE_S = 1.0
 STATIC_S, DYNAMIC_S = 1800.0, 3600.0
 UPDATE_S = 5.0
-"""How often a scheme that follows the network measures it and plans again: the paper's UPDATE_TIME."""
+"""Seconds between replans of a scheme that follows the network: the paper's UPDATE_TIME."""
 STAR, BALANCED, WIDEST, FAPT, OPTIMAL, AUTO = "STAR", "BKT", "MST", "FAPT", "optimal (ours)", "auto (ours)"
 SITES = 9
 WHOLE = "static, whole messages"
@@ -30,17 +30,17 @@ WHOLE = "static, whole messages"
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A planner, and whether it plans again when the network changes."""
+    """A planner, and whether it replans when the network changes."""
 
     planner: str
     follows: bool = True
     roots: int | None = None
     pipelined: bool = True
-    """Chunks flow through all hops at once, as in NetStorm's implementation; else whole messages, as in its metric."""
+    """True: chunks are pipelined over all hops, as in NetStorm's implementation; False: whole messages (its metric)."""
 
     @property
     def scheme(self) -> Scheme:
-        """Everybody in every round."""
+        """The simulator's scheme, with all sites in every round."""
         return make_scheme(
             f"bsp+{self.planner}",
             execution="pipelined" if self.pipelined else "store-and-forward",
@@ -68,7 +68,7 @@ NOTES = (
 
 @cache
 def changing_rates(trial: int) -> BandwidthTrace:
-    """The authors' sequence of draws, from draw `trial` on."""
+    """The authors' sequence of draws, starting with draw `trial`."""
     whole = load_trace("netstorm9")
     draws = len(whole.start_s)
     order = [(trial + k) % draws for k in range(draws)]
@@ -76,7 +76,7 @@ def changing_rates(trial: int) -> BandwidthTrace:
 
 
 def throughput_trial(topology: Topology, dynamic: bool, nbytes: int, trial: int) -> float:
-    """Iterations per second."""
+    """Iterations per second of one trial."""
     rates = changing_rates(trial)
     result = simulate(
         rates.network_at(0.0),
@@ -95,7 +95,7 @@ def throughput_trial(topology: Topology, dynamic: bool, nbytes: int, trial: int)
 def throughputs(
     setting: Setting, label: str, topologies: dict[str, Topology], dynamic: bool, nbytes: int = ALEXNET_BYTES
 ) -> dict[str, list[float]]:
-    """Of each topology, by trial."""
+    """The throughput of each topology in iterations per second, by trial."""
     trials = setting.trial_numbers(quick=2)
     calls = [(topology, dynamic, nbytes, trial) for topology in topologies.values() for trial in trials]
     results = setting.workers.map(throughput_trial, calls, label)
@@ -103,7 +103,7 @@ def throughputs(
 
 
 def over(found: dict[str, list[float]], name: str, base: str) -> list[float]:
-    """One topology's throughput over another's, trial by trial."""
+    """One topology's throughput divided by another's, by trial."""
     return [mine / other for mine, other in zip(found[name], found[base], strict=True)]
 
 
@@ -147,7 +147,7 @@ def _run_fig14(setting: Setting) -> Outcome:
 def judge_fig14(
     found: dict[str, dict[str, list[float]]], ratios: dict[tuple[str, str], list[float]]
 ) -> tuple[Claim, ...]:
-    """Verdicts from throughputs by network, topology and trial, and the same over STAR's."""
+    """Verdicts on the claims from throughputs by network, topology and trial, and their ratios to STAR's."""
     trees = {(kind, name): mean(ratios[kind, name]) for kind in ("static", "dynamic") for name in PUBLISHED[1:]}
     over_widest = {kind: mean(over(found[kind], FAPT, WIDEST)) for kind in found}
     best = {kind: max(PUBLISHED, key=lambda name: mean(ratios[kind, name])) for kind in found}
@@ -213,7 +213,7 @@ def _run_fig15(setting: Setting) -> Outcome:
 def fig15_outcome(
     found: dict[str, list[float]], counts: tuple[int, ...], notes: tuple[str, ...], remark: str = ""
 ) -> Outcome:
-    """The figure from throughputs of STAR, of each number of roots (`3 roots`), and ours, by trial."""
+    """The outcome of the figure, from throughputs of STAR, of each number of roots (`3 roots`), and ours, by trial."""
     named = [f"{count} roots" for count in counts]
     ratios = {name: mean(over(found, name, STAR)) for name in found}
     curve = [ratios[name] for name in named]
@@ -269,13 +269,11 @@ def _run_fig16(setting: Setting) -> Outcome:
         "optimal (ours), stays": Topology("optimal", follows=False),
     }
     found = throughputs(setting, "netstorm/fig16", chosen, dynamic=True)
-    return fig16_outcome(
-        found, NOTES, "Nine roots, without auxiliary paths; who stays keeps the plan of the first draw."
-    )
+    return fig16_outcome(found, NOTES, "Nine roots, without auxiliary paths; 'stays' keeps the plan of the first draw.")
 
 
 def fig16_outcome(found: dict[str, list[float]], notes: tuple[str, ...], remark: str) -> Outcome:
-    """The figure from throughputs of FAPT and of ours, following the network or not, by trial."""
+    """The outcome of the figure, from throughputs of FAPT and of ours, following the network or not, by trial."""
     seconds = {name: mean([1 / rate for rate in rates]) for name, rates in found.items()}
     saved = 1 - seconds["FAPT, follows"] / seconds["FAPT, stays"]
     ours = 1 - seconds["optimal (ours), follows"] / seconds["optimal (ours), stays"]

@@ -1,7 +1,8 @@
-"""Selective Reduce's Figure 3: five workers, played out with the production policies.
+"""Selective Reduce's Figure 3: five workers with the production policies.
 
-Workers w1 and w3 exchange one unit a second, the others five (inferred: see Fig. 3's times); a model has 5 units. They
-are ready after 1, 2, 3, 3 and 13 s. The policy hears of that, its rounds are planned as rings, and `cost` times them.
+Workers w1 and w3 exchange one unit per second, the others five (inferred from Fig. 3's times); a model has 5 units.
+They are ready after 1, 2, 3, 3 and 13 s. The policy receives these events, its rounds are planned as rings, and `cost`
+computes their times.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ UNITS_PER_S = {"w1": 1.0, "w2": 5.0, "w3": 1.0, "w4": 5.0, "w5": 5.0}
 UNIT_BYTES = 1_000_000
 MODEL_UNITS = 5
 Rounds = list[tuple[float, tuple[str, ...]]]
-"""When rounds started, and who was in them."""
+"""Start of each round in seconds, and its members."""
 
 
 def example_network() -> Network:
-    """Fig. 3(a): NICs behind a switch that never blocks, without latency."""
+    """The network of Fig. 3(a): NICs on a non-blocking switch, without latency."""
     rates_bps = [8.0 * UNIT_BYTES * UNITS_PER_S[name] for name in READY_S]
     sites = [Site(name, egress_bps=rate, ingress_bps=rate) for name, rate in zip(READY_S, rates_bps, strict=True)]
     links = [[0.0 if a == b else min(rates_bps[a], rates_bps[b]) for b in range(5)] for a in range(5)]
@@ -37,7 +38,7 @@ def example_network() -> Network:
 
 
 def played(policy_name: str, **options: Any) -> Rounds:
-    """The rounds that a policy starts while everybody computes just one step."""
+    """The rounds that a policy starts while every worker computes one step."""
     policy = make_policy(policy_name, example_network(), READY_S, **options)
     agenda = sorted((at_s, worker) for worker, at_s in READY_S.items())
     timers: dict[str, float] = {}
@@ -62,7 +63,7 @@ def played(policy_name: str, **options: Any) -> Rounds:
 
 
 def ring_seconds(members: tuple[str, ...]) -> float:
-    """How long the members take on a ring, by Eq. (2) for large models: everybody sends the model twice."""
+    """The time of a ring of these members, in seconds, by Eq. (2) for large models: each sends the model twice."""
     network = example_network()
     plan = planner("ring").function(network, members, MODEL_UNITS * UNIT_BYTES, planner_options("ring", {}))
     found = cost(plan, network)
@@ -70,7 +71,7 @@ def ring_seconds(members: tuple[str, ...]) -> float:
 
 
 def step_times() -> LearntReadiness:
-    """What the controller knows of step times: the five of the example."""
+    """The controller's known step times: the five of the example."""
     known = LearntReadiness()
     for step_s in READY_S.values():
         known.observe(step_s)
@@ -86,7 +87,7 @@ _CLAIMS = (
 
 
 def _run(setting: Setting) -> Outcome:
-    del setting  # there is nothing random in it
+    del setting  # the example has no randomness
     known = {"p": 2, "horizon_s": 1.0, "full_every": 0, "nbytes": MODEL_UNITS * UNIT_BYTES, "readiness": step_times()}
     cases = {
         "(b) all reduce": played("bsp"),

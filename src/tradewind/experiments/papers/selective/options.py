@@ -1,6 +1,6 @@
-"""What the papers leave open about selective reduce, measured: the form of Eq. (4), delta t, and the worth of scale.
+"""Measurements of what the paper leaves open: the form of Eq. (4), delta t, and the value of scale.
 
-This is no figure of the paper, and so it judges no claim: it is the reason for the defaults of the policy `selective`.
+This is not a figure of the paper and judges no claim; it justifies the defaults of the policy `selective`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.policy.readiness import ProbabilityForm
 
 
 class Choice(NamedTuple):
-    """One way to set what is open."""
+    """One setting of the open parameters."""
 
     probability: ProbabilityForm
     horizon_s: float
@@ -24,7 +24,7 @@ class Choice(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For the axis."""
+        """The label on the axis."""
         return f"{self.probability}, {self.horizon_s:g} s, {self.value_scale:g}"
 
 

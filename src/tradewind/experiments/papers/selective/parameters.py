@@ -24,12 +24,12 @@ NOTES = (SWEEP_NOTE, OURS_NOTE, "Medians over the trials.")
 
 
 def outcome_of(swept: Sweep, claims: tuple[Claim, ...]) -> Outcome:
-    """A sweep as a table and panels."""
+    """The outcome of a sweep: its table, panels and claims."""
     return Outcome(swept.columns, swept.rows, tuple(swept.panels()), claims, NOTES)
 
 
 def larger_and_faster(swept: Sweep) -> tuple[str, Verdict]:
-    """What we see and the verdict on: selective reduce's rounds are larger and faster than partial reduce's."""
+    """Our result and the verdict on: selective reduce's rounds are larger and faster than partial reduce's."""
     faster = swept.ratios(PARTIAL, SELECTIVE, lambda found: found.sync_s)
     larger = swept.ratios(SELECTIVE, PARTIAL, lambda found: found.scale)
     seen = f"{min(larger):.2f} to {max(larger):.2f} times as large, 1/{min(faster):.2f} to 1/{max(faster):.2f} as long"

@@ -32,7 +32,7 @@ STARTS = {"warm start": False, "cold start": True}
 
 
 def _by_start(setting: Setting, label: str, name: str, points: dict[float, dict[str, Case]]) -> Sweep:
-    """Selective reduce, knowing the step times or not, at every value on each trace."""
+    """A sweep of selective reduce with known and unknown step times, at every value on each trace."""
     cases = {
         (trace, start, value): replace(case, cold=cold)
         for value, by_trace in points.items()
@@ -232,7 +232,7 @@ def _judge_fig14(swept: Sweep) -> tuple[Claim, ...]:
 
 
 def _evenly_spaced(panel: Panel, values: tuple[float, ...]) -> Panel:
-    """Bars rather than curves: the latencies are too unevenly spaced for an axis."""
+    """The panel with bars instead of curves: the latencies are too unevenly spaced for an axis."""
     at = tuple(float(k) for k in range(len(values)))
     series = tuple(Series(one.label, at, one.y) for one in panel.series)
     return replace(panel, series=series, categories=tuple(f"{value:g} ms" for value in values), x_label="")

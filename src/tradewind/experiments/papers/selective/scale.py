@@ -1,4 +1,4 @@
-"""Selective Reduce's Figures 5, 6 and 7: the three schemes as the number of workers grows, and what waiting costs."""
+"""Selective Reduce's Figures 5, 6 and 7: the three schemes by number of workers, and the cost of waiting."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tradewind.figures.chart import Panel, Series
 WORKERS = (40.0, 80.0, 120.0, 160.0, 200.0)
 _SCHEMES = (ALL, PARTIAL, SELECTIVE, OURS)
 _NEAR = 0.95
-"""A number of the paper's is reached if we are within 5% of it."""
+"""Fraction of the paper's number from which on it counts as reached."""
 
 
 def by_workers(setting: Setting, label: str, traces: tuple[str, ...], schemes: tuple[str, ...] = _SCHEMES) -> Sweep:
-    """Everything at the paper's defaults, by n."""
+    """A sweep of the schemes by number of workers n, with the paper's defaults."""
     values = (40.0, 120.0) if setting.quick else WORKERS
     return sweep(setting, label, "workers n", values, lambda trace, n: Case("", trace, int(n)), schemes, traces)
 
@@ -143,8 +143,9 @@ def _run_fig7(setting: Setting) -> Outcome:
                 _FIG7_CLAIMS[0],
                 "; ".join(f"{title} {min(s):.2%} to {max(s):.2%}" for title, s in shares.items()),
                 verdict_of(max(found) < 1e-4 for found in shares.values()),
-                "In vain in the end: a round started, and nobody had become ready since it could have started before. "
-                "Empty slots also count waits that were extended until somebody came; the paper's words fit both.",
+                "In vain in the end: a round started, and no worker had become ready since it could have started "
+                "before. Empty slots also count waits that were extended until a worker came; the paper's words fit "
+                "both.",
             ),
         ),
         notes=("Medians over the trials, of the average over the workers.",),

@@ -1,8 +1,8 @@
-"""The trials behind Selective Reduce's evaluation (IV): workers of unequal bandwidth on one switch, for 100 s.
+"""The trials of Selective Reduce's evaluation (IV): workers of unequal bandwidth on one switch, for 100 s.
 
-All reduce, partial reduce and selective reduce run on rings, as in the paper. Ours is the same policy on a planner that
-the paper leaves open: a ring gives everybody the slowest member's pace twice over, once for the sums and once for the
-results, while stars with well-chosen centres let the slowest send and receive everything just once, both at a time.
+All reduce, partial reduce and selective reduce run on rings, as in the paper. Ours is the same policy with another
+planner: on a ring all members wait for the slowest one twice, once for the sums and once for the results, while with
+stars at well-chosen centres the slowest member sends and receives everything only once, both at the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCHEMES = {
 }
 DEFAULT_SHARE = 0.3
 SWEEP_WORKERS = 80
-"""Where the paper varies something other than n it does not say how many workers there are; we take this many."""
+"""Number of workers where the paper varies another parameter and does not give n."""
 SWEEP_NOTE = f"The paper does not give n for this figure; here it is {SWEEP_WORKERS} (40 in a quick run)."
 OURS_NOTE = (
     "Ours is selective reduce with Tradewind's defaults (a larger group is worth a wait, value_scale = 1) on the "
@@ -44,7 +44,7 @@ OURS_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One scheme at one point of a figure; the defaults are the paper's (IV-A1)."""
+    """The parameters of one scheme at one point of a figure; the defaults are the paper's (IV-A1)."""
 
     scheme: str
     trace: str
@@ -56,20 +56,20 @@ class Case:
     gain: float = 1.0
     """theta."""
     noise: float = 0.0
-    """e: estimates of bandwidth are off by up to this share."""
+    """The paper's e: largest relative error of bandwidth estimates."""
     cold: bool = False
     """Whether the distribution of step times has to be learnt."""
     floor: float = 0.05
-    """lambda: the slowest possible NIC over the fastest."""
+    """The paper's lambda: slowest possible NIC divided by the fastest."""
     latency_ms: float = 1.0
     """alpha."""
     horizon_s: float = 0.1
-    """delta t, which the paper does not give."""
+    """The paper's delta t in seconds, whose value it does not give."""
     probability: ProbabilityForm = "printed"
     value_scale: float = 0.0
 
     def of(self, scheme: str) -> Case:
-        """The same point for another scheme, without what that scheme does not ask for, so that trials are shared."""
+        """The same point for another scheme, with defaults for fields it does not use, so that trials are shared."""
         if scheme in (SELECTIVE, OURS):
             return replace(self, scheme=scheme, value_scale=float(scheme == OURS))
         return Case(
@@ -89,19 +89,19 @@ class Summary:
     sync_s: float
     scale: float
     iterations: float
-    """Of a worker, on average: the paper's total iteration over n."""
+    """Mean iterations per worker: the paper's total iteration divided by n."""
     syncs: float
-    """Total sync over n."""
+    """Rounds divided by n: the paper's total sync divided by n."""
     empty_slots_s: float
-    """Per worker: slots of the horizon in which a group waited on purpose and nobody became ready."""
+    """Seconds per worker in slots of the horizon in which a group waited deliberately and no worker became ready."""
     in_vain_s: float
-    """Per worker: time before a round started, since anybody new was ready, on purpose and for nothing in the end."""
+    """Seconds per worker between the last time that a worker became ready and the start of a round that waited."""
     least_rounds: float
-    """Rounds of the worker that had the fewest."""
+    """Rounds of the worker with the fewest."""
 
 
 def selective_trial(case: Case, trial: int) -> Summary:
-    """Simulate a case for 100 s."""
+    """Simulate a case for 100 s and return its metrics."""
     network = load_network("selective-nics", n=case.n, floor=case.floor, seed=trial, latency_ms=case.latency_ms)
     options: dict[str, object] = {}
     if case.scheme != ALL:
@@ -136,7 +136,7 @@ _POLICY_FIELDS = ("slack", "gain", "horizon_s", "probability", "value_scale")
 
 
 def waited_in_vain_s(trace: Trace) -> float:
-    """How long members of rounds waited on, all together, after the last of them (or anybody) had become ready."""
+    """Seconds that members of rounds waited, in total, between the last time a worker became ready and their round."""
     moments = sorted(
         [(record.end_s, 0, 0) for record in trace.kind("compute")]
         + [(record.start_s, 1, len(record.members)) for record in trace.kind("round")]
@@ -178,14 +178,14 @@ METRICS: tuple[Metric, ...] = (
 
 @dataclass(frozen=True)
 class Sweep:
-    """What every scheme came to at every value of one parameter, on each trace."""
+    """The results of every scheme at every value of one parameter, on each trace."""
 
     name: str
-    """Of the parameter, for axes and columns."""
+    """Name of the parameter, for axes and columns."""
     values: tuple[float, ...]
     schemes: tuple[str, ...]
     found: dict[tuple[str, str, float], Summary]
-    """By trace, scheme and value."""
+    """Results by trace, scheme and value."""
 
     @property
     def traces(self) -> tuple[str, ...]:
@@ -193,11 +193,11 @@ class Sweep:
         return tuple(trace for trace in TRACES if any(key[0] == trace for key in self.found))
 
     def at(self, trace: str, scheme: str) -> list[Summary]:
-        """One scheme on one trace, by value."""
+        """The results of one scheme on one trace, by value."""
         return [self.found[trace, scheme, value] for value in self.values]
 
     def ratios(self, over: str, under: str, metric: Callable[[Summary], float]) -> list[float]:
-        """One scheme's metric over another's, at all points of all traces."""
+        """One scheme's metric divided by another's, at all points of all traces."""
         return [
             metric(self.found[trace, over, value]) / metric(self.found[trace, under, value])
             for trace in self.traces
@@ -206,12 +206,12 @@ class Sweep:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names for `rows`."""
+        """The column names of `rows`."""
         return ("trace", self.name, "scheme", *(title for title, _ in METRICS))
 
     @property
     def rows(self) -> tuple[tuple[Cell, ...], ...]:
-        """Everything as a table."""
+        """All results as table rows."""
         return tuple(
             (trace, value, scheme, *(metric(self.found[trace, scheme, value]) for _, metric in METRICS))
             for trace in self.traces
@@ -220,7 +220,7 @@ class Sweep:
         )
 
     def panels(self, metrics: Sequence[Metric] = METRICS[:3]) -> Iterator[Panel]:
-        """One curve a scheme, one panel a metric, one row a trace."""
+        """The panels of the figure: one curve per scheme, one panel per metric, one row per trace."""
         for trace in self.traces:
             for title, metric in metrics:
                 curves = (
@@ -239,7 +239,7 @@ def sweep(
     schemes: tuple[str, ...] = (PARTIAL, SELECTIVE, OURS),
     traces: Sequence[str] = tuple(TRACES),
 ) -> Sweep:
-    """Run every scheme at every value; `point` makes the case of a trace and a value."""
+    """Run every scheme at every value; `point` returns the case of a trace and a value."""
     cases = {
         (trace, scheme, value): point(trace, value).of(scheme)
         for trace in traces
@@ -251,12 +251,12 @@ def sweep(
 
 
 def sweep_workers(setting: Setting) -> int:
-    """n where something else varies."""
+    """The number of workers n where another parameter varies."""
     return 40 if setting.quick else SWEEP_WORKERS
 
 
 def thinned(setting: Setting, values: tuple[float, ...]) -> tuple[float, ...]:
-    """All values, or the first, the middle and the last for a quick look."""
+    """All values; in a quick run the first, the middle and the last."""
     return (values[0], values[len(values) // 2], values[-1]) if setting.quick else values
 
 
@@ -274,12 +274,12 @@ def rises(values: Sequence[float], tolerance: float = 0.02) -> bool:
 
 
 def falls(values: Sequence[float], tolerance: float = 0.02) -> bool:
-    """The same downwards."""
+    """Whether every step goes down, or up by no more than the tolerance, and the last is below the first."""
     return rises([-value for value in values], -tolerance)
 
 
 def spread(values: Sequence[float]) -> float:
-    """How far values lie apart, as a share of the least.
+    """The largest value divided by the least, minus 1.
 
     >>> spread([2.0, 2.5])
     0.25
@@ -288,7 +288,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def from_to(values: Sequence[float], digits: int = 2) -> str:
-    """The first and the last.
+    """The first and the last value as text.
 
     >>> from_to([1.0, 5.0, 2.5])
     '1.00 to 2.50'
