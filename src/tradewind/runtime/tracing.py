@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,7 +42,6 @@ MAX_FILE_BYTES = 256 * 2**20
 """Of one process; what comes later is dropped."""
 FLUSH_S = 0.5
 """A process that is killed loses what happened in this time."""
-FLUSH_BYTES = 2**20
 FLOW_IDLE_S = 5.0
 """A flow that nothing was sent of for so long is over, if its round did not say so before."""
 CLOSE_S = 5.0
@@ -99,15 +99,16 @@ class TraceWriter:
         self.name = name
         self._clock, self._compared = clock, float("inf")
         self._wall_s = time.time() - time.monotonic()
-        self._queue: queue.SimpleQueue[Record | _Sent | None] = queue.SimpleQueue()
+        self._queue: deque[Record | _Sent] = deque()
+        self._over = threading.Event()
         self._written = self._dropped = self._lost = 0
         """Records in the file; those that did not fit into the queue; those that could not be written."""
         self._bytes = os.fstat(self._file).st_size
         self._lines: list[bytes] = []
         self._flows: dict[tuple[str, int | None, int, str], _Sent] = {}
         self._broken = ""
-        self._closing = threading.Lock()
-        self._is_closed = self._has_said = False
+        self._lock = threading.Lock()
+        self._has_said = False
         if clock is None:
             now_s = time.monotonic()
             self.put(Record("clock", now_s, now_s, name, phase="controller", service_s=now_s))
@@ -116,10 +117,10 @@ class TraceWriter:
 
     def put(self, item: Record | _Sent) -> None:
         """Have something written; times are this process's monotonic clock."""
-        if self._queue.qsize() < MAX_QUEUED and not self._is_closed:
-            self._queue.put(item)
+        if len(self._queue) < MAX_QUEUED and not self._over.is_set():
+            self._queue.append(item)
         else:
-            with self._closing:
+            with self._lock:
                 self._dropped += 1
 
     def stats(self) -> TraceStats:
@@ -128,32 +129,19 @@ class TraceWriter:
 
     def close(self) -> None:
         """Write what is there, as long as a usual disk takes."""
-        with self._closing:
-            if self._is_closed:
-                return
-            self._is_closed = True
-        self._queue.put(None)
+        self._over.set()
         self._thread.join(CLOSE_S)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        flush_s = time.monotonic() + FLUSH_S
-        waiting = 0
-        while True:
-            try:
-                item = self._queue.get(timeout=max(0.0, flush_s - time.monotonic()))
-            except queue.Empty:
-                item = None if self._is_closed else _NOTHING
-            if item is None:
-                break
-            if item is not _NOTHING:
-                waiting += self._take(item)
-            if waiting >= FLUSH_BYTES or time.monotonic() >= flush_s:
-                self._end_flows(lambda flow: flow.ended_s < time.monotonic() - FLOW_IDLE_S)
-                self._compare_clocks()
-                self._flush()
-                flush_s, waiting = time.monotonic() + FLUSH_S, 0
+        """Look at the queue now and then: to wake up for every record would cost more than to write it."""
+        while not self._over.wait(FLUSH_S):
+            self._drain()
+            self._end_flows(lambda flow: flow.ended_s < time.monotonic() - FLOW_IDLE_S)
+            self._compare_clocks()
+            self._flush()
+        self._drain()
         self._end_flows(lambda _: True)
         self._compare_clocks()
         if dropped := self._dropped + self._lost:
@@ -163,18 +151,18 @@ class TraceWriter:
         self._flush()
         os.close(self._file)
 
-    def _take(self, item: Record | _Sent) -> int:
-        """Work on one item; about how many bytes that will be."""
-        if isinstance(item, Record):
-            self._keep(item)
-            if item.kind == "sync":
-                self._end_flows(lambda flow: flow.round == item.round)
-            return len(self._lines[-1])
-        known = self._flows.setdefault((item.peer, item.round, item.shard, item.phase), item)
-        if known is not item:
-            known.nbytes += item.nbytes
-            known.ended_s = max(known.ended_s, item.ended_s)
-        return 0
+    def _drain(self) -> None:
+        for _ in range(len(self._queue)):
+            item = self._queue.popleft()
+            if isinstance(item, Record):
+                self._keep(item)
+                if item.kind == "sync":
+                    self._end_flows(partial(_is_of, item.round))
+                continue
+            known = self._flows.setdefault((item.peer, item.round, item.shard, item.phase), item)
+            if known is not item:
+                known.nbytes += item.nbytes
+                known.ended_s = max(known.ended_s, item.ended_s)
 
     def _end_flows(self, is_over: Callable[[_Sent], bool]) -> None:
         for key, flow in [(key, flow) for key, flow in self._flows.items() if is_over(flow)]:
@@ -243,7 +231,8 @@ class TraceWriter:
         log.warning("the trace %s ends here: %s. The run goes on.", self.path, why)
 
 
-_NOTHING = Record("run", 0.0, 0.0)
+def _is_of(number: int | None, flow: _Sent) -> bool:
+    return flow.round == number
 
 
 class RankTrace:

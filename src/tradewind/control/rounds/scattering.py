@@ -22,7 +22,7 @@ from tradewind.control.outbox import Outbox
 from tradewind.control.plans.versions import MIN_CHUNK_BYTES, Plans
 from tradewind.errors import ImpossibleProblem
 from tradewind.planning.flows.splitting import Splitting, block_size, rearrange, split
-from tradewind.planning.plan import Plan
+from tradewind.planning.plan import Plan, Shard
 from tradewind.wire import messages as m
 
 CHUNKS_PER_BLOCK = 16
@@ -155,12 +155,15 @@ def rearranged_plan(plan: Plan, default: DefaultScatter, items: int) -> Plan:
     pieces = sorted(
         (chunks.start, chunks.stop, site) for site, block in zip(sites, wanted.blocks, strict=True) for chunks in block
     )
-    shards = tuple(
-        replace(
-            star[site],
-            fraction=(min(stop * said.chunk_items, items) - start * said.chunk_items) / items,
-            chunk_bytes=said.chunk_items * said.item_bytes,
+    shards = [
+        Shard(
+            (min(stop * said.chunk_items, items) - start * said.chunk_items) / items,
+            site,
+            star[site].reduce,
+            star[site].broadcast,
+            said.chunk_items * said.item_bytes,
+            star[site].rate_bps,
         )
         for start, stop, site in pieces
-    )
-    return replace(plan, shards=shards, nbytes=items * said.item_bytes, predicted=None)
+    ]
+    return replace(plan, shards=tuple(shards), nbytes=items * said.item_bytes, predicted=None)

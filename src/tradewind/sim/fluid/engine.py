@@ -248,14 +248,15 @@ class FluidEngine:
         assert self._links is not None
         begun = self._early[site] = _Scatter(event)
         flow_rank = rank(self._scheme.discipline, UNKNOWN_ROUND, REDUCE)
+        links, chunk_items = self._links, event.chunk_items
         for sink, first, end in event.blocks:
             chunks = min(event.window, end - first)
-            items = min((first + chunks) * event.chunk_items, event.items) - first * event.chunk_items
+            items = min((first + chunks) * chunk_items, event.items) - first * chunk_items
             if items > 0:
                 bits = 8.0 * items * event.item_bytes
-                flow = Flow(self._links.line(site, sink), bits, None, UNKNOWN_ROUND, sink, REDUCE, flow_rank)
+                flow = Flow(links.line(site, sink), bits, None, UNKNOWN_ROUND, sink, REDUCE, flow_rank)
                 begun.flows[sink] = flow, chunks
-                self._links.send(flow)
+                links.send(flow)
 
     def end_scatter(self, site: int) -> None:
         """What a rank has sent early counts for no round."""

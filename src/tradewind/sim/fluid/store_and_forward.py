@@ -222,7 +222,8 @@ class StoreAndForward:
     # --- sending -----------------------------------------------------------------------------------------
 
     def _send(self, tree: Tree, route: Route, phase: int, gathering: Gathering, hop: int = 0) -> None:
-        src, dst = self.index[route[hop]], self.index[route[hop + 1]]
+        index = self.index
+        src, dst = index[route[hop]], index[route[hop + 1]]
         if hop + 2 < len(route):
             last = gathering
             gathering = Gathering(

@@ -52,8 +52,8 @@ class TimetableLinks:
         """Queue a flow on its line."""
         line, now_s = flow.line, self._clock.now_s
         pending = line.pending
-        while pending and pending[0].end_s <= now_s:
-            self._retire(pending.pop(0))
+        if pending and pending[0].end_s <= now_s:
+            self._retire(line)
         self.flows += 1
         flow.queued_s = now_s
         if pending and flow.rank < pending[-1].rank:
@@ -99,7 +99,8 @@ class TimetableLinks:
         self._settle(flow.line)
         flow.bits = max(bits, flow.sent_bits)
         flow.rank = rank
-        flow.line.pending.sort(key=by_rank)
+        if len(flow.line.pending) > 1:
+            flow.line.pending.sort(key=by_rank)
         self._plan(flow.line)
 
     def changed(self, resources: Iterable[Resource] | None) -> None:
@@ -140,18 +141,26 @@ class TimetableLinks:
 
     # --- the timetable -----------------------------------------------------------------------------------
 
-    def _retire(self, flow: Flow) -> None:
-        flow.line.carried_bits += flow.bits
-        flow.sent_bits = flow.bits
-        flow.outcome = DELIVERED
-        if self._witness is not None:
-            self._witness(flow)
+    def _retire(self, line: Line) -> None:
+        """Take flows that have been sent by now off their line."""
+        now_s, pending, witness = self._clock.now_s, line.pending, self._witness
+        ended = 0
+        for flow in pending:
+            if flow.end_s > now_s:
+                break
+            ended += 1
+            line.carried_bits += flow.bits
+            flow.sent_bits = flow.bits
+            flow.outcome = DELIVERED
+            if witness is not None:
+                witness(flow)
+        del pending[:ended]
 
     def _settle(self, line: Line) -> None:
         """Write down what each pending flow has sent by now."""
         now_s, pending = self._clock.now_s, line.pending
-        while pending and pending[0].end_s <= now_s:
-            self._retire(pending.pop(0))
+        if pending and pending[0].end_s <= now_s:
+            self._retire(line)
         if pending and pending[0].begin_s < now_s:  # only one is being served, and it is the first
             flow = pending[0]
             flow.sent_bits = min(flow.bits, flow.sent_bits + (now_s - flow.begin_s) * line.rate_bps)
