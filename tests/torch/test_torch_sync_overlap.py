@@ -125,11 +125,11 @@ def test_averaging_starts_while_the_backward_pass_still_runs() -> None:
         with Synchronizer(model, "bsp", group=group, optimizer=optimizer, overlap=True, bucket_bytes=64) as sync:
             pending = []
             first = model[0].weight
-            first.register_hook(lambda _: pending.append(sync.under_way))
+            first.register_hook(lambda _: pending.append(sync.pending))
             train(model, optimizer, sync, group.rank, range(2), ours=False)
-            later = sync.under_way
+            later = sync.pending
             model[0](torch.ones(1, 6))
-            awaited = later - sync.under_way
+            awaited = later - sync.pending
             sync.wait()
         return pending, later, awaited
 

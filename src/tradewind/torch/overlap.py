@@ -87,9 +87,9 @@ class LayerwiseOverlap:
         return self._take_ended()
 
     @property
-    def under_way(self) -> int:
+    def pending(self) -> int:
         """How many buckets are on their way, or are there and not yet put in place."""
-        return len(self._under_way)
+        return len(self._pending)
 
     def wait(self) -> list[Handle]:
         """Wait until the model holds every average; returns the handles of the last round, as `end_step`."""

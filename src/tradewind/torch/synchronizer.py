@@ -233,9 +233,9 @@ class Synchronizer:
             yield
 
     @property
-    def under_way(self) -> int:
+    def pending(self) -> int:
         """With `overlap`: how many parts of the model are being averaged, or wait for the layer that needs them."""
-        return 0 if self._overlap is None else self._overlap.under_way
+        return 0 if self._overlap is None else self._overlap.pending
 
     @property
     def blocked_s(self) -> float:
