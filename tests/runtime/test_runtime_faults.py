@@ -17,7 +17,7 @@ import pytest
 
 from ranks import SECRET, free_port, run_ranks
 from tradewind.arithmetic import Arithmetic
-from tradewind.control import ControlOptions
+from tradewind.control import Controller, ControlOptions
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import BadOption, NotAdmitted, PeerLost
 from tradewind.network import Network, Site
@@ -339,3 +339,26 @@ def test_a_worker_that_leaves_has_left_whoever_sees_its_connections_end_first() 
         said = run_ranks(4, body, [{}] * 4)
         assert said[1] == "left"
         assert {said[rank] for rank in (0, 2, 3)} == {"the run is over: 'rank1' has left the run."}
+
+
+@pytest.mark.parametrize("event", ["tick", "received"])
+def test_a_controller_that_fails_ends_the_run_with_its_reason(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in the controller must not leave ranks waiting for a thread that has ended."""
+    works = getattr(Controller, event)
+    fails = threading.Event()
+
+    def handle(self: Controller, *arguments: object) -> object:
+        if fails.is_set():
+            raise ZeroDivisionError("a bug")
+        return works(self, *arguments)
+
+    monkeypatch.setattr(Controller, event, handle)
+
+    def body(group: Group) -> None:
+        group.all_reduce(np.ones(1000))
+        fails.set()
+        while True:  # rounds go on until the controller next handles such an event
+            group.all_reduce(np.ones(1000))
+
+    answers = run_ranks(2, body, update_time_s=0.05)
+    assert all(isinstance(answer, PeerLost) and "ZeroDivisionError" in str(answer) for answer in answers), answers

@@ -14,13 +14,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans.versions import PlanWanted
-from tradewind.errors import BadFrame, PeerLost, TradewindError
+from tradewind.errors import BadFrame, PeerLost, TradewindError, as_own_error
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
 from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
@@ -194,19 +195,25 @@ class ControlServer:
                             self._report.heard(worker, message, time.monotonic())
                         if self._trace is not None:
                             self._trace.heard(worker, message, time.monotonic())
-                        self._do(self._controller.received(worker, message, time.monotonic()))
+                        self._handle(partial(self._controller.received, worker, message, time.monotonic()))
                         if self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
                             self._changed.notify_all()
         except BadFrame as error:
             return str(error)
         except OSError as error:
             return error.strerror or str(error)
-        except TradewindError as error:
-            log.exception("the controller failed")
-            with self._changed:
-                self._do(self._controller.close(f"the controller failed: {error}"))
-            return str(error)
         return "its connection was closed"
+
+    def _handle(self, event: Callable[[], list[Action]]) -> None:
+        """Have the controller handle an event, and do what it asks for; if it fails, the run ends with the reason.
+
+        Ranks would otherwise wait for a controller whose thread has ended.
+        """
+        try:
+            self._do(event())
+        except Exception as error:
+            log.exception("the controller failed")
+            self._do(self._controller.close(f"the controller failed: {as_own_error(error)}"))
 
     def _do(self, actions: list[Action]) -> None:
         """Carry actions out. Nothing here waits for anybody."""
@@ -237,7 +244,7 @@ class ControlServer:
         while (wanted := self._wanted.get()) is not None and not self._closed:
             made = wanted.make()
             with self._changed:
-                self._do(self._controller.planned(made, time.monotonic()))
+                self._handle(partial(self._controller.planned, made, time.monotonic()))
                 self._changed.notify_all()
 
     def _watch(self) -> None:
@@ -248,7 +255,7 @@ class ControlServer:
                 while self._ending and self._ending[0][0] <= now_s:
                     self._ending.pop(0)[1].cut_off()
                 if self._controller.wake_at_s <= now_s:
-                    self._do(self._controller.tick(now_s))
+                    self._handle(partial(self._controller.tick, now_s))
                     self._changed.notify_all()
                     continue
                 self._wakes_at_s = min(now_s + 1.0, self._controller.wake_at_s)
