@@ -65,9 +65,9 @@ def test_a_cut_link_carries_nothing_until_it_heals(backend: str) -> None:
         assert not reaches(lab, "c-1", "b")
 
 
-def test_slow_links_carry_small_lumps_and_busy_machines_large_ones() -> None:
+def test_slow_links_carry_small_segments_and_busy_machines_large_ones() -> None:
     slow, fast = (Network(name, SITES, bps * (1 - np.eye(3))) for name, bps in (("slow", 2e6), ("fast", 1e12)))
-    assert (htb.lump_bytes(slow, 0), htb.lump_bytes(fast, 0)) == (2 * htb.MTU_BYTES, 2**16)
+    assert (htb.segment_bytes(slow, 0), htb.segment_bytes(fast, 0)) == (2 * htb.MTU_BYTES, 2**16)
     read = "from pyroute2 import IPRoute; print(IPRoute().get_links(ifname='eth0')[0].get_attr('IFLA_GSO_MAX_SIZE'))"
     with open_lab(slow, "htb") as lab:
         said = lab.popen("a", [sys.executable, "-c", read], stdout=subprocess.PIPE, text=True)

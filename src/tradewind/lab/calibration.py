@@ -83,7 +83,7 @@ def measure_all_links(
             child = os.fork()
             if child == 0:
                 os.close(reader)
-                _be_site(network, site, namespace, writer, started)
+                _run_site(network, site, namespace, writer, started)
             os.close(writer)
             children.append((child, reader))
         for site, (_, reader) in enumerate(children):
@@ -133,7 +133,7 @@ def _read_all(reader: int, deadline_s: float) -> bytes:
     return data
 
 
-def _be_site(network: Network, site: int, namespace: int, writer: int, started: int) -> None:
+def _run_site(network: Network, site: int, namespace: int, writer: int, started: int) -> None:
     """Run one site of the calibration in a forked child; never returns, so the child cannot act as a second keeper."""
     try:
         enter(namespace)

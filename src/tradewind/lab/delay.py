@@ -84,7 +84,7 @@ class DelaySites:
         self._forwarder = subprocess.Popen(
             [*forwarder, str(descriptor), *map(str, tuns)], pass_fds=[descriptor, *tuns], stdin=subprocess.DEVNULL
         )
-        _hurry(self._forwarder.pid)
+        _raise_priority(self._forwarder.pid)
         for used in (descriptor, *tuns):
             os.close(used)
 
@@ -112,7 +112,7 @@ class DelaySites:
         self._forwarder.wait()
 
 
-def _hurry(forwarder: int) -> None:
+def _raise_priority(forwarder: int) -> None:
     """Give the forwarder real-time priority, where permitted, so that programs in the sites do not slow it down."""
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(forwarder, os.SCHED_RR, os.sched_param(1))

@@ -39,8 +39,8 @@ _SMALL_SHARE = 0.05
 _BURST_S = 0.002
 _LEAST_BURST_BYTES = 2 * MTU_BYTES
 _QUEUE_PACKETS = 500
-_LARGEST_LUMP_BYTES = 2**16
-_LUMPS_PER_CORE_S = 5_000
+_LARGEST_SEGMENT_BYTES = 2**16
+_SEGMENTS_PER_CORE_S = 5_000
 """Segments per second per core; with four times as many a busy machine did not carry four sites at full rates."""
 
 
@@ -97,7 +97,7 @@ class HtbSites:
 
     def _configure(self, site: Any, i: int) -> None:
         interface = self._interface[i]
-        site.link("set", index=interface, gso_max_size=lump_bytes(self._network, i))
+        site.link("set", index=interface, gso_max_size=segment_bytes(self._network, i))
         for index in (1, interface):
             site.link("set", index=index, state="up")
         site.addr("add", index=interface, address=address_of(i), prefixlen=32)
@@ -182,11 +182,11 @@ class HtbSites:
         """Does nothing: the kernel removes everything when the keeper ends."""
 
 
-def lump_bytes(network: Network, site: int) -> int:
+def segment_bytes(network: Network, site: int) -> int:
     """The largest segment of a site's TCP, in bytes: the burst of its fastest link, or more if the machine is slow."""
-    finest_bytes = carried_bps(network) / 8 / (_LUMPS_PER_CORE_S * (os.cpu_count() or 1))
+    finest_bytes = carried_bps(network) / 8 / (_SEGMENTS_PER_CORE_S * (os.cpu_count() or 1))
     fastest_bps = float(network.bandwidth_bps[site].max())
-    return int(min(_LARGEST_LUMP_BYTES, max(_burst_bytes(fastest_bps), finest_bytes)))
+    return int(min(_LARGEST_SEGMENT_BYTES, max(_burst_bytes(fastest_bps), finest_bytes)))
 
 
 def _burst_bytes(bps: float) -> int:

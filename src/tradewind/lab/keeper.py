@@ -27,7 +27,7 @@ import numpy.typing as npt
 from tradewind.errors import CannotEmulate, TradewindError
 from tradewind.formats import network_from_json
 from tradewind.lab.calibration import measure_all_links
-from tradewind.lab.namespaces import mount_own_proc, own_everything
+from tradewind.lab.namespaces import create_namespaces, mount_own_proc
 from tradewind.lab.requests import (
     MAX_LINE_BYTES,
     Answer,
@@ -44,7 +44,7 @@ from tradewind.lab.requests import (
     SetRates,
     Status,
 )
-from tradewind.lab.starting import wait_to_be_told
+from tradewind.lab.starting import receive_directory
 from tradewind.network import Network
 
 REQUEST_S = 10.0
@@ -214,13 +214,13 @@ def main() -> None:
     """Fork the keeper as the first process of the pid namespace, store its process id, and let it build the lab."""
     with contextlib.suppress(ImportError):  # `build` raises with what to do about it
         import pyroute2 as pyroute2
-    directory = wait_to_be_told(_OWNER)
+    directory = receive_directory(_OWNER)
     if directory is None:
         return
     setup = msgspec.json.decode((directory / "setup.json").read_bytes(), type=Setup)
     network = network_from_json(setup.network)
     try:
-        rootless = own_everything()
+        rootless = create_namespaces()
         go, gone = os.pipe()
         keeper = os.fork()
         if keeper:

@@ -41,7 +41,7 @@ def enter(namespace: int) -> None:
     _checked(_libc.setns(namespace, 0), "setns")
 
 
-def own_everything() -> bool:
+def create_namespaces() -> bool:
     """Create the namespaces of a lab; returns whether that needed a user namespace, because the user is not root.
 
     Raises `CannotEmulate` where the machine does not permit it.

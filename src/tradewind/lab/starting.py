@@ -72,7 +72,7 @@ def _start() -> Starter:
     return Starter(process, here)
 
 
-def wait_to_be_told(owner: int) -> Path | None:
+def receive_directory(owner: int) -> Path | None:
     """Wait for the lab's directory, and write stderr to its log from then on; None if no lab is needed."""
     with socket.socket(fileno=os.dup(owner)) as connection:
         path, _lock, _, _ = socket.recv_fds(connection, LONGEST_PATH, 1, socket.MSG_CMSG_CLOEXEC)

@@ -54,7 +54,7 @@ class LayerwiseOverlap:
         """Total time that forward passes and `wait` have waited for averages, in seconds."""
         self._start_over()
         self._hooks = [
-            tensor.register_post_accumulate_grad_hook(self._gradient_came)
+            tensor.register_post_accumulate_grad_hook(self._gradient_ready)
             for trained in self._trained
             for tensor in trained.values()
         ]
@@ -101,7 +101,7 @@ class LayerwiseOverlap:
 
     # --- hooks -----------------------------------------------------------------------------------------------------
 
-    def _gradient_came(self, parameter: torch.Tensor) -> None:
+    def _gradient_ready(self, parameter: torch.Tensor) -> None:
         if self.paused:
             return
         k = self._of[id(parameter)]

@@ -116,9 +116,9 @@ def _lead(place: Place, store: Any, run: str, options: RunOptions) -> Group:
     secret = secrets.token_hex(16)
     transport = options.transport
     assert transport.bind is not None and transport.advertise is not None
-    told = transport.advertise
+    advertised = transport.advertise
     hooks = Hooks(
-        listening=lambda address: store.set(WHERE, f"{secret} {HostPort(told, HostPort.parse(address).port)}"),
+        listening=lambda address: store.set(WHERE, f"{secret} {HostPort(advertised, HostPort.parse(address).port)}"),
         abandoned=lambda: _find_unreached(store),
     )
     try:

@@ -46,7 +46,7 @@ class Averaging(Protocol):
 
 
 @dataclass
-class Told:
+class RoundTotals:
     """Totals over the rounds of one site."""
 
     waited_s: float = 0.0
@@ -62,7 +62,7 @@ class WithGloo:
     learner: Any
     gloo: GlooSystem
     place: Place
-    told: Told
+    totals: RoundTotals
     message: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,11 +77,10 @@ class WithGloo:
         self.gloo.all_reduce(self.message)
         np.multiply(self.message[:-1], 1.0 / self.place.world, out=self.learner.flat)
         self.learner.scatter()
-        self.told.averaged_s += (
-            time.monotonic() - started_s
-        )  # includes waiting for other sites, which Gloo does not report
-        self.told.rounds += 1
-        self.told.contributors += self.place.world
+        # This includes waiting for other sites, which Gloo does not report.
+        self.totals.averaged_s += time.monotonic() - started_s
+        self.totals.rounds += 1
+        self.totals.contributors += self.place.world
         return bool(self.message[-1])
 
     def finish(self) -> None:
@@ -93,16 +92,16 @@ class WithUs:
     """Averages by a policy and a planner of Tradewind, with a Synchronizer."""
 
     synchronizer: Any
-    told: Told
+    totals: RoundTotals
 
     def after_step(self, is_late: bool) -> bool:
         """Take one step of the Synchronizer."""
         outcome = self.synchronizer.step()
         if outcome is not None and not outcome.alone:
-            self.told.waited_s += outcome.waited_s
-            self.told.averaged_s += outcome.seconds
-            self.told.rounds += 1
-            self.told.contributors += len(outcome.contributors)
+            self.totals.waited_s += outcome.waited_s
+            self.totals.averaged_s += outcome.seconds
+            self.totals.rounds += 1
+            self.totals.contributors += len(outcome.contributors)
         return is_late
 
     def finish(self) -> None:
@@ -144,8 +143,8 @@ def _learner(turn: Turn) -> Any:
 
 
 def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> SiteCurve:
-    learner, told = _learner(turn), Told()
-    with _averaging(place, number, turn.system, learner, store, told) as averaging:
+    learner, totals = _learner(turn), RoundTotals()
+    with _averaging(place, number, turn.system, learner, store, totals) as averaging:
         waiting.barrier()
         with Idle() as idle:
             began_s = time.monotonic()
@@ -162,10 +161,10 @@ def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> 
         accuracies,
         ended_s,
         final_accuracy,
-        told.waited_s,
-        told.averaged_s,
-        told.rounds,
-        told.contributors,
+        totals.waited_s,
+        totals.averaged_s,
+        totals.rounds,
+        totals.contributors,
         idle.share,
     )
 
@@ -193,12 +192,14 @@ def _train(
 
 
 @contextlib.contextmanager
-def _averaging(place: Place, number: int, system: System, learner: Any, store: Any, told: Told) -> Iterator[Averaging]:
+def _averaging(
+    place: Place, number: int, system: System, learner: Any, store: Any, totals: RoundTotals
+) -> Iterator[Averaging]:
     if system.by == "none":
         yield WithoutSync()
     elif system.by != "tradewind":
         order = gloo_order(place.network) if system.by == "gloo, best order" else list(place.network.names)
-        yield WithGloo(learner, GlooSystem(place, order, store, f"turn-{number}"), place, told)
+        yield WithGloo(learner, GlooSystem(place, order, store, f"turn-{number}"), place, totals)
     else:
         group = place.connect(
             number,
@@ -212,7 +213,7 @@ def _averaging(place: Place, number: int, system: System, learner: Any, store: A
         with contextlib.closing(group):
             synchronizer = make(learner.model, system.policy, group=group, every=system.every, outer=system.outer)
             group.all_reduce(learner.gather().copy())  # opens connections and warms TCP up
-            yield WithUs(synchronizer, told)
+            yield WithUs(synchronizer, totals)
 
 
 @cache
