@@ -243,9 +243,9 @@ def test_any_policy_runs_with_any_planner() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(UnknownName, match="no scheme is called 'krew'"):
+    with pytest.raises(UnknownName, match="unknown scheme 'krew'"):
         simulate(MESH, "krew")
-    with pytest.raises(UnknownName, match="no planner is called 'rung'"):
+    with pytest.raises(UnknownName, match="unknown planner 'rung'"):
         simulate(MESH, "partial+rung")
     with pytest.raises(UnknownName, match="no discipline"):
         simulate(MESH, "crew", discipline="lifo", compute=0.1)
