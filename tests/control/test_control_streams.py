@@ -1,4 +1,4 @@
-"""Who decides in which stream: operations of everybody, steps of the policy's groups, and steps in parts."""
+"""Which policy decides in which stream: operations of all ranks, steps of the policy's groups, and steps in parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def finish(controller: Controller, round_: int, members: str) -> list[Action]:
     return [action for w in members for action in controller.received(w, m.Finished(round_, 1), 1.0)]
 
 
-def test_an_operation_of_everybody_waits_for_everybody_whatever_the_policy() -> None:
+def test_an_operation_of_all_ranks_waits_for_all_ranks_whatever_the_policy() -> None:
     controller = partial()
     for worker in "abc":
         assert started(ready(controller, worker, 0, 1)) == []
@@ -100,12 +100,12 @@ def test_a_later_part_that_differs_fails_alone() -> None:
     assert started(ready(controller, "b", STEP, 2)) == [(1, ("a", "b"))]
 
 
-def test_who_is_left_in_the_queue_while_the_others_wait_for_everybody_goes_on() -> None:
+def test_ranks_left_in_the_queue_go_on_while_the_others_wait_for_an_operation_of_all_ranks() -> None:
     controller = partial(p=3)
     for worker in "ab":
         ready(controller, worker, STEP, 1)
     assert started(ready(controller, "c", 0, 1)) == []
-    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b"))], "nobody else can come"
+    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b"))], "no other rank can join"
     finish(controller, 0, "ab")
     ready(controller, "a", STEP, 2, parts=2)
     told = ready(controller, "b", 0, 1)
@@ -116,7 +116,7 @@ def test_who_is_left_in_the_queue_while_the_others_wait_for_everybody_goes_on() 
     finish(controller, 1, "abcd")
     ready(controller, "a", STEP, 3)
     ready(controller, "b", STEP, 2)
-    assert started(ready(controller, "c", STEP, 1)) == [(2, ("a", "b", "c"))], "everybody is back"
+    assert started(ready(controller, "c", STEP, 1)) == [(2, ("a", "b", "c"))], "all ranks are back"
 
 
 def test_start_says_how_far_each_member_is_behind() -> None:

@@ -115,7 +115,7 @@ def test_an_early_chunk_that_fits_no_plan_makes_its_sender_faulty() -> None:
     assert engine.kept_bytes == 0
 
 
-def test_a_closed_round_frees_its_buffers_as_soon_as_nobody_works_with_them() -> None:
+def test_a_closed_round_frees_its_buffers_as_soon_as_no_action_uses_them() -> None:
     engine = root()
     kept, receiving = arrives(engine, 2, CHUNK), arrives(engine, 2, replace(CHUNK, index=1))
     engine.handle(ev.Received(kept))

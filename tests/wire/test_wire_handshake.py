@@ -1,4 +1,4 @@
-"""Nobody gets in without the secret, and both sides are told why."""
+"""No peer is admitted without the secret, and both sides get the reason."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_secret_never_travels() -> None:
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 3))
-def test_random_bytes_never_admit_anybody(data: bytes, after: int) -> None:
+def test_random_bytes_never_admit_a_peer(data: bytes, after: int) -> None:
     a, b = client(), server()
     said = a.start()
     sides: list[Handshake] = [b, a, b, a]
