@@ -172,7 +172,7 @@ def test_an_answer_without_a_request_is_not_used() -> None:
     node = joined("a", tolerant=True)
     node.submit(SUM, inline=array(1, 2))
     (find_controller,) = node.told(inline_result(5, final=False, iteration=2))
-    assert "this rank did not ask for" in find_controller.reason  # type: ignore[union-attr]
+    assert "this rank did not request" in find_controller.reason  # type: ignore[union-attr]
 
 
 @given(

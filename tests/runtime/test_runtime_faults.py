@@ -341,4 +341,4 @@ def test_a_worker_that_leaves_has_left_whoever_sees_its_connections_end_first() 
     for _ in range(20):
         said = run_ranks(4, body, [{}] * 4)
         assert said[1] == "left"
-        assert {said[rank] for rank in (0, 2, 3)} == {"the run is over: 'rank1' has left the run."}
+        assert {said[rank] for rank in (0, 2, 3)} == {"the run has ended: 'rank1' has left the run."}
