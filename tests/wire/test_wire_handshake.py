@@ -100,7 +100,7 @@ def test_another_wire_version_is_refused_by_both_names(monkeypatch: pytest.Monke
     monkeypatch.setattr("tradewind.wire.handshake.WIRE_VERSION", 99)
     newer = client()
     monkeypatch.undo()
-    with pytest.raises(NotAdmitted, match=f"'alice' speaks wire version 99, 'bob' speaks {WIRE_VERSION}"):
+    with pytest.raises(NotAdmitted, match=f"'alice' has wire version 99, 'bob' has {WIRE_VERSION}"):
         converse(newer, server())
 
 
@@ -128,7 +128,7 @@ def test_random_bytes_never_admit_a_peer(data: bytes, after: int) -> None:
 
 def test_data_before_the_end_of_the_handshake_is_refused_with_a_reason() -> None:
     b = server()
-    with pytest.raises(BadFrame, match="CHUNK frame came before"):
+    with pytest.raises(BadFrame, match="CHUNK frame arrived before"):
         b.receive(encode_header(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=1, chunks=1)) + b"x")
     with pytest.raises(NotAdmitted, match="refused the connection"):
         client().receive(b.last_words)
