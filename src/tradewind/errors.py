@@ -1,4 +1,4 @@
-"""The exceptions that Tradewind raises, by who can correct the problem, with the exit code of the command line.
+"""The exceptions that Tradewind raises, grouped by cause, with the exit codes of the command line.
 
     TradewindError
     ├── InputError               the input is wrong; correct it and call again                     exit 2

@@ -73,7 +73,7 @@ def test_a_step_is_over_for_the_policy_when_its_last_part_is() -> None:
             ready(controller, worker, STEP + part, 1, parts=2)
     finish(controller, 0, "ab")
     closed = ready(controller, "a", STEP, 2)
-    assert "was ready when it could not be" in messages(closed, m.StandingDown)[0][1].reason  # type: ignore[union-attr]
+    assert "sent an unexpected Ready" in messages(closed, m.StandingDown)[0][1].reason  # type: ignore[union-attr]
 
 
 def test_members_who_disagree_in_the_first_part_get_no_other_part() -> None:

@@ -247,13 +247,13 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         simulate(MESH, "krew")
     with pytest.raises(UnknownName, match="unknown planner 'rung'"):
         simulate(MESH, "partial+rung")
-    with pytest.raises(UnknownName, match="no discipline"):
+    with pytest.raises(UnknownName, match="unknown discipline"):
         simulate(MESH, "crew", discipline="lifo", compute=0.1)
     with pytest.raises(BadOption, match="orders single flows"):
         simulate(MESH, "bsp-ring", discipline="task-fcfs")
     with pytest.raises(BadOption, match="needs single flows"):
         simulate(MESH, "crew-non-blocking", execution="pipelined")
-    with pytest.raises(BadOption, match="blocks go straight to"):
+    with pytest.raises(BadOption, match="blocks go directly to"):
         simulate(MESH, make_scheme("crew-non-blocking", planner="ring"))
     with pytest.raises(BadOption, match="noise is"):
         simulate(MESH, "crew", noise=1.5)

@@ -50,7 +50,7 @@ def test_two_that_share_the_secret_know_each_other(cut: int) -> None:
     ("stranger", "says"),
     [
         (Credentials("run", "alice", b"wrong secret"), "'alice' does not know the secret of run 'run'"),
-        (Credentials("other", "alice", SECRET), "wants run 'other'; this is run 'run'"),
+        (Credentials("other", "alice", SECRET), "requests run 'other', expected run 'run'"),
     ],
 )
 def test_a_server_refuses_strangers_and_tells_them_why(stranger: Credentials, says: str) -> None:
@@ -69,13 +69,13 @@ def test_a_client_refuses_a_server_without_the_secret() -> None:
     a, b = client(), server()
     b.receive(a.start())
     a.receive(encode_message(b._challenge, 1))  # type: ignore[arg-type]
-    with pytest.raises(NotAdmitted, match="'bob' does not know this run's secret"):
+    with pytest.raises(NotAdmitted, match="'bob' has another secret"):
         a.receive(encode_message(Accepted(b"x" * 32), 1))
     assert a.peer is None
 
 
 def test_a_client_refuses_another_site_than_it_called() -> None:
-    with pytest.raises(NotAdmitted, match="'bob' answers where 'carol' was expected"):
+    with pytest.raises(NotAdmitted, match="expected site 'carol' at this address, got 'bob'"):
         converse(client(expected="carol"), server())
 
 

@@ -218,14 +218,14 @@ class Controller:
             case _ if self._term is None and worker in self._members.reports:
                 self._members.early.append((worker, message))
             case _ if self._term is None or worker not in self._members.joined:
-                self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
+                self._misbehaved(worker, f"sent an unexpected {type(message).__name__}")
             case m.RosterSeen():
                 self._term.acknowledged(worker, message, self._now_s)
             case m.Finished() if self._term.acting:
                 self._term.finished(worker, message)
             case _:
                 if not self._term.received(worker, message, self._now_s):
-                    self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
+                    self._misbehaved(worker, f"sent an unexpected {type(message).__name__}")
 
     def _misbehaved(self, worker: str, what: str, may_return: bool = False) -> None:
         """Remove a rank whose messages do not fit its state; `may_return`: it may reconnect with a new report."""

@@ -46,8 +46,8 @@ def check_scatter(scatter: str, planner: str | None, policy: str, policy_options
     weights = getattr(look_up_policy_options(policy, policy_options), "weights", "uniform")
     if weights != "uniform":
         raise BadOption(
-            f"policy {policy!r} with weights={weights!r}: in a non-blocking scatter arrays leave before their weights "
-            "are known. Use weights='uniform', or scatter='blocking'."
+            f"policy {policy!r} with weights={weights!r}: in a non-blocking scatter arrays are sent before their "
+            "weights are known. Use weights='uniform', or scatter='blocking'."
         )
 
 

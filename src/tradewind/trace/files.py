@@ -42,7 +42,7 @@ def read_trace(path: Path) -> Trace:
     suffix = path.suffix.lower()
     if suffix not in READABLE_SUFFIXES:
         more = " A .json file is for the Perfetto viewer only." if suffix == ".json" else ""
-        raise InputError(f"{path}: traces are read from {', '.join(READABLE_SUFFIXES)} files.{more}")
+        raise InputError(f"{path}: the suffix of a trace file must be one of {', '.join(READABLE_SUFFIXES)}.{more}")
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -138,7 +138,7 @@ class ClientHandshake(Handshake):
             raise BadFrame(f"expected a Challenge, got {type(message).__name__}.")
         self._check_version(message.wire_version, message.site)
         if self.expected_site is not None and message.site != self.expected_site:
-            raise self._refuse(f"{message.site!r} answers where {self.expected_site!r} was expected.")
+            raise self._refuse(f"expected site {self.expected_site!r} at this address, got {message.site!r}.")
         self._challenge = message
         self._expects = self._welcomed
         return self._encode(Proof(self._digest("client")))
@@ -148,7 +148,7 @@ class ClientHandshake(Handshake):
             raise BadFrame(f"expected an Accepted, got {type(message).__name__}.")
         assert self._challenge is not None
         if not hmac.compare_digest(message.digest, self._digest("server")):
-            raise self._refuse(f"{self._challenge.site!r} does not know this run's secret.")
+            raise self._refuse(f"{self._challenge.site!r} has another secret. Set the same secret at all ranks.")
         self.peer = Peer(self._challenge.site, self.purpose)
         return b""
 
@@ -165,7 +165,7 @@ class ServerHandshake(Handshake):
             raise BadFrame(f"expected a Hello, got {type(message).__name__}.")
         self._check_version(message.wire_version, message.site)
         if message.run != self.credentials.run:
-            raise self._refuse(f"{message.site!r} wants run {message.run!r}; this is run {self.credentials.run!r}.")
+            raise self._refuse(f"{message.site!r} requests run {message.run!r}, expected run {self.credentials.run!r}.")
         self._hello = message
         self._challenge = Challenge(WIRE_VERSION, self.credentials.site, self._nonce)
         self._expects = self._proven
@@ -176,6 +176,9 @@ class ServerHandshake(Handshake):
             raise BadFrame(f"expected a Proof, got {type(message).__name__}.")
         assert self._hello is not None
         if not hmac.compare_digest(message.digest, self._digest("client")):
-            raise self._refuse(f"{self._hello.site!r} does not know the secret of run {self.credentials.run!r}.")
+            raise self._refuse(
+                f"{self._hello.site!r} does not know the secret of run {self.credentials.run!r}. "
+                "Set the same secret at all ranks."
+            )
         self.peer = Peer(self._hello.site, self._hello.purpose)
         return self._encode(Accepted(self._digest("server")))

@@ -331,7 +331,7 @@ class Linked(MessageBase, frozen=True):
 
 
 class Heartbeat(MessageBase, frozen=True):
-    """Sign of life of a rank; `sent_s` is its own time."""
+    """Periodic message that shows that a rank is alive; `sent_s` is the time on its clock."""
 
     sent_s: float
 

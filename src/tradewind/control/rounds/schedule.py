@@ -83,7 +83,7 @@ class Schedule:
         self._now_s = now_s
         stream = self._stream(message.stream)
         if worker in stream.ready:
-            raise UnexpectedReady(worker, "was ready twice in one stream")
+            raise UnexpectedReady(worker, "sent Ready twice in one stream")
         self._wait(message.stream, worker, message)
         if message.stream > POLICY_STREAM:
             step = self._steps.get(worker)
@@ -99,7 +99,7 @@ class Schedule:
                 self._tell(message.stream, on.WorkerReady(worker, message.iteration))
             except InternalError as error:  # the policy refuses what cannot happen, such as a repeated step
                 what = str(error).splitlines()[0]
-                raise UnexpectedReady(worker, f"was ready when it could not be: {what}") from error
+                raise UnexpectedReady(worker, f"sent an unexpected Ready: {what}") from error
         self._settle()
 
     def joined(self, worker: str, now_s: float) -> None:
@@ -400,7 +400,9 @@ class Schedule:
                 names = ", ".join(map(repr, missing))
                 first = next(iter(stream.ready))
                 raise RunOver(
-                    f"{names} did not become ready within {limit_s:g} s of {first!r}", missing[0] if missing else ""
+                    f"{names} did not become ready within {limit_s:g} s of {first!r}; raise straggler_s if steps take "
+                    "longer",
+                    missing[0] if missing else "",
                 )
 
 
