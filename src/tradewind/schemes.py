@@ -29,7 +29,7 @@ class Scheme:
     through all hops at once; chunked: shards are cut into pieces, so that the order of sending inside a round
     matters."""
     discipline: str = "fcfs"
-    """Which round goes first on a link that several rounds use."""
+    """Which flow goes first on a link that several flows use, by name (`sim.fluid.discipline`)."""
     scatter: Literal["blocking", "non-blocking"] = "blocking"
     """non-blocking: a ready rank scatters by a default plan before its round is known (CREW IV-A2)."""
     policy_options: Mapping[str, object] = field(default_factory=dict)

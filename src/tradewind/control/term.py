@@ -201,8 +201,8 @@ class Term:
     def trouble(self, worker: str, message: m.LinkChanged, now_s: float) -> None:
         """Handle a broken or restored connection: plans avoid a lost link, and rounds that use it are repaired.
 
-        This holds for strict runs too: they end when a rank is lost, not a link. Only a round that uses the link and
-        cannot be repeated ends them.
+        This holds for strict runs too: they end when a rank is lost, not a link. A strict run ends here only if a round
+        that uses the link cannot be repeated.
         """
         peer = message.peer
         if peer not in self.members.joined or peer == worker:

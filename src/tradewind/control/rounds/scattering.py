@@ -80,7 +80,7 @@ class Scattering:
         self._outbox.send_all(default.said)
 
     def joined(self) -> None:
-        """Send all defaults again under newer versions, because a rank that joined has received none."""
+        """Make `announce` send all defaults again under newer versions, since a rank that joined has received none."""
         self._made_for.clear()
         self._version += 1
         self._epoch = self._version

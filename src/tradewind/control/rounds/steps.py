@@ -61,7 +61,7 @@ class Step:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weight of each remaining member in a mean; the sum is 1."""
+        """Weight of each remaining member in a mean, rescaled to a sum of 1 if members were lost."""
         assert self.decided is not None
         given, members = dict(zip(self.decided.members, self.decided.weights, strict=True)), self.members
         if len(members) == len(given):
@@ -173,7 +173,7 @@ def waiting_for_all_ranks(streams: Mapping[int, Stream]) -> frozenset[str]:
 
 
 def _all_of(bitmaps: Iterable[bytes]) -> bytes:
-    """Return the bits that are set in all bitmaps that are not empty, as those of sites that get no result are."""
+    """Return the bits that are set in all bitmaps; empty ones, of sites that get no result, are ignored."""
     said = [int.from_bytes(bits, "little") for bits in bitmaps if bits]
     if not said:
         return b""
