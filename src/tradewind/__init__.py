@@ -1,6 +1,6 @@
 """Tradewind: train one model across many data centers, clouds and racks, as fast as the network allows.
 
-The names below load on first use, so that `import tradewind` stays instant.
+The names below are imported on first use, so that `import tradewind` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The `tradewind` command, also as `python -m tradewind`: the command line, or one line that says how to install it."""
+"""The entry point of the `tradewind` command and of `python -m tradewind`.
+
+If the packages of the command line are not installed, it prints how to install them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ import sys
 from importlib.util import find_spec
 
 NEEDED = ("typer", "rich")
-"""What the extra `cli` installs: a rank that trains does without it."""
+"""Packages that the extra `cli` installs; training does not need them."""
 
 
 def main() -> None:
-    """Run the command line; without the packages that it needs, end with exit code 2."""
+    """Run the command line; exit with code 2 if the packages that it needs are missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(
-            f"tradewind: the command line needs {' and '.join(missing)}, not installed here. "
+            f"tradewind: the command line needs {' and '.join(missing)}, not installed. "
             "Install with: pip install 'tradewind[cli]'",
             file=sys.stderr,
         )

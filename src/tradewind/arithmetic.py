@@ -1,7 +1,7 @@
-"""Sums, means, extremes and products of chunks, in the order in which they are given.
+"""Sum, mean, min, max and product of chunks, folded in the order in which they are given.
 
-Sixteen-bit floats are added in float32 and rounded once a site: half the bytes on the wire without half the digits lost
-at every addition. numpy has no bfloat16, so its arrays are 16-bit patterns (`uint16`); a bfloat16 is the upper half
+16-bit floats are added in float32 and rounded once per site: they halve the bytes on the wire without losing precision
+at every addition. numpy has no bfloat16, so bfloat16 arrays are held as 16-bit patterns (`uint16`), each the upper half
 of a float32.
 """
 
@@ -19,7 +19,7 @@ from tradewind.errors import BadArray
 Array = npt.NDArray[Any]
 
 BLOCK_BYTES = 256 * 1024
-"""Worked on at a time, so that what one part brought into the cache is still there for the next."""
+"""Bytes processed at a time, so that a block is still in the CPU cache when the next part is added to it."""
 
 OPERATIONS = ("sum", "mean", "min", "max", "product")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -39,18 +39,18 @@ _STORAGE: dict[str, np.dtype[Any]] = {
     "int64": np.dtype(np.int64),
     "bytes": np.dtype(np.uint8),
 }
-DTYPES = tuple(name for name in _STORAGE if name != "bytes")  # which can be broadcast, but not summed
+DTYPES = tuple(name for name in _STORAGE if name != "bytes")  # bytes can be broadcast, but not summed
 
 
 def storage_of(dtype: str) -> np.dtype[Any]:
-    """How numpy holds items of that type."""
+    """Return the numpy dtype that holds items of type `dtype`; raise `BadArray` if the type is not supported."""
     if dtype not in _STORAGE:
         raise BadArray(f"arrays of {dtype} cannot be synchronised. Convert to one of {', '.join(DTYPES)}.")
     return _STORAGE[dtype]
 
 
 def name_dtype(array: Array) -> str:
-    """The name of an array's type, refused if it is none of ours."""
+    """Return the name of an array's type; raise `BadArray` if the type or its byte order is not supported."""
     name = array.dtype.name
     storage_of(name)
     if not array.dtype.isnative:
@@ -59,50 +59,51 @@ def name_dtype(array: Array) -> str:
 
 
 def check_operation(op: str, dtype: str, weighted: bool = False) -> None:
-    """Refuse what cannot be computed."""
+    """Raise `BadArray` if `op` cannot be computed on items of type `dtype`, or does not take weights."""
     if dtype not in DTYPES:
         raise BadArray(f"arrays of {dtype} cannot be summed. Convert to one of {', '.join(DTYPES)}.")
     if op not in OPERATIONS:
-        raise BadArray(f"no operation is called {op!r}. Known: {', '.join(OPERATIONS)}.")
+        raise BadArray(f"unknown operation {op!r}. Known: {', '.join(OPERATIONS)}.")
     if op == "mean" and dtype.startswith("int"):
         raise BadArray(f"the mean of {dtype} is not a whole number. Use op='sum', or convert to float64.")
     if weighted and op != "mean":
-        raise BadArray(f"weights go with op='mean', not with {op!r}.")
+        raise BadArray(f"weights need op='mean', got op={op!r}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How a round's chunks are combined at one site."""
+    """How one site combines the chunks of a round."""
 
     dtype: str
     op: str
     weight: float = 1.0
-    """What the site's own array is multiplied with."""
+    """Factor for the site's own array."""
     root_scale: float = 1.0
-    """What a finished sum is multiplied with at the root."""
+    """Factor for the finished sum, applied at the root."""
 
     @property
     def gathers(self) -> bool:
-        """Whether all parts of a sum have to be there at once, to be rounded once."""
+        """Whether all parts of a sum must be present before they are added, so that the sum is rounded once."""
         return self.dtype in ("float16", "bfloat16")
 
     def combine(self, out: Array, own: Array | None, parts: Sequence[Array], finish: bool = False) -> None:
-        """out = own x weight, if given, and the parts, folded from left to right; `out` may be one of them.
+        """Fold `own` x weight (if given) and the parts from left to right into `out`, which may be one of them.
 
-        `finish`: this completes the sum at the root.
+        `finish`: whether this completes the sum at the root, which applies `root_scale`.
         """
         scale = self.root_scale if finish else 1.0
         step = BLOCK_BYTES // out.itemsize
-        with np.errstate(all="ignore"):  # an infinity is a result like any other
+        with np.errstate(all="ignore"):  # infinity is a valid result
             for start in range(0, len(out), step):
                 block = slice(start, start + step)
                 mine = None if own is None else own[block]
                 self._fold(out[block], mine, [part[block] for part in parts], scale)
 
     def adder(self, own: bool, finish: bool) -> Callable[..., object]:
-        """How a block and what came for it become a block of sums: (first, came, out=); `own`: the first is the input.
+        """Return a function `(first, received, out=)` that adds a received block to `first`.
 
-        Mostly numpy's own function. Whoever calls it silences numpy's warnings.
+        `own`: whether `first` is the site's own input. In most cases this is numpy's own function. The caller must
+        silence numpy's warnings.
         """
         scale = self.root_scale if finish else 1.0
         if not self.gathers and scale == 1.0 and not (own and self.weight != 1.0):
@@ -136,9 +137,9 @@ class Arithmetic:
 
 
 def combine_all(dtype: str, op: str, arrays: Sequence[Array], weights: Sequence[float]) -> Array:
-    """What all arrays come to, in the order given; weights count in a mean.
+    """Return the result of `op` over all arrays, folded in the order given; `weights` apply to a mean only.
 
-    As at a root whose children are everybody else: equal weights are one division at the end.
+    The result equals that of a root whose children are all other members: equal weights become one factor at the end.
 
     >>> combine_all("float32", "mean", [np.float32([1, 2]), np.float32([3, 6])], [0.5, 0.5])
     array([2., 4.], dtype=float32)
@@ -158,7 +159,7 @@ def combine_all(dtype: str, op: str, arrays: Sequence[Array], weights: Sequence[
 
 
 def arithmetic_of(op: str, dtype: str, weights: Mapping[str, float], site: str) -> Arithmetic:
-    """A site's part in an operation: equal weights are one division at the root, others a factor for each member."""
+    """Return a site's arithmetic for an operation: equal weights are one factor at the root, others one per member."""
     if op == "broadcast":
         return Arithmetic("bytes", op)
     if op != "mean":
@@ -170,14 +171,14 @@ def arithmetic_of(op: str, dtype: str, weights: Mapping[str, float], site: str) 
 
 
 def _widen(part: Array, dtype: str) -> npt.NDArray[np.float32]:
-    """A copy in float32."""
+    """Return a copy in float32."""
     if dtype == "float16":
         return part.astype(np.float32)
     return np.left_shift(part.astype(np.uint32), 16).view(np.float32)
 
 
 def _narrow(total: npt.NDArray[np.float32], out: Array, dtype: str) -> None:
-    """Rounded to nearest, ties to even."""
+    """Round to nearest, ties to even, and store in `out`."""
     if dtype == "float16":
         out[...] = total
         return

@@ -1,7 +1,7 @@
-"""Several planners on the same problem, beside the limit.
+"""Compare several planners on the same problem, and with the lower bound on its time.
 
-Planners are pure and have no clock, so how long they take is measured here. A planner that fails does not stop the
-others: why it failed is part of the answer.
+Planners are pure and have no clock, so their planning time is measured here. A planner that fails does not stop the
+others: its error is part of the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tradewind.planning.shortfall import explain_shortfall
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A plan with all that it is judged by."""
+    """A plan with the figures that it is compared by."""
 
     plan: Plan
     predicted: Prediction
@@ -30,26 +30,26 @@ class Contender:
     shape: Shape
 
     def why_slower(self, network: Network) -> str:
-        """What keeps the plan from the limit, in words."""
+        """Explain in a sentence what keeps the plan from reaching the bound."""
         return explain_shortfall(self.plan, network, self.cost, self.predicted)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A planner that made no plan, and why."""
+    """A planner that made no plan, and its error."""
 
     planner: str
     error: Exception
 
     @property
     def is_bug(self) -> bool:
-        """Whether this should not have happened, whatever the input."""
+        """Whether the error is a bug rather than a consequence of the input."""
         return isinstance(self.error, InternalError) or not isinstance(self.error, TradewindError)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came out, fastest plan first."""
+    """The result of a comparison, with the fastest plan first."""
 
     network: Network
     members: tuple[str, ...]
@@ -66,16 +66,17 @@ def compare_planners(
     planners: Iterable[str] | None = None,
     on_start: Callable[[str], object] = str,
 ) -> Comparison:
-    """Plan with each planner with its default options; `on_start` hears which one is at work.
+    """Make a plan with each planner, with its default options.
 
-    By default these are all but `auto`, which would only do the same work once more.
+    `planners` defaults to all but `auto`, which would repeat the work of the others. `on_start` is called with the name
+    of each planner before it starts, and first with "limit" for the bound.
     """
     if planners is None:
         names = tuple(name for name in planner_names() if name != "auto")
     else:
         names = tuple(dict.fromkeys(planners))
         for name in names:
-            planner(name)  # an unknown name is the caller's mistake, not a planner's failure
+            planner(name)  # raises UnknownName: an error of the caller, not a failure of a planner
     ordered = resolve_members(network, members)
     on_start("limit")
     limit = bound(network, ordered, nbytes)
@@ -96,7 +97,7 @@ def compare_planners(
 
 
 def _tightest(limit: Bound, predictions: Iterable[Prediction]) -> Bound:
-    """A planner may prove a tighter limit than the bound knows; it then holds for all of them."""
+    """Return the tightest bound: a planner may prove a tighter one, which then holds for all planners."""
     for proven in predictions:
         if proven.bound_seconds > limit.seconds:
             limit = replace(
@@ -123,9 +124,9 @@ def timed_plan(
     limit: Bound,
     options: Mapping[str, object] | None = None,
 ) -> Plan:
-    """A plan that says how long it took to make; loading the planner's modules is no part of that.
+    """Make a plan and record in it how long planning took, without the time to load the planner's modules.
 
-    With the clock, a planner's `time_limit_s` counts.
+    The planner gets a clock, so its `time_limit_s` takes effect.
     """
     options = options or {}
     planner_options(name, options)

@@ -1,28 +1,31 @@
-"""Everything that can go wrong, and whose fault it was.
+"""The exceptions that Tradewind raises, grouped by cause, with the exit codes of the command line.
 
     TradewindError
-    ├── InputError               the user's mistake: fix the input                    exit 2
-    │   ├── BadQuantity          a size, rate or duration that cannot be read
-    │   ├── BadNetwork           a network that breaks a rule, or a file that is no network
-    │   ├── BadPlan              a plan that breaks a rule, or a file that is no plan
-    │   ├── BadOption            an option that a planner, policy or verb does not take
-    │   ├── BadPlugin            a planner or policy from outside that cannot be loaded, or that fails
-    │   ├── BadArray             an array that cannot be synchronised, or ranks that disagree about it
-    │   ├── ForkedProcess        a group that is used in a forked child of the process that joined
-    │   └── UnknownName          no network, planner, site, ... of that name
-    ├── ImpossibleProblem        the input is fine, but the problem has no solution   exit 3
-    │   ├── InfeasiblePlan       no plan of that kind exists on this network
-    │   ├── DisconnectedMembers  members that cannot reach each other
-    │   └── CannotEmulate        the lab cannot imitate that network faithfully on this machine
-    ├── RemoteFault              another process, machine or link failed              exit 1
-    │   ├── BadFrame             a peer sent bytes that are not our protocol
-    │   ├── NotAdmitted          wrong secret, wrong version, wrong run: one side refused the other
-    │   │   └── NoAnswer         it took the call and then said nothing: busy, or not one of ours
-    │   ├── PeerLost             a worker or the controller died, left, or cannot be reached
-    │   └── SiteFailed           a process that the lab started failed, was killed, or took too long
-    └── InternalError            our bug: please report it                            exit 1
+    ├── InputError               the input is wrong; correct it and call again                     exit 2
+    │   ├── BadQuantity          a size, rate or duration cannot be parsed or is out of range
+    │   ├── BadNetwork           a network breaks a rule, or a file does not hold a network
+    │   ├── BadPlan              a plan breaks a rule, or a file does not hold a plan
+    │   ├── BadOption            an option is unknown, or its value is invalid
+    │   ├── BadPlugin            a planner or policy from outside cannot be loaded, or fails
+    │   ├── BadArray             an array cannot be synchronised, or ranks disagree about it
+    │   ├── ForkedProcess        a group is used in a forked child of the process that joined the run
+    │   └── UnknownName          no network, planner, policy, site, ... has the given name
+    ├── ImpossibleProblem        the input is valid, but the problem has no solution               exit 3
+    │   ├── InfeasiblePlan       no plan of the requested kind exists on this network
+    │   ├── DisconnectedMembers  some members have no path to each other
+    │   └── CannotEmulate        the lab cannot emulate the network faithfully on this machine
+    ├── RemoteFault              another process, machine or link failed                           exit 1
+    │   ├── BadFrame             a peer sent bytes that are not valid in the protocol
+    │   ├── NotAdmitted          a handshake failed: wrong secret, protocol version or run
+    │   │   └── NoAnswer         a peer accepted the connection but did not complete the handshake in time
+    │   ├── PeerLost             a rank or the controller died, left the run, or cannot be reached
+    │   └── SiteFailed           a process that the lab started failed, was killed, or timed out
+    └── InternalError            a bug in Tradewind; please report it                              exit 1
 
-Messages name what, where and the value, and end with what to do about it.
+Catch `TradewindError` for all of them, or one of the four groups to distinguish causes: an `InputError` and an
+`ImpossibleProblem` recur until the input changes, a `RemoteFault` may be gone after a restart.
+
+A message states what is wrong, the offending value and what was expected, and ends with what to do about it.
 """
 
 from __future__ import annotations
@@ -34,24 +37,25 @@ from typing import Any, Self
 
 
 class TradewindError(Exception):
-    """Base of all errors that Tradewind raises on purpose.
+    """The base class of all exceptions that Tradewind raises deliberately.
 
-    All of them can be copied and pickled, however they are constructed.
+    Every subclass can be copied and pickled, whatever arguments its constructor takes.
     """
 
     exit_code = 1
+    """The exit code of a `tradewind` command that ends with this error."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
     def fresh(self) -> Self:
-        """A copy without a traceback, but with its cause.
+        """Return a copy without a traceback, with the same cause.
 
-        An error that is kept and raised again and again must be raised as a copy: each `raise` adds to the traceback
-        of the very object, which keeps every frame on the way alive.
+        Raise a copy of an error that is stored and raised repeatedly: each `raise` extends the traceback of the
+        exception object, which would keep all frames it passed through alive.
 
         >>> UnknownName("site", "mars", ["fra", "sjc"]).fresh()
-        UnknownName("no site is called 'mars'. Known: fra, sjc.")
+        UnknownName("unknown site 'mars'. Known: fra, sjc.")
         """
         made = copy.copy(self)
         made.__cause__ = self.__cause__
@@ -59,25 +63,37 @@ class TradewindError(Exception):
 
 
 class InputError(TradewindError):
-    """The user's mistake."""
+    """Raised when the input is wrong: an argument, option, file or array. Correct it as the message says."""
 
     exit_code = 2
 
 
 class BadQuantity(InputError):
-    """A size, rate or duration that cannot be read or makes no sense."""
+    """Raised when a size, rate or duration cannot be parsed or is out of range.
+
+    Write a number and a unit, as in `180MB`, `200Mbps` or `30ms`.
+    """
 
 
 class BadNetwork(InputError):
-    """A network that breaks a rule, or a file that does not hold one."""
+    """Raised when a network breaks a rule, or a file does not hold a network.
+
+    Correct the site, link or trunk that the message names.
+    """
 
 
 class BadPlan(InputError):
-    """A plan that breaks a rule, or a file that does not hold one."""
+    """Raised when a plan breaks a rule, does not fit the network or the members of a round, or cannot be read.
+
+    Make the plan again for this network and these members, or use a planner.
+    """
 
 
 class BadOption(InputError):
-    """An option that is not taken, or a value that it does not take."""
+    """Raised when an option is unknown, or its value is not allowed.
+
+    Use one of the options or values that the message names.
+    """
 
 
 class BadPlugin(InputError):
@@ -85,15 +101,24 @@ class BadPlugin(InputError):
 
 
 class BadArray(InputError):
-    """An array that cannot be synchronised, or ranks that disagree about its size, type or operation."""
+    """Raised when an array cannot be synchronised, or ranks disagree about its size, type or operation.
+
+    Convert the array to a supported type, or make all ranks call the same operation with equal shapes.
+    """
 
 
 class ForkedProcess(InputError):
-    """A group is used in a forked child of the process that joined the run."""
+    """Raised when a group is used in a forked child of the process that joined the run.
+
+    Use the group in the parent only, or call `connect` in the child to join the run as another rank.
+    """
 
 
 class UnknownName(InputError):
-    """Nothing of that kind has that name."""
+    """Raised when no item of a kind (network, planner, site, ...) has the given name.
+
+    Use one of the names in the message. `kind` and `name` hold what was looked up.
+    """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name = kind, name
@@ -105,49 +130,73 @@ class UnknownName(InputError):
             hint = "Known: " + ", ".join(names) + "."
         else:
             hint = "Known: " + ", ".join(names[:20]) + f", ... ({len(names)} in all)."
-        super().__init__(f"no {kind} is called {name!r}. {hint}")
+        super().__init__(f"unknown {kind} {name!r}. {hint}")
 
 
 class ImpossibleProblem(TradewindError):
-    """Well-formed input that has no solution."""
+    """Raised when the input is valid but the problem has no solution. Change the problem as the message suggests."""
 
     exit_code = 3
 
 
 class InfeasiblePlan(ImpossibleProblem):
-    """No plan of the asked kind exists on this network."""
+    """Raised when no plan of the requested kind exists on this network.
+
+    Use another planner, or relax the option that the message names.
+    """
 
 
 class DisconnectedMembers(ImpossibleProblem):
-    """Some members cannot reach others, so they cannot be synchronised."""
+    """Raised when some members have no path to others, so that they cannot be synchronised.
+
+    Add the missing links to the network, or leave those members out.
+    """
 
 
 class CannotEmulate(ImpossibleProblem):
-    """The lab cannot imitate a network faithfully on this machine, or not with the backend asked for."""
+    """Raised when the lab cannot emulate a network faithfully on this machine, or with the requested backend.
+
+    Scale the network down, choose another backend, or give the lab the privileges that the message names.
+    """
 
 
 class RemoteFault(TradewindError):
-    """Another process, machine or link failed."""
+    """Raised when another process, machine or link failed. Check the peer that the message names, then try again."""
 
 
 class BadFrame(RemoteFault):
-    """Bytes that are not our protocol; the connection they came on is closed."""
+    """Raised when received bytes are not valid in the protocol; the connection that they arrived on is closed.
+
+    Check that the peer runs Tradewind, in a compatible version, and that no other program uses the port.
+    """
 
 
 class NotAdmitted(RemoteFault):
-    """One side of a connection refused the other."""
+    """Raised when a handshake fails: one side refused the other, or ended the connection.
+
+    Check that all ranks have the same secret, protocol version and run.
+    """
 
 
 class NoAnswer(NotAdmitted):
-    """Somebody took a call and did not say who it is in time: it is too busy, or does not speak our protocol."""
+    """Raised when a peer accepts a connection but does not complete the handshake in time.
+
+    The peer is overloaded, or is not a Tradewind process: check the address, or raise the patience.
+    """
 
 
 class PeerLost(RemoteFault):
-    """A worker or the controller died, left, or cannot be reached."""
+    """Raised when a rank or the controller died, left the run, or cannot be reached.
+
+    Check the process and its network. A run with `tolerant=True` continues without lost ranks.
+    """
 
 
 class SiteFailed(RemoteFault):
-    """A process that the lab started failed, was killed, or took too long; `sites` has those that did, worst first."""
+    """Raised when a process that the lab started failed, was killed, or timed out.
+
+    Read the output in the message. `sites` names the sites of the failed processes, the worst first.
+    """
 
     def __init__(self, message: str, sites: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -155,11 +204,11 @@ class SiteFailed(RemoteFault):
 
 
 class InternalError(TradewindError):
-    """A bug of ours."""
+    """Raised when Tradewind reaches an invalid state, which is a bug. Please report it with the full traceback."""
 
 
 def as_own_error(error: BaseException) -> TradewindError:
-    """The error itself if it is one of ours; otherwise it is a bug of ours that it was raised, and its cause."""
+    """Return a `TradewindError` unchanged; any other exception is a bug and becomes the cause of an `InternalError`."""
     if isinstance(error, TradewindError):
         return error
     bug = InternalError(f"{type(error).__name__}: {error}")
@@ -168,7 +217,7 @@ def as_own_error(error: BaseException) -> TradewindError:
 
 
 def _rebuild(kind: type[TradewindError], args: tuple[Any, ...], state: Mapping[str, Any]) -> TradewindError:
-    """An error as it was, without its constructor, whose arguments are not those of the exception."""
+    """Restore an error without calling its constructor, whose parameters may differ from the exception's `args`."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)

@@ -1,11 +1,11 @@
-"""Flows that share capacities max-min fairly, on virtual time.
+"""Flows that share capacities max-min fairly, in virtual time.
 
-A flow is an amount of bytes that crosses a set of resources (a link, a NIC, a trunk) at once. When a flow starts
-or ends, only flows that are connected with it through shared resources can change their rate, so only that
-component is recomputed: on a mesh of independent links the work per event does not grow with the mesh.
+A flow is a number of bytes that crosses a set of resources (a link, a NIC, a trunk) at once. When a flow starts or
+ends, only flows that are connected with it through shared resources can change their rate, so only that component is
+recomputed: on a mesh of independent links the work per event does not grow with the mesh.
 
-Times and ids come from the caller; nothing here knows what a flow means. Ties are broken by the order of starting,
-so that the same input always plays out the same way.
+The caller supplies times and ids; this module does not interpret them. Ties are broken by the order of starting, so
+that the same input always gives the same result.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ class FluidSharing:
     """
 
     capacity_bps: Mapping[Resource, float]
-    """What each resource carries now. Where a capacity changes, say so with `capacity_changed`."""
+    """Capacity of each resource now. Call `capacity_changed` after changing one."""
     _flows: dict[Hashable, _Flow] = field(default_factory=dict)
     _users: dict[Resource, dict[Hashable, None]] = field(default_factory=dict)
     _coupled: dict[Resource, int] = field(default_factory=dict)
-    """How many users of a resource cross another one, too."""
+    """Number of flows on each resource that also cross another resource."""
     _ends: list[tuple[float, int, int, Hashable]] = field(default_factory=list)
     _drawn: int = 0
-    """Numbers drawn so far, for the order of starting and for versions: none is used twice."""
+    """Count of numbers used so far for the order of starting and for versions; each is used once."""
 
     def start(self, flow_id: Hashable, resources: Iterable[Resource], nbytes: float, now_s: float) -> None:
-        """Begin a flow; resources of infinite capacity do not matter and are left out."""
+        """Start a flow of `nbytes`; resources of infinite capacity are ignored.
+
+        Raises `ValueError` if a flow of this id is running.
+        """
         if flow_id in self._flows:
             raise ValueError(f"flow {flow_id!r} is running already")
         finite = tuple(r for r in resources if math.isfinite(self.capacity_bps[r]))
@@ -63,7 +66,7 @@ class FluidSharing:
         self._share([flow_id], now_s)
 
     def end(self, flow_id: Hashable, now_s: float) -> None:
-        """Remove a flow, finished or not, and give its capacity to the others."""
+        """Remove a flow, whether it has finished or not, and share its capacity among the others."""
         flow = self._flows.pop(flow_id)
         affected: dict[Hashable, None] = {}
         for resource in flow.resources:
@@ -76,7 +79,7 @@ class FluidSharing:
             self._share(affected, now_s)
 
     def capacity_changed(self, resources: Iterable[Resource], now_s: float) -> None:
-        """These finite capacities are others from now on, possibly zero: share them anew."""
+        """Recompute rates after these finite capacities have changed, possibly to zero."""
         affected: dict[Hashable, None] = {}
         for resource in resources:
             affected.update(self._users.get(resource, {}))
@@ -84,7 +87,7 @@ class FluidSharing:
             self._share(affected, now_s)
 
     def next_end(self) -> tuple[float, Hashable] | None:
-        """When the next flow ends, and which; None if nothing moves."""
+        """Return the time at which the next flow ends and its id; None if no flow makes progress."""
         while self._ends:
             end_s, _, version, flow_id = self._ends[0]
             flow = self._flows.get(flow_id)
@@ -94,11 +97,11 @@ class FluidSharing:
         return None
 
     def rate_bps(self, flow_id: Hashable) -> float:
-        """The flow's present rate."""
+        """Return the flow's current rate."""
         return self._flows[flow_id].rate_bps
 
     def remaining_bytes(self, flow_id: Hashable, now_s: float) -> float:
-        """What the flow still has to carry."""
+        """Return how many bytes the flow has left."""
         flow = self._flows[flow_id]
         return max(0.0, flow.remaining_bits - flow.rate_bps * (now_s - flow.updated_s)) / 8.0
 
@@ -112,13 +115,13 @@ class FluidSharing:
             flow.remaining_bits = max(0.0, flow.remaining_bits - flow.rate_bps * (now_s - flow.updated_s))
             flow.updated_s, flow.rate_bps = now_s, rate
             self._drawn += 1
-            flow.version = self._drawn  # also a later flow of the same name is not mistaken for this one
+            flow.version = self._drawn  # unique, so that a later flow of the same id is not mistaken for this one
             if rate or not flow.remaining_bits:
                 end_s = now_s if math.isinf(rate) or not flow.remaining_bits else now_s + flow.remaining_bits / rate
                 heapq.heappush(self._ends, (end_s, flow.sequence, flow.version, flow_id))
 
     def _component(self, touched: Iterable[Hashable]) -> list[Hashable]:
-        """Flows connected with `touched` through shared resources."""
+        """Return the flows that are connected with `touched` through shared resources."""
         found = dict.fromkeys(touched)
         seen: set[Resource] = set()
         queue = list(found)
@@ -137,9 +140,9 @@ class FluidSharing:
         return list(found)
 
     def _max_min(self, flows: list[Hashable]) -> dict[Hashable, float]:
-        """Progressive filling: the tightest resource fixes the rate of its flows, then the next tightest.
+        """Compute rates by progressive filling: the tightest resource fixes the rate of its flows, then the next one.
 
-        Shares only grow while others are fixed, so a heap of shares that may be out of date finds the tightest.
+        Shares only grow while other rates are fixed, so a heap with outdated shares still finds the tightest resource.
         """
         first = self._flows[flows[0]]
         if len(flows) == 1:

@@ -1,7 +1,8 @@
-"""Distances on Earth, and the latency that light in fibre needs for them.
+"""Distances on Earth, and the propagation delay of light in fibre over them.
 
-Many published topologies give coordinates and no latency. The great circle at the speed of light in fibre is
-the least a link can take (real paths are longer), it is the same for everybody, and it is far better than zero.
+Many published topologies give coordinates and no latency. The great-circle distance at the speed of light in fibre is
+a lower bound on the latency of a link (real paths are longer). It can be computed for every link in the same way, and
+is closer to the truth than zero.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Vector = npt.NDArray[np.float64]
 def great_circle_km(
     lat_a: npt.ArrayLike, lon_a: npt.ArrayLike, lat_b: npt.ArrayLike, lon_b: npt.ArrayLike
 ) -> npt.NDArray[np.float64]:
-    """Great-circle distances between points given in degrees (haversine formula).
+    """Return the great-circle distances in km between points given in degrees (haversine formula).
 
     >>> float(great_circle_km(40.71, -74.01, 51.51, -0.13).round())
     5570.0
@@ -37,11 +38,11 @@ def great_circle_km(
 def fibre_latency_ms(
     sites: Sequence[Site], pairs: Sequence[tuple[int, int]], known_ms: Sequence[float | None]
 ) -> list[float]:
-    """One latency for each pair of sites (rows in `sites`): the known one, or else a derived one.
+    """Return one latency in ms for each pair of sites (rows in `sites`): the known one, or else a derived one.
 
-    Unknown latencies follow from the coordinates of both ends; where those are missing too, the link gets the
-    median of all others (zero if there are none), so that a site without coordinates is neither next door to
-    everybody nor out of reach. Derived values are rounded to a microsecond, so every machine derives the same.
+    Unknown latencies follow from the coordinates of both ends. Where those are missing too, the link gets the median of
+    all others (zero if there are none), so that a site without coordinates is neither adjacent to all other sites nor
+    out of reach. Derived values are rounded to a microsecond, so that every machine derives the same.
 
     >>> fibre_latency_ms([Site("a", lat=0, lon=0), Site("b", lat=0, lon=10), Site("c")], [(0, 1), (1, 2)], [None, None])
     [5.56, 5.56]

@@ -1,14 +1,14 @@
-"""What each directed link, each site's NIC and each shared trunk can carry.
+"""The network model: the capacities of directed links, of site NICs and of shared trunks.
 
-A Network is the one input of every planner. It is kept as matrices (row = source, column = destination, in
-the order of `sites`), because planners think in matrices and a mesh of a thousand sites has a million links;
-`links` gives the same as objects. It is frozen and checked on construction: what exists is valid. A missing
-link is a zero in `bandwidth_bps`, so a link of bandwidth zero cannot be written: leave it out instead.
+A Network is the input of every planner. It is stored as matrices (row = source, column = destination, in the order of
+`sites`), because planners compute on matrices and a mesh of a thousand sites has a million links; `links` gives the
+same as objects. It is immutable and checked on construction, so every instance is valid. A zero in `bandwidth_bps`
+means that there is no link, so a link of bandwidth zero cannot be expressed: leave it out instead.
 
-Four kinds of capacity cover the five papers: independent directed links (CREW's mesh, MTREE's and NetStorm's
-sparse graphs), a site's NIC (`egress_bps`, `ingress_bps`: Selective Reduce), and trunks, a capacity shared by
-all traffic from one zone to another (DS-Sync's rack uplinks). Zone `*` on one side of a trunk means any other
-zone: `("asia", "*")` is everything that leaves asia.
+Four kinds of capacity cover the five papers: independent directed links (CREW's mesh, MTREE's and NetStorm's sparse
+graphs), a site's NIC in each direction (`egress_bps`, `ingress_bps`: Selective Reduce), and trunks, a capacity shared
+by all traffic from one zone to another (DS-Sync's rack uplinks). Zone `*` on one side of a trunk means any other zone:
+`("asia", "*")` is all traffic that leaves asia.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ ANY_ZONE = "*"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A data center, a cloud region, a machine: whatever holds one participant."""
+    """A place with its own network attachment: a data center, a cloud region, a rack or a machine.
+
+    `lat` and `lon` are in degrees; `egress_bps` and `ingress_bps` are NIC capacities in bit/s, infinite if not limited.
+    """
 
     name: str
     zone: str | None = None
@@ -44,7 +47,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A directed link, or what an overlay path between two sites offers."""
+    """A directed link, or an overlay path between two sites; `loss` is a fraction in [0, 1)."""
 
     src: str
     dst: str
@@ -67,15 +70,18 @@ def _matrix(value: npt.ArrayLike, n: int, what: str, name: str) -> Matrix:
     try:
         matrix = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise BadNetwork(f"network {name!r}: the {what} matrix holds something that is not a number.") from error
+        raise BadNetwork(f"network {name!r}: the {what} matrix must hold numbers only.") from error
     if matrix.shape != (n, n):
-        raise BadNetwork(f"network {name!r}: the {what} matrix is {matrix.shape}, but there are {n} sites.")
+        raise BadNetwork(f"network {name!r}: the {what} matrix must be {(n, n)} for {n} sites, got {matrix.shape}.")
     return matrix
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Network:
-    """Sites, directed links, NIC caps and trunks.
+    """Sites, directed links, NIC capacities and trunks.
+
+    `bandwidth_bps`, `latency_s` and `loss` are matrices of one row and column per site; latency and loss default to
+    zero. Raises `BadNetwork` if a site, link or trunk breaks a rule.
 
     >>> net = Network("pair", [Site("a"), Site("b")], bandwidth_bps=[[0, 2e8], [1e8, 0]])
     >>> net.link("a", "b").bandwidth_bps, len(net.links)
@@ -106,7 +112,7 @@ class Network:
         lost = np.zeros((n, n)) if loss is None else _matrix(loss, n, "loss", name)
         _check_links(name, sites, bandwidth, latency, lost)
         absent = bandwidth == 0
-        latency[absent] = 0.0  # what is not there has no latency: equal networks are equal matrices
+        latency[absent] = 0.0  # so that equal networks have equal matrices
         lost[absent] = 0.0
         trunks = tuple(trunks)
         _check_trunks(name, sites, trunks)
@@ -126,7 +132,7 @@ class Network:
     def from_links(
         cls, name: str, sites: Iterable[Site], links: Iterable[Link], trunks: Iterable[Trunk] = ()
     ) -> Network:
-        """Build from link objects; a link that is given twice is an error."""
+        """Build a network from link objects; raise `BadNetwork` for a duplicate or invalid link."""
         sites = tuple(sites)
         _check_sites(name, sites)
         index = {site.name: i for i, site in enumerate(sites)}
@@ -134,9 +140,7 @@ class Network:
         for link in links:
             for end in (link.src, link.dst):
                 if end not in index:
-                    raise BadNetwork(
-                        f"network {name!r}: link {link.src}->{link.dst} names {end!r}, which is not a site."
-                    )
+                    raise BadNetwork(f"network {name!r}: link {link.src}->{link.dst}: {end!r} is not one of its sites.")
             i, j = index[link.src], index[link.dst]
             if i == j:
                 raise BadNetwork(f"network {name!r}: {link.src!r} has a link to itself. Remove it.")
@@ -150,16 +154,16 @@ class Network:
             bandwidth[i, j], latency[i, j], loss[i, j] = link.bandwidth_bps, link.latency_s, link.loss
         return cls(name, sites, bandwidth, latency, loss, trunks)
 
-    # --- looking things up ---------------------------------------------------------------------------
+    # --- lookup --------------------------------------------------------------------------------------
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The sites' names, in order."""
+        """Names of the sites, in order."""
         return tuple(site.name for site in self.sites)
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """Row (and column) of each site by name."""
+        """Row and column of each site by name."""
         return {site.name: i for i, site in enumerate(self.sites)}
 
     def __len__(self) -> int:
@@ -178,14 +182,14 @@ class Network:
     __hash__ = None  # type: ignore[assignment]
 
     def site(self, name: str) -> Site:
-        """The site of that name."""
+        """Return the site of this name; raise `UnknownName` if there is none."""
         try:
             return self.sites[self.index[name]]
         except KeyError:
             raise UnknownName("site", name, self.names) from None
 
     def link(self, src: str, dst: str) -> Link:
-        """The link between two sites."""
+        """Return the link from `src` to `dst`; raise `UnknownName` if there is none."""
         i, j = self.index[self.site(src).name], self.index[self.site(dst).name]
         if not self.bandwidth_bps[i, j]:
             raise UnknownName("link", f"{src}->{dst}", (f"{src}->{self.names[k]}" for k in self.neighbours(i)))
@@ -196,7 +200,7 @@ class Network:
         return Link(self.names[i], self.names[j], bandwidth, latency, loss)
 
     def neighbours(self, i: int) -> list[int]:
-        """Rows of the sites that site `i` has a link to."""
+        """Return the rows of the sites that site `i` has a link to."""
         return [int(j) for j in np.flatnonzero(self.bandwidth_bps[i])]
 
     @cached_property
@@ -206,17 +210,17 @@ class Network:
 
     @property
     def link_count(self) -> int:
-        """How many directed links there are."""
+        """Number of directed links."""
         return int(np.count_nonzero(self.bandwidth_bps))
 
     @cached_property
     def egress_bps(self) -> npt.NDArray[np.float64]:
-        """NIC caps out of each site; infinite where none is given."""
+        """NIC capacity out of each site; infinite if not limited."""
         return np.array([site.egress_bps for site in self.sites])
 
     @cached_property
     def ingress_bps(self) -> npt.NDArray[np.float64]:
-        """NIC caps into each site; infinite where none is given."""
+        """NIC capacity into each site; infinite if not limited."""
         return np.array([site.ingress_bps for site in self.sites])
 
     @cached_property
@@ -253,13 +257,13 @@ class Network:
 
     @property
     def has_shared_capacity(self) -> bool:
-        """Whether any NIC cap or trunk couples the links."""
+        """Whether links share a finite NIC capacity or a trunk."""
         return bool(self.trunks or np.isfinite(self.egress_bps).any() or np.isfinite(self.ingress_bps).any())
 
-    # --- deriving other networks ---------------------------------------------------------------------
+    # --- derived networks ----------------------------------------------------------------------------
 
     def subnetwork(self, names: Sequence[str], name: str | None = None) -> Network:
-        """Only these sites, and the links among them, in the given order."""
+        """Return the network of only these sites, in the given order, with the links among them."""
         rows = [self.index[self.site(s).name] for s in names]
         grid = np.ix_(rows, rows)
         zones = {self.sites[i].zone for i in rows}
@@ -274,9 +278,9 @@ class Network:
         )
 
     def symmetric(self) -> Network:
-        """The undirected view that MTREE plans on: the lower bandwidth, higher latency and loss of the two ways.
+        """Return the undirected network that MTREE plans on: per pair the lower bandwidth, higher latency and loss.
 
-        A link that exists in one direction only disappears.
+        A link that exists in one direction only is left out.
         """
         both = (self.bandwidth_bps > 0) & (self.bandwidth_bps.T > 0)
         nic = [min(site.egress_bps, site.ingress_bps) for site in self.sites]
@@ -297,13 +301,13 @@ class Network:
         )
 
     def with_bandwidth(self, bandwidth_bps: npt.ArrayLike) -> Network:
-        """The same network with other link bandwidths: an estimate, a later moment, a what-if."""
+        """Return the same network with other link bandwidths."""
         return Network(self.name, self.sites, bandwidth_bps, self.latency_s, self.loss, self.trunks)
 
     def scaled(self, factor: float) -> Network:
-        """Every capacity times `factor`: a faithful miniature to emulate on one machine."""
+        """Return the network with every capacity multiplied by `factor`, for example to emulate it on one machine."""
         if not (math.isfinite(factor) and factor > 0):
-            raise BadNetwork(f"network {self.name!r} cannot be scaled by {factor}: give a finite number above zero.")
+            raise BadNetwork(f"network {self.name!r}: the scale factor must be finite and > 0, got {factor}.")
         return Network(
             self.name,
             (replace(s, egress_bps=s.egress_bps * factor, ingress_bps=s.ingress_bps * factor) for s in self.sites),
@@ -319,20 +323,20 @@ class Network:
 
 def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
     if not isinstance(name, str) or not name:
-        raise BadNetwork("a network needs a name.")
+        raise BadNetwork(f"the name of a network must be a string that is not empty, got {name!r}.")
     if not sites:
-        raise BadNetwork(f"network {name!r} has no sites.")
+        raise BadNetwork(f"network {name!r} has no sites; it needs at least one.")
     if len(sites) > MAX_SITES:
         raise BadNetwork(f"network {name!r} has {len(sites)} sites; Tradewind handles up to {MAX_SITES}.")
     seen: set[str] = set()
     for site in sites:
         if not site.name or site.name != site.name.strip():
-            raise BadNetwork(f"network {name!r}: {site.name!r} is not a site name (empty, or spaces around it).")
+            raise BadNetwork(f"network {name!r}: {site.name!r} is not a valid site name (empty, or spaces around it).")
         if site.name in seen:
             raise BadNetwork(f"network {name!r}: site {site.name!r} is given twice.")
         seen.add(site.name)
         if site.zone in ("", ANY_ZONE):
-            raise BadNetwork(f"network {name!r}: site {site.name!r} has zone {site.zone!r}, which is not a name.")
+            raise BadNetwork(f"network {name!r}: site {site.name!r} has zone {site.zone!r}, a reserved name.")
         for what, cap in (("egress", site.egress_bps), ("ingress", site.ingress_bps)):
             if not cap > 0:  # also refuses NaN; infinity means uncapped
                 raise BadNetwork(
@@ -340,7 +344,9 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
                 )
         for what, degrees, limit in (("lat", site.lat, 90), ("lon", site.lon, 360)):
             if degrees is not None and not abs(degrees) <= limit:
-                raise BadNetwork(f"network {name!r}: site {site.name!r} has {what} {degrees:g}, which is not on Earth.")
+                raise BadNetwork(
+                    f"network {name!r}: site {site.name!r} has {what} {degrees:g}, not in [-{limit}, {limit}]."
+                )
         if (site.lat is None) != (site.lon is None):
             raise BadNetwork(f"network {name!r}: site {site.name!r} has only one of lat and lon. Give both or none.")
 
@@ -382,6 +388,6 @@ def _check_trunks(name: str, sites: tuple[Site, ...], trunks: tuple[Trunk, ...])
             )
         for zone in (trunk.src_zone, trunk.dst_zone):
             if zone != ANY_ZONE and zone not in zones:
-                raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} names zone {zone!r}, but no site is in it.")
+                raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} names zone {zone!r}, which has no site.")
         if trunk.src_zone == trunk.dst_zone:
-            raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} joins {trunk.src_zone!r} to itself.")
+            raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} connects zone {trunk.src_zone!r} to itself.")

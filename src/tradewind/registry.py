@@ -1,7 +1,7 @@
-"""Options of things that are chosen by name, such as planners, policies and runs.
+"""Options of what is chosen by name: planners, policies and runs; and loading of entries by name.
 
-Options are the fields of a frozen dataclass; for a planner or a policy it is the annotation of the parameter called
-`options`. Which names there are, `tradewind.plugins` knows.
+Options are the fields of a frozen dataclass; for a planner or a policy it is the annotation of the parameter named
+`options`. The registries of names are in `tradewind.plugins`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tradewind.units import parse_duration, parse_size
 
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
-    """For entries that leave nothing to choose."""
+    """The options of an entry that has none."""
 
 
 def load_entry(kind: str, name: str, table: Mapping[str, str]) -> Any:
-    """What a table of `module:attribute` says a name stands for; its module loads only now."""
+    """Import and return the entry that `table` registers under `name`; raise `UnknownName` if there is none."""
     if name not in table:
         raise UnknownName(kind, name, table)
     module, _, attribute = table[name].partition(":")
@@ -33,12 +33,15 @@ def load_entry(kind: str, name: str, table: Mapping[str, str]) -> Any:
 
 
 def summary_of(entry: object) -> str:
-    """The first line of its docstring, without the full stop."""
+    """Return the first line of an entry's docstring, without the full stop."""
     return (inspect.getdoc(entry) or "").split("\n")[0].rstrip(".")
 
 
 def convert_options(kind: str, name: str, options: type, given: Mapping[str, object]) -> Any:
-    """An options dataclass from names and values; values may be text, as from a command line."""
+    """Return an instance of the dataclass `options` from names and values, which may be text from a command line.
+
+    Raises `BadOption` for an unknown name or a value of the wrong type.
+    """
     known = {field.name for field in dataclasses.fields(options)}
     for key in given:
         if key not in known:
@@ -51,25 +54,25 @@ def convert_options(kind: str, name: str, options: type, given: Mapping[str, obj
 
 
 class OptionGroup:
-    """Base of frozen, keyword-only option dataclasses that remember which fields were given.
+    """Base class of frozen, keyword-only option dataclasses that remember which fields were given.
 
-    A value that was given takes precedence over the environment even if it equals the default, so the two must be told
-    apart. Values may be text, as from a variable or a file; units are accepted where the name ends in one
+    A given value takes precedence over the environment even if it equals the default, so the two are distinguished.
+    Values may be text, as from a variable or a file; units are accepted where the name ends in one
     (`patience_s="90ms"`, `inline_bytes="4KiB"`). Subclasses that check their values call this `__post_init__` first.
     """
 
     __slots__ = ("given",)
 
     given: frozenset[str]
-    """The fields that were given to the constructor; the others have their defaults."""
+    """Names of the fields that were given to the constructor; the others have their defaults."""
     renamed: ClassVar[Mapping[str, str]] = {}
-    """What to write instead of a name that is no longer a field."""
+    """Replacements for field names that no longer exist, for the error message."""
 
     def __new__(cls, **given: object) -> Self:
         known = cls.field_names()
         for name in given:
             if name in cls.renamed:
-                raise BadOption(f"{cls.__name__} has no field {name!r}: write {cls.renamed[name]}.")
+                raise BadOption(f"{cls.__name__} has no field {name!r}; use {cls.renamed[name]}.")
             if name not in known:
                 raise BadOption(str(UnknownName(f"field of {cls.__name__}", name, known)))
         self = super().__new__(cls)
@@ -82,12 +85,12 @@ class OptionGroup:
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        """All fields, in order."""
+        """Return the names of all fields, in order."""
         return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
     @classmethod
     def convert_field(cls, name: str, value: object) -> object:
-        """The value as the field's type; raises BadOption if it cannot be one."""
+        """Return the value converted to the field's type; raise `BadOption` if that is not possible."""
         if isinstance(value, str) and value[-1:].isalpha() and value.lower() not in ("none", "null", "inf"):
             for unit, parse in (("_s", parse_duration), ("_bytes", parse_size)):
                 value = parse(value) if name.endswith(unit) and isinstance(value, str) else value
@@ -97,7 +100,7 @@ class OptionGroup:
             raise BadOption(f"{name}={value!r}: {error}.") from None
 
     def replaced(self, **changes: Any) -> Self:
-        """A copy with these fields changed. Unlike `dataclasses.replace`, it does not make given values of defaults."""
+        """Return a copy with these fields changed. Fields that have their default stay not given."""
         return type(self)(**{**{name: getattr(self, name) for name in self.given}, **changes})
 
     def __reduce__(self) -> tuple[Any, ...]:

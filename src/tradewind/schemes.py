@@ -1,7 +1,7 @@
-"""Published systems and ours by name: a scheme is a policy, a planner, and how rounds are carried out.
+"""Schemes by name, published ones and Tradewind's own: a policy, a planner, and how rounds are executed.
 
 A name of the form `POLICY+PLANNER` is a scheme too, so that any pair can be tried: `selective+relay`,
-`shuffle+optimal`. None of the papers can do that.
+`shuffle+optimal`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ EXECUTION_MODELS: tuple[str, ...] = get_args(ExecutionModel)
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Who synchronises when (policy), how the bytes travel (planner), and how links carry them."""
+    """Which ranks synchronise when (policy), which paths the bytes take (planner), and how links carry them."""
 
     name: str
     policy: str
     planner: str
     summary: str = ""
     execution: ExecutionModel = "pipelined"
-    """store-and-forward: a site sends a shard when it has all of it, as the papers simulate; pipelined: chunks flow
-    through all hops at once; chunked: shards are cut into pieces, for orders of sending inside a round."""
+    """store-and-forward: a site sends a shard when it holds all of it, as the papers simulate; pipelined: chunks flow
+    through all hops at once; chunked: shards are cut into pieces, so that the order of sending inside a round
+    matters."""
     discipline: str = "fcfs"
-    """Who goes first on a link that several rounds want."""
+    """Which flow goes first on a link that several flows use, by name (`sim.fluid.discipline`)."""
     scatter: Literal["blocking", "non-blocking"] = "blocking"
-    """non-blocking: a ready worker scatters by a default plan before its round is known (CREW IV-A2)."""
+    """non-blocking: a ready rank scatters by a default plan before its round is known (CREW IV-A2)."""
     policy_options: Mapping[str, object] = field(default_factory=dict)
     planner_options: Mapping[str, object] = field(default_factory=dict)
     helpers: bool = True
-    """Whether sites outside a round may aggregate and pass on for it. Where they are in rounds of their own at the same
-    time, as under `shuffle` and `selective`, their help costs those rounds what this one gains."""
+    """Whether sites that are not members of a round may aggregate and relay for it. If they are in other rounds at the
+    same time, as under `shuffle` and `selective`, they slow those rounds down as much as they speed this one up."""
 
 
 _SCHEMES = (
-    Scheme("bsp-ring", "bsp", "ring", "all ranks in every round, on a ring: what most training does"),
+    Scheme("bsp-ring", "bsp", "ring", "all ranks in every round, on a ring: the usual all-reduce"),
     Scheme("bsp-ps", "bsp", "star", "all ranks in every round, through one parameter server"),
     Scheme("bsp-optimal", "bsp", "optimal", "all ranks in every round, at the limit of the network"),
     Scheme("mtree", "bsp", "mtree", "MTREE: several trees of limited height"),
@@ -55,7 +56,7 @@ _SCHEMES = (
         "crew-non-blocking",
         "partial",
         "scatter",
-        "CREW whose workers scatter before they know their round",
+        "CREW whose ranks scatter before they know their round",
         execution="store-and-forward",
         scatter="non-blocking",
     ),
@@ -76,7 +77,7 @@ def schemes() -> tuple[Scheme, ...]:
 
 
 def scheme_names() -> tuple[str, ...]:
-    """All schemes that have a name of their own."""
+    """Return the names of all named schemes."""
     return tuple(_BY_NAME)
 
 
@@ -91,7 +92,9 @@ def make_scheme(
     planner_options: Mapping[str, object] | None = None,
     helpers: bool | None = None,
 ) -> Scheme:
-    """A scheme, by name or not, with parts replaced; options are added to its own.
+    """Return a scheme, given by name or as an object, with the given parts replaced and options merged into its own.
+
+    Raises `UnknownName` for an unknown scheme name or execution model.
 
     >>> made = make_scheme("crew", policy_options={"p": 5})
     >>> made.policy, made.planner, dict(made.policy_options)

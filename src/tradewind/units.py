@@ -1,9 +1,9 @@
-"""Quantities as people write them: `200Mbps`, `1.5Gbit/s`, `180MB`, `64KiB`, `30ms`.
+"""Parsing and formatting of quantities: `200Mbps`, `1.5Gbit/s`, `180MB`, `64KiB`, `30ms`.
 
-Inside Tradewind rates are bits per second, sizes bytes and times seconds; the unit is the last word of every
-name that holds one (`bandwidth_bps`, `chunk_bytes`, `latency_s`). Text is converted here and nowhere else.
-Network prefixes are decimal (1 Mbps = 10^6 bit/s); sizes take both (`MB` = 10^6, `MiB` = 2^20). Case decides
-between bits and bytes only where people mean it to: `MB/s` is bytes, `Mb/s` and `Mbps` are bits.
+Inside Tradewind rates are bits per second, sizes are bytes and times are seconds; every name that holds one ends in its
+unit (`bandwidth_bps`, `chunk_bytes`, `latency_s`). Text is converted only here. Network prefixes are decimal (1 Mbps =
+10^6 bit/s); sizes accept both (`MB` = 10^6, `MiB` = 2^20). The case of the letter b distinguishes bits from bytes:
+`MB/s` is bytes, `Mb/s` and `Mbps` are bits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TIME_UNITS_S = {
 }
 
 MAX_BYTES = 10**15
-"""No tensor is larger than a petabyte: a bigger number is a typing mistake, and would overflow predictions."""
+"""The largest accepted size, a petabyte: a larger number is a typing mistake, and would overflow predictions."""
 
 
 def _split(text: str, kind: str, example: str) -> tuple[float, str]:
@@ -63,7 +63,7 @@ def _positive(value: float, text: str, kind: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """Bits per second from text; a bare number is refused, because nobody agrees on its unit.
+    """Return bits per second from text; raise `BadQuantity` for a number without a unit, which is ambiguous.
 
     >>> parse_rate("200Mbps"), parse_rate("1.5Gbit/s"), parse_rate("10 MB/s")
     (200000000.0, 1500000000.0, 80000000.0)
@@ -78,7 +78,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes from text; a bare number is bytes.
+    """Return bytes from text; a number without a unit is bytes.
 
     >>> parse_size("180MB"), parse_size("64KiB"), parse_size("4096")
     (180000000, 65536, 4096)
@@ -97,7 +97,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from text; zero is allowed, a bare number is refused.
+    """Return seconds from text; zero is allowed, a number without a unit raises `BadQuantity`.
 
     >>> parse_duration("30ms"), parse_duration("2min")
     (0.03, 120.0)
@@ -117,7 +117,7 @@ def _significant(value: float, digits: int = 3) -> str:
 
 
 def format_rate(bps: float) -> str:
-    """A rate for people.
+    """Format a rate for display.
 
     >>> format_rate(1.5e9), format_rate(20e6), format_rate(float("inf"))
     ('1.5 Gbps', '20 Mbps', 'unlimited')
@@ -131,7 +131,7 @@ def format_rate(bps: float) -> str:
 
 
 def format_size(nbytes: float) -> str:
-    """A size for people, decimal.
+    """Format a size for display, with decimal prefixes.
 
     >>> format_size(180_000_000), format_size(65536)
     ('180 MB', '65.5 kB')
@@ -143,7 +143,7 @@ def format_size(nbytes: float) -> str:
 
 
 def format_count(number: int, thing: str) -> str:
-    """A number of things, with the plural where there is not one of them.
+    """Format a count with its noun, in the plural unless the count is 1.
 
     >>> format_count(1, "tree"), format_count(950, "tree"), format_count(2, "process")
     ('1 tree', '950 trees', '2 processes')
@@ -154,7 +154,7 @@ def format_count(number: int, thing: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people.
+    """Format a duration for display.
 
     >>> format_duration(0.0304), format_duration(12.345), format_duration(4000)
     ('30.4 ms', '12.3 s', '1.11 h')

@@ -112,7 +112,7 @@ FLOWS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(capacity_bps=CAPACITIES, flows=FLOWS, stopped=st.sets(st.integers(0, 11)))
 def test_sharing_is_max_min_fair(capacity_bps: dict[Hashable, float], flows: Flows, stopped: set[int]) -> None:
-    """No resource above its capacity, and every flow has a full resource on which nobody is faster: Bertsekas and
+    """No resource above its capacity, and every flow has a full resource on which no flow is faster: Bertsekas and
     Gallager's condition, which only the max-min fair rates meet. It implies that no capacity is wasted."""
     fluid = FluidSharing(capacity_bps)
     for number, (resources, nbytes) in enumerate(flows):

@@ -33,7 +33,7 @@ def test_data_goes_to_stdout_and_diagnostics_to_stderr(tmp_path: Path) -> None:
 def test_errors_are_one_message_on_stderr() -> None:
     done = run("plan", "gscale", "--planner", "ring", "--members", "AS1,MARS")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("UnknownName: no site is called 'MARS'.") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("UnknownName: unknown site 'MARS'.") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_bench_wire_runs_real_processes() -> None:
         (("bench", "wire", "gscale"), "takes no network"),
         (("bench", "wire", "--processes", "1"), "2 to 64"),
         (("controller", "--listen", "x", "--world", "2"), "HOST:PORT"),
-        (("controller", "--listen", "127.0.0.1:0", "--world", "2", "--policy", "nope"), "no policy is called"),
+        (("controller", "--listen", "127.0.0.1:0", "--world", "2", "--policy", "nope"), "unknown policy"),
     ],
 )
 def test_bad_usage_is_refused(arguments: tuple[str, ...], says: str) -> None:

@@ -137,20 +137,20 @@ def test_timeline_sums_up_what_workers_did(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("simulate", *QUICK, "--scheme", "krew"), "no scheme is called 'krew'"),
-        (("simulate", *QUICK, "--scheme", "crew", "--policy", "no"), "no policy is called 'no'"),
+        (("simulate", *QUICK, "--scheme", "krew"), "unknown scheme 'krew'"),
+        (("simulate", *QUICK, "--scheme", "crew", "--policy", "no"), "unknown policy 'no'"),
         (("simulate", *QUICK, "--scheme", "crew", "--policy-option", "q=1"), "takes an option 'q'"),
         (("simulate", *QUICK, "--scheme", "crew", "--policy-option", "p=x"), "Expected `int"),
         (("simulate", *QUICK, "--scheme", "crew", "--p", "99"), "p is 99"),
-        (("simulate", *QUICK, "--scheme", "crew", "--discipline", "lifo"), "no discipline is called 'lifo'"),
-        (("simulate", *QUICK, "--scheme", "crew", "--execution", "magic"), "no execution model is called 'magic'"),
+        (("simulate", *QUICK, "--scheme", "crew", "--discipline", "lifo"), "unknown discipline 'lifo'"),
+        (("simulate", *QUICK, "--scheme", "crew", "--execution", "magic"), "unknown execution model 'magic'"),
         (("simulate", *QUICK, "--scheme", "crew", "--faulty-links", "999"), "cannot fail"),
         (("simulate", *QUICK, "--scheme", "crew", "--flows"), "give a file with --trace"),
         (("simulate", *QUICK, "--scheme", "crew,opr", "--trace", "x.jsonl"), "several are given"),
         (("simulate", *QUICK, "--scheme", "crew", "--trace", "x.txt"), "the suffix decides"),
         (("simulate", "mesh", "--scheme", "crew", "--compute", "100ms", "--compute-range", "1ms,2ms"), "Leave it out"),
         (("simulate", "mesh", "--scheme", "crew", "--compute-range", "1ms"), "give two times"),
-        (("simulate", "mesh", "--scheme", "crew", "--compute", "nothing"), "no compute-time trace"),
+        (("simulate", "mesh", "--scheme", "crew", "--compute", "nothing"), "unknown compute-time trace"),
         (("simulate", "mesh", "--scheme", "crew", "--rates", "netstorm9"), "not those of"),
         (("timeline", "missing.jsonl", "--json"), "cannot read"),
         (("timeline", "missing.jsonl"), "nothing to do"),
@@ -174,5 +174,5 @@ def test_a_timeline_of_nothing_is_refused(tmp_path: Path) -> None:
     trace.write_text("")
     assert "holds no workers" in tradewind("timeline", trace, "--json").stderr
     succeed("simulate", *QUICK, "--scheme", "crew", "--trace", trace)
-    assert "no worker is called 'w9'" in tradewind("timeline", trace, "--json", "--workers", "w9").stderr
+    assert "unknown worker 'w9'" in tradewind("timeline", trace, "--json", "--workers", "w9").stderr
     assert "is not before" in tradewind("timeline", trace, "--json", "--from", "9s", "--to", "3s").stderr

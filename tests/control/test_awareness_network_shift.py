@@ -52,7 +52,7 @@ def calm_view() -> NetworkView:
         ({LINKS[0]: 0.3, LINKS[1]: 3.0, LINKS[2]: 1.0}, False, False),  # too few
     ],
 )
-def test_many_links_that_change_at_once_are_an_network_shift(
+def test_many_links_that_change_at_once_are_a_network_shift(
     factors: dict[tuple[int, int], float], once: bool, twice: bool
 ) -> None:
     view = calm_view()
@@ -62,7 +62,7 @@ def test_many_links_that_change_at_once_are_an_network_shift(
     assert view.estimates.is_network_shift(0.2, 0.5, 1.3) is twice
 
 
-def test_what_was_said_of_links_that_nobody_knows_well_is_no_network_shift_when_it_is_wrong() -> None:
+def test_a_wrong_given_rate_of_a_rarely_measured_link_is_not_a_network_shift() -> None:
     view = NetworkView(MESH, confirm_s=OPTIONS.confirm_s)
     measure(view, HALF, 5.0)
     measure(view, HALF, 5.3)
@@ -77,20 +77,20 @@ def test_links_that_changed_long_ago_are_no_network_shift() -> None:
     assert not view.estimates.is_network_shift(0.2, 1.2, 3.5), "the estimates have moved, and stay there"
 
 
-def test_a_doubted_link_is_put_right_by_two_measurements_or_one_on_purpose() -> None:
+def test_an_invalidated_estimate_is_replaced_by_two_measurements_or_one_probe() -> None:
     estimates = calm_view().estimates
-    estimates.doubt_all()
+    estimates.invalidate_all()
     assert estimates.unseen.sum() == len(LINKS)
     estimates.measured(0, 1, 6e7, 1.0)  # began before the change
-    assert not estimates.unseen[0, 1] and estimates.doubted[0, 1] and estimates.bandwidth_bps[0, 1] == 6e7
+    assert not estimates.unseen[0, 1] and estimates.unconfirmed[0, 1] and estimates.bandwidth_bps[0, 1] == 6e7
     estimates.measured(0, 1, 2e7, 1.25)
-    assert not estimates.doubted[0, 1] and estimates.bandwidth_bps[0, 1] == 2e7, "at once, though it is far off"
+    assert not estimates.unconfirmed[0, 1] and estimates.bandwidth_bps[0, 1] == 2e7, "at once, though it is far off"
     estimates.measured(0, 1, 1e8, 1.5)
     assert estimates.bandwidth_bps[0, 1] == 2e7, "and then it takes more than one again"
     estimates.measured(0, 2, 5e7, 1.5, full=False)
     assert estimates.unseen[0, 2], "a bound is no measurement"
-    estimates.measured(0, 2, 3e8, 1.5, on_purpose=True)
-    assert not estimates.doubted[0, 2] and estimates.bandwidth_bps[0, 2] == 3e8
+    estimates.measured(0, 2, 3e8, 1.5, active=True)
+    assert not estimates.unconfirmed[0, 2] and estimates.bandwidth_bps[0, 2] == 3e8
 
 
 @pytest.mark.parametrize(("second_bps", "believed_bps"), [(2e7, 3e7), (9e7, 9e7)])
@@ -98,29 +98,29 @@ def test_a_link_that_seems_slower_is_looked_at_again_and_the_better_counts(
     second_bps: float, believed_bps: float
 ) -> None:
     view = calm_view()
-    view.estimates.doubt_all()
-    view.measured("s0", "s1", 3e7, 1.0, on_purpose=True)
+    view.estimates.invalidate_all()
+    view.measured("s0", "s1", 3e7, 1.0, active=True)
     assert view.seen.link("s0", "s1").bandwidth_bps == 3e7, "until then that is what is known"
     assert view.low_links(1.1) == [] and view.low_links(1.5) == [("s0", "s1")], "after a while"
-    view.measured("s0", "s1", second_bps, 1.6, on_purpose=True)
+    view.measured("s0", "s1", second_bps, 1.6, active=True)
     assert view.seen.link("s0", "s1").bandwidth_bps == believed_bps and not view.low_links(9.0)
-    assert not view.estimates.doubted[0, 1]
+    assert not view.estimates.unconfirmed[0, 1]
     view.measured("s0", "s1", 3 * believed_bps, 1.7)
     assert view.seen.link("s0", "s1").bandwidth_bps == believed_bps, "no doubts are left: one alone says nothing"
 
 
-def test_one_on_purpose_after_another_one_ends_all_doubts() -> None:
+def test_a_probe_after_a_measurement_confirms_an_estimate() -> None:
     estimates = calm_view().estimates
-    estimates.doubt_all()
+    estimates.invalidate_all()
     estimates.measured(0, 1, 6e7, 1.0)
-    estimates.measured(0, 1, 1e8, 1.2, on_purpose=True)
+    estimates.measured(0, 1, 1e8, 1.2, active=True)
     estimates.measured(0, 1, 3e8, 1.4)
     assert estimates.bandwidth_bps[0, 1] == 1e8
 
 
 def test_an_unseen_link_is_planned_with_as_no_better_than_the_worst_quarter_of_the_others() -> None:
     view = calm_view()
-    view.estimates.doubt_all()
+    view.estimates.invalidate_all()
     measure(view, {link: 0.1 * (k + 1) for k, link in enumerate(LINKS[:9])}, 1.0)
     seen = view.seen.bandwidth_bps
     assert seen[LINKS[11]] == pytest.approx(3e7)
@@ -163,14 +163,14 @@ def test_everything_is_explored_once_and_the_share_pays_for_it() -> None:
     view = calm_view()
     exploring = Exploring(view, OPTIONS, 0.0)
     assert exploring.trains(0.5, is_network_shift=False) == [], "nothing was moved yet"
-    view.estimates.doubt_all()
+    view.estimates.invalidate_all()
     explored: list[tuple[str, str]] = []
     for k in range(len(LINKS)):
         trains = exploring.trains(1.0 + 0.1 * k, is_network_shift=True)
         assert len({src for src, _ in trains}) == len({train.peer for _, train in trains}) == len(trains)
         explored += [(src, train.peer) for src, train in trains]
     assert sorted(explored) == sorted((f"s{i}", f"s{j}") for i, j in LINKS)
-    view.measured("s0", "s1", 3e7, 3.0, on_purpose=True)
+    view.measured("s0", "s1", 3e7, 3.0, active=True)
     ((src, train),) = exploring.trains(4.0, is_network_shift=False)
     assert (src, train.peer) == ("s0", "s1"), "it seems slower: once more, and no more than that"
     assert exploring.trains(5.0, is_network_shift=False) == []
@@ -179,7 +179,7 @@ def test_everything_is_explored_once_and_the_share_pays_for_it() -> None:
     exploring.moved(int(2 * MOST_SAVED_BYTES / OPTIONS.explore_share))
     assert exploring.trains(120.0, is_network_shift=False)
     silent = Exploring(view, replace(OPTIONS, explore_share=0.0), 0.0)
-    assert silent.trains(1.0, is_network_shift=True) == [], "whoever does not want probes gets none"
+    assert silent.trains(1.0, is_network_shift=True) == [], "with explore_share=0 there are no probes"
 
 
 def changing(seed: int, aware: Awareness, in_place: bool = False) -> ChangingRun:

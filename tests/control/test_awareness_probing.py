@@ -14,7 +14,7 @@ from tradewind.wire import messages as m
 
 
 @given(st.integers(2, 41))
-def test_a_tournament_meets_every_pair_once_and_nobody_twice_in_a_turn(n: int) -> None:
+def test_a_tournament_has_every_pair_once_and_each_site_once_per_turn(n: int) -> None:
     sites = [f"s{i}" for i in range(n)]
     turns = tournament(sites)
     met = [pair for turn in turns for pair in turn]

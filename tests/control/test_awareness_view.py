@@ -145,7 +145,7 @@ def test_a_significant_change_is_planned_for_when_it_is_sure_and_a_small_one_whe
     assert len(replanning.tick(5.1)) == 1, "8%, after the update time"
     _, replanning = changed(update_time_s=5.0, significant_change=0.2)
     last_s = say(replanning, 0.5e8, 1.0, count=1)
-    assert replanning.tick(last_s + 0.6) == [], "whoever gets no processor for a moment looks slow"
+    assert replanning.tick(last_s + 0.6) == [], "a rank that gets no processor for a moment looks slow"
     last_s = say(replanning, 0.5e8, last_s + 0.7)
     assert len(replanning.tick(last_s + 0.6)) == 1, "50%, soon"
     assert last_s < 3 * replanning.options.update_time_s
@@ -197,7 +197,7 @@ def test_only_the_plans_that_were_used_last_follow_the_network() -> None:
     assert [wanted.key[1] for wanted in plans.wanted()] == sizes[-FOLLOWED_PLANS:]
 
 
-def test_versions_that_nobody_starts_with_are_forgotten() -> None:
+def test_versions_that_no_round_starts_with_are_forgotten() -> None:
     plans, _ = changed()
     key = plans.wanted()[0].key
     first = plans.plan_for(("a", "b", "c"), MEGABYTE)

@@ -112,7 +112,7 @@ def test_workers_that_never_come_and_members_that_are_never_ready_end_the_run_in
     controller = Controller(ControlOptions(3, deadlines=Deadlines(10.0)), 0.0)
     controller.connected("a", 39.0)
     controller.received("a", m.Join("host", 1000, 0), 39.0)
-    assert "only 1 of 3 workers joined within 40 s (a)" in said(controller.tick(40.0))["a"][0].reason  # type: ignore[union-attr]
+    assert "only 1 of 3 ranks joined within 40 s (a)" in said(controller.tick(40.0))["a"][0].reason  # type: ignore[union-attr]
     controller = gathered(deadlines=Deadlines(10.0))
     controller.received("a", m.Ready(0, 1, SUM), 0.0)
     for worker in "abc":
@@ -123,7 +123,12 @@ def test_workers_that_never_come_and_members_that_are_never_ready_end_the_run_in
 
 @pytest.mark.parametrize(
     ("worker", "rank", "says"),
-    [("a", 1, "is there already"), ("x", 0, "rank 0 is taken"), ("x", 3, "not below 3"), ("x", 1, "not a site")],
+    [
+        ("a", 1, "is already connected"),
+        ("x", 0, "in use by another process, got 0"),
+        ("x", 3, "rank must be in [0, 3)"),
+        ("x", 1, "not a site"),
+    ],
 )
 def test_who_does_not_fit_is_refused_and_the_run_goes_on(worker: str, rank: int, says: str) -> None:
     controller = Controller(ControlOptions(3, network=MESH if "site" in says else None), 0.0)
@@ -141,7 +146,7 @@ def test_a_plan_that_is_given_is_used_and_refused_if_it_does_not_fit() -> None:
     assert told["a"][0].plan.plan.shards == plan.shards  # type: ignore[union-attr]
     two = make_plan("ring", MESH, 1000, ("a", "b"))
     closing = said(all_ready(gathered(network=MESH, plan=two)))["a"][0]
-    assert isinstance(closing, m.Closing) and "is for a, b, but this round is of a, b, c" in closing.reason
+    assert isinstance(closing, m.Closing) and "is for members a, b, but this round has a, b, c" in closing.reason
 
 
 def test_another_policy_starts_rounds_of_those_who_are_ready() -> None:
@@ -170,7 +175,7 @@ def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
     for worker in "abc":
         controller.received(worker, m.Finished(1, 2), 1.0)
     (wanted,) = controller.received("c", m.LinkChanged("a", "made again", back=True), 1.0)
-    assert isinstance(wanted, PlanWanted), "nobody waits for it: rounds go on by the plan that they have"
+    assert isinstance(wanted, PlanWanted), "it is made in the background: rounds go on by the plan that they have"
     told = said(all_ready(controller, iteration=3))
     assert [type(message) for message in told["a"]] == [m.Start]
     changed = said(controller.planned(wanted.make(), 1.0))["a"][0]
@@ -231,11 +236,11 @@ def test_a_given_plan_goes_around_a_lost_link() -> None:
 def test_a_strict_run_ends_when_the_only_way_to_a_worker_is_lost_and_says_why() -> None:
     controller = gathered(network=MESH)
     for peer in "ac":
-        controller.received("b", m.LinkChanged(peer, f"nobody answers at {peer}."), 1.0)
+        controller.received("b", m.LinkChanged(peer, f"no answer from {peer}."), 1.0)
     assert controller.closed is None, "nothing is asked for yet"
     closing = said(all_ready(controller))["a"][0]
     assert isinstance(closing, m.Closing)
-    assert "The link between 'b' and 'c' is lost: nobody answers at c." in closing.reason
+    assert "The link between 'b' and 'c' is lost: no answer from c." in closing.reason
 
 
 def test_a_message_at_the_wrong_time_ends_the_run_and_not_the_process() -> None:
@@ -262,7 +267,7 @@ def test_what_workers_say_after_their_reports_is_kept_until_a_controller_acts() 
 
 
 def test_a_roster_that_only_one_worker_saw_does_not_make_it_the_majority() -> None:
-    """`a` was told that it is alone, and perhaps nobody else was: it may be the small part of a split network."""
+    """Only `a` may have received the roster of one: it may be the small part of a partitioned network."""
     controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2, index=1), 0.0)
     controller.connected("a", 0.0)
     split = report("a", sequence=5, electorates=(("a", "b", "c"), ("a",)))
@@ -274,7 +279,7 @@ def test_a_roster_that_only_one_worker_saw_does_not_make_it_the_majority() -> No
     assert any(isinstance(message, m.Roster) for message in said(actions).get("b", [])), "most have come"
 
 
-def test_whoever_holds_less_than_what_was_committed_does_it_again() -> None:
+def test_a_member_that_holds_less_than_the_committed_version_repeats_the_round() -> None:
     asked = m.Ready(0, 1, SUM)
     whole = m.RoundReport(7, 2, ("a", "b"), True, 5, asked)
     behind = m.RoundReport(7, 1, ("a", "b", "c"), True, 4, asked)

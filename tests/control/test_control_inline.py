@@ -1,4 +1,4 @@
-"""Rounds that the controller does by itself, message by message: strict, tolerant, and when somebody is lost."""
+"""Inline rounds, message by message: in strict and tolerant runs, and when a rank is lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_member_without_an_array_has_the_round_go_by_a_plan() -> None:
     assert [type(message) for message in told["a"]] == [m.PlanChanged, m.Start]
 
 
-def test_a_tolerant_round_takes_effect_when_everybody_has_it() -> None:
+def test_a_tolerant_round_takes_effect_when_all_members_have_it() -> None:
     controller = gathered(**POLICY)
     answer = all_ready(controller, m.POLICY_STREAM)["a"][0]
     assert isinstance(answer, m.InlineResult) and not answer.final
@@ -106,7 +106,7 @@ def test_a_member_that_received_something_else_is_sent_away_and_the_others_go_on
     for worker, digest in zip("abc", (7, 8, 7), strict=True):
         actions += controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, digest), 1.0)
     told = said(actions)
-    assert isinstance(told["b"][0], m.Refused) and "another result" in told["b"][0].reason
+    assert isinstance(told["b"][0], m.Refused) and "a different result" in told["b"][0].reason
     assert all(m.Commit(answer.round) in told[worker] for worker in "ac")
 
 
@@ -151,7 +151,7 @@ def test_a_node_holds_an_answer_back_until_the_commit_and_reports_it_meanwhile()
     assert report is not None and report.ready == ()
     (holding,) = report.rounds
     assert holding.finished and holding.digest == digest and holding.ready == m.Ready(0, 1, SUM, array(1, 2))
-    assert resolve({"a": report}).abandoned == {5: ("a",)}, "nobody knows whether the others have it"
+    assert resolve({"a": report}).abandoned == {5: ("a",)}, "it is unknown whether the others have it"
     others = dict.fromkeys("abc", report)
     assert resolve(others).committed == {5: ("a", "b", "c")}
     (succeeded,) = node.told(m.Commit(5))
@@ -168,11 +168,11 @@ def test_a_node_whose_answer_is_taken_back_waits_ready_as_before() -> None:
     assert isinstance(node.told(m.Commit(6))[0], Succeeded)
 
 
-def test_an_answer_that_nobody_asked_for_is_not_used() -> None:
+def test_an_answer_without_a_request_is_not_used() -> None:
     node = joined("a", tolerant=True)
     node.submit(SUM, inline=array(1, 2))
     (find_controller,) = node.told(inline_result(5, final=False, iteration=2))
-    assert "this rank did not ask for" in find_controller.reason  # type: ignore[union-attr]
+    assert "this rank did not request" in find_controller.reason  # type: ignore[union-attr]
 
 
 @given(

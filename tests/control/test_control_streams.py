@@ -1,4 +1,4 @@
-"""Who decides in which stream: operations of everybody, steps of the policy's groups, and steps in parts."""
+"""Which policy decides in which stream: operations of all ranks, steps of the policy's groups, and steps in parts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def finish(controller: Controller, round_: int, members: str) -> list[Action]:
     return [action for w in members for action in controller.received(w, m.Finished(round_, 1), 1.0)]
 
 
-def test_an_operation_of_everybody_waits_for_everybody_whatever_the_policy() -> None:
+def test_an_operation_of_all_ranks_waits_for_all_ranks_whatever_the_policy() -> None:
     controller = partial()
     for worker in "abc":
         assert started(ready(controller, worker, 0, 1)) == []
@@ -74,7 +74,7 @@ def test_a_step_is_over_for_the_policy_when_its_last_part_is() -> None:
             ready(controller, worker, STEP + part, 1, parts=2)
     finish(controller, 0, "ab")
     closed = ready(controller, "a", STEP, 2)
-    assert "was ready when it could not be" in messages(closed, m.StandingDown)[0][1].reason  # type: ignore[union-attr]
+    assert "sent an unexpected Ready" in messages(closed, m.StandingDown)[0][1].reason  # type: ignore[union-attr]
 
 
 def test_members_who_disagree_in_the_first_part_get_no_other_part() -> None:
@@ -101,12 +101,12 @@ def test_a_later_part_that_differs_fails_alone() -> None:
     assert started(ready(controller, "b", STEP, 2)) == [(1, ("a", "b"))]
 
 
-def test_who_is_left_in_the_queue_while_the_others_wait_for_everybody_goes_on() -> None:
+def test_ranks_left_in_the_queue_go_on_while_the_others_wait_for_an_operation_of_all_ranks() -> None:
     controller = partial(p=3)
     for worker in "ab":
         ready(controller, worker, STEP, 1)
     assert started(ready(controller, "c", 0, 1)) == []
-    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b"))], "nobody else can come"
+    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b"))], "no other rank can join"
     finish(controller, 0, "ab")
     ready(controller, "a", STEP, 2, parts=2)
     told = ready(controller, "b", 0, 1)
@@ -117,7 +117,7 @@ def test_who_is_left_in_the_queue_while_the_others_wait_for_everybody_goes_on() 
     finish(controller, 1, "abcd")
     ready(controller, "a", STEP, 3)
     ready(controller, "b", STEP, 2)
-    assert started(ready(controller, "c", STEP, 1)) == [(2, ("a", "b", "c"))], "everybody is back"
+    assert started(ready(controller, "c", STEP, 1)) == [(2, ("a", "b", "c"))], "all ranks are back"
 
 
 def test_start_says_how_far_each_member_is_behind() -> None:

@@ -1,4 +1,4 @@
-"""Whoever joins later gets the current model from a member, whole or not at all."""
+"""A rank that joins later gets the current model from a member, whole or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_newcomer_gets_the_model_of_a_member_that_offers_one() -> None:
     assert name == "rank1" and np.array_equal(np.frombuffer(state, np.float32), model)
 
 
-def test_where_nobody_offers_anything_there_is_nothing() -> None:
+def test_without_an_offer_there_is_no_state_to_transfer() -> None:
     def body(group: Group) -> object:
         group.barrier()
         answer = group.fetch_state()
@@ -44,7 +44,7 @@ def test_where_nobody_offers_anything_there_is_nothing() -> None:
 
 
 def busy_door(stack: contextlib.ExitStack, port: int, late_s: float) -> str:
-    """An address where whoever listens at `port` is reached, whose first word comes late, as from a busy machine."""
+    """An address that forwards to `port`, with a late first byte, as from a busy machine."""
     listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     ended = threading.Event()
     stack.callback(ended.set)

@@ -81,7 +81,7 @@ def test_site_attributes_are_read() -> None:
         ("graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 bandwidth -1 ] ]", "'-1Mbps'"),
         ("graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 bandwidth 1 loss x ] ]", "loss: 'x'"),
         ("graph [ node [ id 0 lat 3 ] ]", "only one of lat and lon"),
-        ("graph [ node [ id 0 lat 300 lon 5 ] ]", "not on Earth"),
+        ("graph [ node [ id 0 lat 300 lon 5 ] ]", "not in [-"),
         ("graph [ node [ id 0 lat 1e999 lon 5 ] ]", "not a finite number"),
         ("graph [ node [ id 0 lat NaN lon 5 ] ]", "not a finite number"),
         ("a [ " * 100_000, "deeper than 100"),

@@ -54,7 +54,7 @@ def test_a_lab_from_up_to_down() -> None:
     assert "w1-w2: healed" in succeed("lab", "heal", "w1-w2")
     assert "calibration" in succeed("lab", "status")
     wrong = tradewind("lab", "down", "--name", "lob")
-    assert wrong.exit_code == 2 and "no lab is called 'lob'. Did you mean 'lab'?" in wrong.stderr
+    assert wrong.exit_code == 2 and "unknown lab 'lob'. Did you mean 'lab'?" in wrong.stderr
     assert succeed("lab", "down") == "lab: down\n"
     assert succeed("lab", "down") == "no lab is up\n"
     assert machine() == before
@@ -119,17 +119,17 @@ def test_replay_ends_with_the_last_rates() -> None:
     ("arguments", "says", "code"),
     [
         (("up", "mesh", "--scale", "much"), "number", 2),
-        (("up", "mesh", "--backend", "magic"), "no backend is called 'magic'", 2),
+        (("up", "mesh", "--backend", "magic"), "unknown backend 'magic'", 2),
         (("up", "mesh", "--name", "../x"), "not a valid lab name", 2),
         (("up", "mesh", "--option", "n=3", "--backend", "inproc"), "nothing to keep up", 3),
         (("up", "netstorm9", "--backend", "htb"), "htb has no latency", 3),
         (("up", "gscale", "--backend", "delay"), "--scale", 3),
-        (("up", "no-such-network"), "no network is called", 2),
+        (("up", "no-such-network"), "unknown network", 2),
         (("set", "a-b", "40"), "not a unit of rate", 2),
         (("cut", "a-b"), "no lab is up", 2),
         (("exec", "a", "--", "true"), "no lab is up", 2),
         (("replay", "no-such-trace"), "no lab is up", 2),
-        (("status", "--name", "other"), "no lab that is up is called 'other'", 2),
+        (("status", "--name", "other"), "unknown running lab 'other'", 2),
     ],
 )
 def test_bad_use_is_refused_in_a_sentence(arguments: tuple[str, ...], says: str, code: int) -> None:

@@ -57,8 +57,8 @@ def buffer_of(action: Receive) -> int:
         (1, {"shard": 1}, "has 1 shards"),
         (3, {}, "does not expect it"),
         (1, {"phase": Phase.BROADCAST}, "does not expect it"),
-        (1, {"chunks": 5}, "one of 5 chunks, here of 4"),
-        (1, {"payload_bytes": 96}, "96 bytes, not 100"),
+        (1, {"chunks": 5}, "one of 5 chunks, expected 4"),
+        (1, {"payload_bytes": 96}, "96 bytes, expected 100"),
         (1, {"run": 8}, "another run"),
         (1, {"path": (2, 3, 0), "hop": 2}, "its path is"),
         (1, {"kind": FrameKind.MESSAGE}, "control message"),
@@ -115,7 +115,7 @@ def test_an_early_chunk_that_fits_no_plan_makes_its_sender_faulty() -> None:
     assert engine.kept_bytes == 0
 
 
-def test_a_closed_round_frees_its_buffers_as_soon_as_nobody_works_with_them() -> None:
+def test_a_closed_round_frees_its_buffers_as_soon_as_no_action_uses_them() -> None:
     engine = root()
     kept, receiving = arrives(engine, 2, CHUNK), arrives(engine, 2, replace(CHUNK, index=1))
     engine.handle(ev.Received(kept))
@@ -126,7 +126,7 @@ def test_a_closed_round_frees_its_buffers_as_soon_as_nobody_works_with_them() ->
 
 def test_a_round_cannot_be_opened_twice() -> None:
     engine = root()
-    with pytest.raises(InternalError, match="it was before"):
+    with pytest.raises(InternalError, match="is opened twice"):
         engine.handle(ev.OpenRound(0, 0, part("a")))
 
 

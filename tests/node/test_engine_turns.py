@@ -32,7 +32,7 @@ def served(outbox: Outbox) -> list[int]:
     return rounds
 
 
-def test_the_layers_that_are_needed_first_overtake_the_others_of_their_step_and_nobody_else() -> None:
+def test_the_layers_that_are_needed_first_overtake_only_the_others_of_their_step() -> None:
     outbox = Outbox(1)
     for each in (flow(4), flow(5, turn=5), flow(6, turn=5), flow(8, turn=5), flow(7), flow(9, turn=9)):
         outbox.offer(each)

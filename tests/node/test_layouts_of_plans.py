@@ -66,7 +66,7 @@ def test_the_part_in_a_plan_that_takes_the_place_of_another_is_worked_out_ahead(
     assert plans.layout(PLAN, start(2), NAMES[0], NUMBERS) is ahead and plans.kept == ((2, 100, 4),)
 
 
-def test_a_plan_with_somebody_who_is_not_there_waits_for_its_round() -> None:
+def test_a_plan_with_an_absent_site_waits_for_its_round() -> None:
     plans = Layouts()
     told(plans, 1)
     plans.layout(PLAN, start(1), NAMES[0], NUMBERS)

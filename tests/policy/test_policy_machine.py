@@ -137,7 +137,7 @@ def test_a_lost_worker_must_join_before_it_is_ready_again() -> None:
 
 def test_the_registry_refuses_what_it_does_not_know() -> None:
     network = mesh(3)
-    with pytest.raises(UnknownName, match="no policy is called 'partail'"):
+    with pytest.raises(UnknownName, match="unknown policy 'partail'"):
         make_policy("partail", network, network.names)
     with pytest.raises(BadOption, match=r"policy 'bsp' has no option 'p'\. It takes none\."):
         make_policy("bsp", network, network.names, p=2)
@@ -149,7 +149,7 @@ def test_the_registry_refuses_what_it_does_not_know() -> None:
         make_policy("bsp", network, ("w0", "w0"))
     with pytest.raises(InputError, match="at least one worker"):
         make_policy("bsp", network, ())
-    with pytest.raises(UnknownName, match="no site is called 'w7'"):
+    with pytest.raises(UnknownName, match="unknown site 'w7'"):
         make_policy("bsp", network, ("w0", "w7"))
 
 

@@ -181,7 +181,7 @@ def test_ranks_that_can_reach_each_other_say_nothing(lab: Lab) -> None:
 def test_the_controller_says_who_has_joined_while_it_waits_for_others(lab: Lab) -> None:
     ((_, said, problem),) = ends([connect(lab, "a", 0, patience_s=4.0, bind="10.77.0.1")])
     assert "1 of 2 ranks have joined within 10 s (rank0). The controller listens on 10.77.0.1:4000" in problem
-    assert said.startswith("PeerLost") and "only 1 of 2 workers joined" in said
+    assert said.startswith("PeerLost") and "only 1 of 2 ranks joined" in said
 
 
 TRAIN = """

@@ -49,12 +49,12 @@ def test_a_wrong_secret_is_refused_and_the_others_hear_who_is_missing() -> None:
     answers = run_ranks(3, reduce_once, each, patience_s=SOON_S)
     assert isinstance(answers[2], NotAdmitted) and "does not know the secret" in str(answers[2])
     for answer in answers[:2]:
-        assert isinstance(answer, PeerLost) and "only 2 of 3 workers joined" in str(answer)
+        assert isinstance(answer, PeerLost) and "only 2 of 3 ranks joined" in str(answer)
 
 
 def test_another_run_is_refused() -> None:
     answers = run_ranks(2, reduce_once, [{}, {"run": "other"}], patience_s=SOON_S)
-    assert isinstance(answers[1], NotAdmitted) and "wants run 'other'" in str(answers[1])
+    assert isinstance(answers[1], NotAdmitted) and "requests run 'other'" in str(answers[1])
     assert isinstance(answers[0], PeerLost)
 
 
@@ -338,7 +338,7 @@ def test_a_worker_that_leaves_has_left_whoever_sees_its_connections_end_first() 
     for _ in range(20):
         said = run_ranks(4, body, [{}] * 4)
         assert said[1] == "left"
-        assert {said[rank] for rank in (0, 2, 3)} == {"the run is over: 'rank1' has left the run."}
+        assert {said[rank] for rank in (0, 2, 3)} == {"the run has ended: 'rank1' has left the run."}
 
 
 @pytest.mark.parametrize("event", ["tick", "received"])

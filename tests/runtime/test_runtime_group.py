@@ -233,5 +233,5 @@ def test_an_interface_can_be_named() -> None:
     if name is None:
         pytest.skip("no loopback interface of that name")
     assert choose_addresses(None, "lo", None) == ("127.0.0.1", "127.0.0.1")
-    with pytest.raises(Exception, match="no network interface is called 'l0'"):
+    with pytest.raises(Exception, match="unknown network interface 'l0'"):
         choose_addresses(None, "l0", None)

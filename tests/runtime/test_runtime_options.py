@@ -152,14 +152,14 @@ def test_options_are_checked_when_they_are_made() -> None:
         (lambda: RunOptions(policy="ssp"), "policy 'ssp' needs a server"),
         (lambda: RunOptions(network=3), "network must be a Network, a file or a name, got 3"),  # type: ignore[arg-type]
         (lambda: RunOptions(awareness=False), r"awareness must be Awareness\(measure=...\), got False"),  # type: ignore[arg-type]
-        (lambda: RunOptions(transport={"port": 1}), "no field of Transport is called 'port'"),  # type: ignore[arg-type]
+        (lambda: RunOptions(transport={"port": 1}), "unknown field of Transport 'port'"),  # type: ignore[arg-type]
         (lambda: Tolerance(patience_s=None), "patience_s=None"),  # type: ignore[arg-type]
         (lambda: Tolerance(patience_s=-1), "patience_s must be a finite number of seconds > 0, got -1"),
         (lambda: Tolerance(straggler_s=0), "straggler_s must be > 0, got 0"),
         (lambda: Transport(connections=17), "connections must be from 1 to 16, got 17"),
         (lambda: Transport(chunk_bytes=1), "chunk_bytes must be from 1 KiB to 8 MiB, got 1"),
         (lambda: Awareness(update_time_s=0), "update_time_s must be a finite number of seconds > 0, got 0"),
-        (lambda: Awareness(chunk_bytes=4096), r"write transport=Transport\(chunk_bytes=...\)"),  # type: ignore[call-arg]
+        (lambda: Awareness(chunk_bytes=4096), r"use transport=Transport\(chunk_bytes=...\)"),  # type: ignore[call-arg]
     ]
     for make, message in wrong:
         with pytest.raises(BadOption, match=message):
@@ -193,7 +193,7 @@ def test_an_old_argument_is_refused_with_its_new_name(old: str, new: str) -> Non
     }.get(group, f"{group}={group.capitalize()}({field}=...)")
     with pytest.raises(BadOption) as refused:
         connect("127.0.0.1:0", 0, 1, secret=SECRET, **{old: 1})  # type: ignore[arg-type]
-    assert str(refused.value) == f"RunOptions has no field {old!r}: write {written}."
+    assert str(refused.value) == f"RunOptions has no field {old!r}; use {written}."
 
 
 OLD_NAMES = [

@@ -243,17 +243,17 @@ def test_any_policy_runs_with_any_planner() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(UnknownName, match="no scheme is called 'krew'"):
+    with pytest.raises(UnknownName, match="unknown scheme 'krew'"):
         simulate(MESH, "krew")
-    with pytest.raises(UnknownName, match="no planner is called 'rung'"):
+    with pytest.raises(UnknownName, match="unknown planner 'rung'"):
         simulate(MESH, "partial+rung")
-    with pytest.raises(UnknownName, match="no discipline"):
+    with pytest.raises(UnknownName, match="unknown discipline"):
         simulate(MESH, "crew", discipline="lifo", compute=0.1)
     with pytest.raises(BadOption, match="orders single flows"):
         simulate(MESH, "bsp-ring", discipline="task-fcfs")
     with pytest.raises(BadOption, match="needs single flows"):
         simulate(MESH, "crew-non-blocking", execution="pipelined")
-    with pytest.raises(BadOption, match="blocks go straight to"):
+    with pytest.raises(BadOption, match="blocks go directly to"):
         simulate(MESH, make_scheme("crew-non-blocking", planner="ring"))
     with pytest.raises(BadOption, match="noise is"):
         simulate(MESH, "crew", noise=1.5)

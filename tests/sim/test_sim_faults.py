@@ -175,7 +175,7 @@ def test_random_faults_come_from_their_seed() -> None:
 
 
 def test_impossible_faults_are_refused() -> None:
-    with pytest.raises(UnknownName, match="no site is called 'mars'"):
+    with pytest.raises(UnknownName, match="unknown site 'mars'"):
         run(WorkerOutage("mars", 1.0))
     with pytest.raises(BadOption, match="must begin"):
         run(LinkOutage("w01", "w02", 3.0, 2.0))

@@ -260,7 +260,7 @@ def check_an_error_reaches_the_caller_of_backward_as_it_is() -> None:
             try:
                 (model(x) - y).square().mean().backward()
             except RunLost as error:
-                assert str(error) == "the run is over: 'rank1' has left the run."
+                assert str(error) == "the run has ended: 'rank1' has left the run."
             else:
                 raise AssertionError("backward went on without rank 1")
         dist.barrier(_gloo)

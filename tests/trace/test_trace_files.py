@@ -137,6 +137,6 @@ def test_unknown_formats_and_broken_files_are_refused(tmp_path: Path, trace: Tra
     for suffix, text in ((".jsonl", '{"kind": "nonsense"}'), (".jsonl", "}{"), (".csv", "kind,start_s\nflow,abc\n")):
         path = tmp_path / f"broken{suffix}"
         path.write_text(text)
-        with pytest.raises(InputError, match="is not a trace"):
+        with pytest.raises(InputError, match="is not a valid trace"):
             read_trace(path)
     assert set(TRACE_SUFFIXES) == {".jsonl", ".csv", ".parquet", ".json"}

@@ -1,4 +1,4 @@
-"""Nobody gets in without the secret, and both sides are told why."""
+"""No peer is admitted without the secret, and both sides get the reason."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_two_that_share_the_secret_know_each_other(cut: int) -> None:
     ("stranger", "says"),
     [
         (Credentials("run", "alice", b"wrong secret"), "'alice' does not know the secret of run 'run'"),
-        (Credentials("other", "alice", SECRET), "wants run 'other'; this is run 'run'"),
+        (Credentials("other", "alice", SECRET), "requests run 'other', expected run 'run'"),
     ],
 )
 def test_a_server_refuses_strangers_and_tells_them_why(stranger: Credentials, says: str) -> None:
@@ -68,13 +68,13 @@ def test_a_client_refuses_a_server_without_the_secret() -> None:
         converse(a, b)
     a, b = client(), server()
     a.receive(b.receive(a.start()))
-    with pytest.raises(NotAdmitted, match="'bob' does not know this run's secret"):
+    with pytest.raises(NotAdmitted, match="'bob' has another secret"):
         a.receive(encode_message(Accepted(b"x" * 32), 1))
     assert a.peer is None
 
 
 def test_a_client_refuses_another_site_than_it_called() -> None:
-    with pytest.raises(NotAdmitted, match="'bob' answers where 'carol' was expected"):
+    with pytest.raises(NotAdmitted, match="expected site 'carol' at this address, got 'bob'"):
         converse(client(expected="carol"), server())
 
 
@@ -99,7 +99,7 @@ def test_another_wire_version_is_refused_by_both_names(monkeypatch: pytest.Monke
     monkeypatch.setattr("tradewind.wire.handshake.WIRE_VERSION", 99)
     newer = client()
     monkeypatch.undo()
-    with pytest.raises(NotAdmitted, match=f"'alice' speaks wire version 99, 'bob' speaks {WIRE_VERSION}"):
+    with pytest.raises(NotAdmitted, match=f"'alice' has wire version 99, 'bob' has {WIRE_VERSION}"):
         converse(newer, server())
 
 
@@ -113,7 +113,7 @@ def test_the_secret_never_travels() -> None:
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 3))
-def test_random_bytes_never_admit_anybody(data: bytes, after: int) -> None:
+def test_random_bytes_never_admit_a_peer(data: bytes, after: int) -> None:
     a, b = client(), server()
     said = a.start()
     sides: list[Handshake] = [b, a, b, a]
@@ -127,7 +127,7 @@ def test_random_bytes_never_admit_anybody(data: bytes, after: int) -> None:
 
 def test_data_before_the_end_of_the_handshake_is_refused_with_a_reason() -> None:
     b = server()
-    with pytest.raises(BadFrame, match="CHUNK frame came before"):
+    with pytest.raises(BadFrame, match="CHUNK frame arrived before"):
         b.receive(encode_header(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=1, chunks=1)) + b"x")
     with pytest.raises(NotAdmitted, match="refused the connection"):
         client().receive(b.last_words)

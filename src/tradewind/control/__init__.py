@@ -1,8 +1,8 @@
-"""The controller: who is there, what the network is like, who synchronises when, and how the bytes travel.
+"""The controller: membership, the view of the network, which ranks synchronise when, and which plan they use.
 
-A pure state machine as everything else: `controller.Controller` is told of connections, messages and the time, and
-answers with messages to send. `deadlines` derives every time limit from one setting; `network` is what is known of the
-network; `plans` makes plans and numbers them; `rounds` starts, repairs and commits rounds.
+`controller.Controller` is a pure state machine: it receives connections, messages and the time, and returns messages to
+send. `deadlines` derives every time limit from one setting; `network` estimates the links; `plans` makes plans and
+numbers their versions; `rounds` starts, repairs and commits rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much a run cares about its network: NetStorm's switches, under plain names."""
+"""Options for measuring the network and replanning: NetStorm's switches, under plain names."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tradewind.errors import BadOption
 from tradewind.registry import OptionGroup
 
 LEAD_BYTES = 32 * 1024
-"""As in `engine.measuring`: the first bytes after a pause say nothing of a link."""
+"""As in `node.measuring`: the first bytes after an idle period do not measure a link."""
 
 TRAIN_S, SHORTEST_CHUNK_BYTES = 0.1, 16 * 1024
-"""How long an exploration keeps a link busy, about; a measurement of shorter chunks is one of processors."""
+"""About how long a train of probes keeps a link busy; and the shortest chunk that measures the link, not the CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,37 +30,39 @@ class Awareness(OptionGroup):
     update_time_s: float = 5.0
     """Seconds between two reviews of the plans (UPDATE_TIME)."""
     significant_change: float = 0.2
-    """A link that changes by this share has its plans reviewed at once (UPDATE_RATE)."""
+    """Relative change of a link that triggers a review of the plans at once (UPDATE_RATE)."""
     min_gain: float = 0.05
-    """A new plan is used if rounds by it end sooner by this share: noise is no reason to change."""
+    """Relative gain in round time that a new plan must promise to be used, so that noise does not change plans."""
     reroute_gain: float = 0.5
-    """A round under way goes on by a new plan if that is better by this share; infinite: it ends as it began."""
+    """Relative gain at which a running round switches to a new plan; infinite: running rounds keep their plan."""
     explore_share: float = 0.02
-    """Of all bytes that rounds move, how many may be spent on links that carry nothing."""
+    """Share of the bytes that rounds move that may be spent on probing links that carry nothing."""
     probe: bool = False
     """Whether all links are measured before the first round."""
     probe_s: float = 2.0
-    """Seconds that two sites measure their links then, at most."""
+    """Seconds that each pair of sites may spend on that, at most."""
     probe_chunk_bytes: int = 64 * 1024
-    """Size of the chunks that explore and probe; on narrow links they are smaller."""
+    """Size of probe chunks; on slow links they are smaller."""
     probe_chunks: int = 4
-    """How many a measurement rests on at least (PROBE_CHUNK_NUM)."""
+    """Number of chunks that a measurement needs at least (PROBE_CHUNK_NUM)."""
     auxiliary: bool = False
-    """Whether chunks that would wait take other paths (ENABLE_AUX_PATH); has cost more than it gained."""
+    """Whether chunks that would wait take auxiliary paths (ENABLE_AUX_PATH); in our measurements it cost more than it
+    gained."""
     primary_busy_bound: int = 2
-    """How many chunks must be waiting for a link before one takes another path (PRIMARY_BUSY_BOUND)."""
+    """Number of chunks that must wait for a link before one takes an auxiliary path (PRIMARY_BUSY_BOUND)."""
     auxiliary_queue_length: int = 1
-    """How many chunks may be under way on each auxiliary path (AUXILIARY_QUEUE_LENGTH)."""
+    """Number of chunks in flight on each auxiliary path (AUXILIARY_QUEUE_LENGTH)."""
 
     @property
     def report_s(self) -> float:
-        """How often workers report a link at most: several times in an update, and not more than they need to."""
+        """Seconds between two reports of a link by a rank, at least: several reports fit into `update_time_s`."""
         return min(0.5, self.update_time_s / 4)
 
     def train(self, bandwidth_bps: float) -> tuple[int, int]:
-        """Chunks of an exploration and their size: the first, those that pass at once after a pause, those that count.
+        """Return the number of chunks in a train of probes, and their size in bytes.
 
-        Rounds wait for what is in their way on a narrow link, so its chunks are smaller.
+        The number covers the first chunk, those that pass unshaped after an idle period, and those that are measured.
+        Chunks are smaller on a slow link, because chunks of rounds wait behind them.
 
         >>> Awareness().train(100e6), Awareness().train(5e6)
         ((6, 65536), (7, 16384))
@@ -71,7 +73,10 @@ class Awareness(OptionGroup):
 
     @property
     def confirm_s(self) -> float:
-        """How long a link must seem slower before it is believed: so that plans follow within three updates."""
+        """Seconds for which measurements must show a slower link before the estimate follows.
+
+        Plans then follow within three updates.
+        """
         return 0.4 * self.update_time_s
 
     def __post_init__(self) -> None:

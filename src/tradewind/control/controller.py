@@ -1,32 +1,32 @@
 """The controller as a state machine.
 
     gathering ──all have joined──> running ──────────────────────────────────────────────> closed
-                                     │  ^        strict: a worker is lost or leaves
-                                     └──┘        any run: everybody has left, or it cannot go on
-                        tolerant: somebody is lost, comes, or comes back
+                                     │  ^        strict: a rank is lost or leaves
+                                     └──┘        any run: all ranks have left, or the run cannot continue
+                        tolerant: a rank is lost, joins, or rejoins
 
-Theory of operation. Workers connect, prove themselves (that is the driver's and `wire.handshake`'s business) and join
-(`members`). When all have, everybody gets the roster. A worker with an array says `Ready`; the policy of that stream
-decides who synchronises (`schedule`), a plan is made or found, and `Start` goes to every site of the plan. Each says
-`Finished` when its part is done, and when all have, `Commit` tells them that the result may be used (`rounds`).
+Theory of operation. Ranks connect, authenticate (by the driver and `wire.handshake`) and join (`members`). When all
+have joined, each receives the roster. A rank with an array sends `Ready`; the policy of that stream decides which ranks
+synchronise (`schedule`), a plan is made or found, and every site of the plan receives `Start`. Each sends `Finished`
+when its part is done. When all have, they receive `Commit`, which permits using the result (`rounds`).
 
-**Strict runs** (`bsp`, unless asked otherwise): when a worker is lost, the run is closed and everybody is told who was
-lost: a collective needs all.
+**Strict runs** (policy `bsp`, unless set otherwise) close when a rank is lost, because a collective needs all ranks.
+All ranks receive the name of the lost one.
 
-**Tolerant runs** go on. A worker that is lost is taken out of the roster and of every queue, all others are told
-(`Lost`), and rounds that it had a part in are halted, then repaired or given up. A worker that comes later, or again,
-gets the roster, all others get the new one, and policies hear of it. Reports of rounds and versions that are over are
-dropped without a word: they were true when they were sent.
+**Tolerant runs** continue. A lost rank is removed from the roster and from every queue, the others receive `Lost`, and
+the rounds that it took part in are halted, then repaired or given up. A rank that joins later, or rejoins, receives the
+roster, all others receive the new one, and the policies are notified. Reports about rounds and versions that have ended
+are ignored: they were correct when they were sent.
 
-**A link that is lost** is no worker that is lost. In every run its ends report it, plans avoid it from then on, and
-rounds that use it are halted and repaired; when its ends have connected again they say so, and rounds make up for what
-was lost on the way. It ends a strict run only where a round cannot be repeated because its results replace its inputs,
-or where no plan is left that does without the link.
+**A lost link** is not a lost rank. In every run its two ends report it, plans avoid it from then on, and rounds that
+use it are halted and repaired. When the ends have reconnected they report that, and rounds repeat what was lost in
+between. A lost link ends a strict run only if a round cannot be repeated because its results replace its inputs, or if
+no plan exists without the link.
 
-**A controller that was lost** costs nothing but time: workers find the next one, or the same one again, and report
-(`terms`). Where there are standbys, a controller acts only while a majority of the workers acknowledges its term.
+**A lost controller** costs only time: ranks find the next controller, or the same one again, and report their state
+(`quorum`). With standbys, a controller acts only while a majority of the ranks acknowledges its term.
 
-No input is harmed by any of this. All time limits follow from one setting (`deadlines`).
+None of these changes an input. All time limits follow from one setting (`deadlines`).
 """
 
 from __future__ import annotations
@@ -62,15 +62,19 @@ KEPT_DECISIONS = 100
 
 
 class Controller:
-    """One run's."""
+    """The controller of one run.
+
+    A driver calls `connected`, `received`, `disconnected` and `tick` with the current time, and carries out the actions
+    that each call returns, in order.
+    """
 
     def __init__(self, options: ControlOptions, now_s: float) -> None:
         self.options = options
         self.deadlines = options.deadlines
         self.closed: m.Closing | None = None
-        """Why the run is over, if it is."""
+        """Why the run has ended; None while it has not."""
         self.closed_by: TradewindError | None = None
-        """The error that ended it, if one did."""
+        """The error that ended the run, if one did."""
         self._members = Members(options, now_s)
         self._outbox = Outbox(self._members)
         self._term: Term | None = None
@@ -80,12 +84,12 @@ class Controller:
 
     @property
     def acting_term(self) -> int | None:
-        """The term in which this controller acts, if it does."""
+        """The term in which this controller acts; None if it does not act."""
         return self._members.term if self._term is not None and self._term.acting else None
 
     @property
     def gathered(self) -> tuple[str, ...] | None:
-        """Who has joined, while the run waits for the others to begin; None once it has, and on standbys."""
+        """Ranks that have joined while the run waits for the others; None once the run has begun, and on standbys."""
         if self._members.begun or self.closed or self.options.index:
             return None
         return tuple(sorted(self._members.joined))
@@ -94,7 +98,7 @@ class Controller:
 
     @property
     def wake_at_s(self) -> float:
-        """When `tick` is to be called, if nothing happens before."""
+        """Time at which `tick` must be called, unless another event comes first."""
         if self.closed:
             return float("inf")
         if self._term is None:
@@ -103,23 +107,23 @@ class Controller:
         return min(self._members.wake_at_s, self._term.wake_at_s, deserted_s)
 
     def tick(self, now_s: float) -> list[Action]:
-        """Time has passed."""
+        """Handle timeouts and timers that are due."""
         return self._do(self._tick, now_s)
 
     @property
     def plans(self) -> Plans:
-        """The run's plans, once it has begun."""
+        """The plans of the run. Raises `InternalError` before the run has begun."""
         if self._term is None:
             raise InternalError("a run that has not begun has no plans.")
         return self._term.rounds.plans
 
     @property
     def rerouted(self) -> int:
-        """How many rounds went on by a better plan than they started with."""
+        """Number of rounds that switched to a better plan while they ran."""
         return 0 if self._term is None else self._term.rounds.rerouted
 
     def running_rounds(self) -> list[RoundEnded]:
-        """Rounds that are not over, as they stand."""
+        """Return a record of each round that has not ended."""
         return [] if self._term is None else self._term.rounds.running_records()
 
     def snapshot(self, now_s: float) -> ControllerSnapshot:
@@ -153,32 +157,32 @@ class Controller:
         return taken
 
     def planned(self, made: PlanMade, now_s: float) -> list[Action]:
-        """A plan that was wanted is there."""
+        """Handle a plan that the driver has made for a `PlanWanted`."""
         if self._term is not None and not self.closed:
             self._term.planned(made, now_s)
         return self._take_actions()
 
     def connected(self, worker: str, now_s: float) -> list[Action]:
-        """A worker has proven itself and may talk."""
+        """Handle a new connection of an authenticated rank."""
         if self.closed:
-            self._outbox.refuse(worker, f"the run is over: {self.closed.reason}.")
+            self._outbox.refuse(worker, f"the run has ended: {self.closed.reason}.")
             return self._take_actions()
         return self._do(lambda: self._connected(worker), now_s)
 
     def received(self, worker: str, message: m.Message, now_s: float) -> list[Action]:
-        """A worker said something."""
+        """Handle a message from a rank."""
         if not self._members.is_connected(worker):
             return []
         return self._do(lambda: self._received(worker, message), now_s)
 
     def disconnected(self, worker: str, reason: str, now_s: float) -> list[Action]:
-        """A worker's connection is gone."""
+        """Handle the end of a rank's connection."""
         if not self._members.is_connected(worker):
             return []
         return self._do(lambda: self._lose(worker, f"{worker!r} was lost ({reason})"), now_s)
 
     def network_given(self, network: Network, now_s: float) -> list[Action]:
-        """The network is known to be another one, with the same sites: rounds are planned on it from now on."""
+        """Replace the network by another one with the same sites; rounds are planned on it from now on."""
 
         def give() -> None:
             if self._term is not None:
@@ -199,7 +203,7 @@ class Controller:
         return self._do(give, now_s)
 
     def close(self, reason: str) -> list[Action]:
-        """End the run; with standbys, only this controller's part in it."""
+        """End the run; with standbys, only stand down as its controller."""
         if self.options.controllers > 1:
             self._stand_down(reason)
         elif not self.closed:
@@ -221,7 +225,7 @@ class Controller:
         return self._take_actions()
 
     def _settle(self) -> None:
-        """What an event led to: rounds that are over, readiness that counts now, rounds that can be repaired."""
+        """Do what an event has made possible: commit finished rounds, start rounds, repair halted ones."""
         while self._term is not None and self._term.acting:
             over = self._term.rounds.over()
             if over:
@@ -245,19 +249,19 @@ class Controller:
         self._begin_if_possible()
         if self._term is not None:
             if not self._members.joined and self._deserted_s + self.deadlines.gather_s <= self._now_s:
-                raise RunOver(f"everybody was lost, and nobody came back within {self.deadlines.gather_s:g} s")
+                raise RunOver(f"all ranks were lost, and none rejoined within {self.deadlines.gather_s:g} s")
             self._term.tick(self._now_s)
 
     def _connected(self, worker: str) -> None:
         if self._members.is_connected(worker):
             if not self.options.is_tolerant:
                 self._outbox.refuse(
-                    worker, f"a worker called {worker!r} is there already. Give every worker its own name."
+                    worker, f"a rank named {worker!r} is already connected. Give every rank its own name."
                 )
                 return
-            self._lose(worker, f"{worker!r} has connected anew")
+            self._lose(worker, f"{worker!r} has reconnected")
         elif self._term is not None and not self.options.is_tolerant:
-            self._outbox.refuse(worker, f"all {self.options.world} workers have joined already.")
+            self._outbox.refuse(worker, f"all {self.options.world} ranks have already joined.")
             return
         self._members.heard(worker, self._now_s)
 
@@ -273,17 +277,17 @@ class Controller:
             case _ if self._term is None and worker in self._members.reports:
                 self._members.early.append((worker, message))
             case _ if self._term is None or worker not in self._members.joined:
-                self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
+                self._misbehaved(worker, f"sent an unexpected {type(message).__name__}")
             case m.RosterSeen():
                 self._term.acknowledged(worker, message, self._now_s)
             case m.Finished() if self._term.acting:
                 self._term.finished(worker, message)
             case _:
                 if not self._term.received(worker, message, self._now_s):
-                    self._misbehaved(worker, f"sent {type(message).__name__} at the wrong time")
+                    self._misbehaved(worker, f"sent an unexpected {type(message).__name__}")
 
     def _misbehaved(self, worker: str, what: str, may_return: bool = False) -> None:
-        """A worker that cannot go on as it is: it is sent away, for good unless a fresh report may set things right."""
+        """Remove a rank whose messages do not fit its state; `may_return`: it may reconnect with a new report."""
         if not self.options.is_tolerant:
             raise RunOver(f"{worker!r} {what}", worker)
         if may_return:
@@ -294,23 +298,23 @@ class Controller:
         self._lose(worker, f"{worker!r} {what}")
 
     def _differ(self, round_: Round, term: Term) -> bool:
-        """Whether members hold different results: nobody may use them. Those who differ from most are sent away."""
+        """Whether members hold different results, which must not be used; members outside the majority are removed."""
         odd = term.rounds.diverging(round_)
         if not odd:
             return False
-        what = f"the result of round {round_.number} at {', '.join(map(repr, odd))} is not that of the others"
+        what = f"the result of round {round_.number} at {', '.join(map(repr, odd))} differs from that of the others"
         if len(odd) == len(round_.ready) or not self.options.is_tolerant:
             raise RunOver(f"{what}. Nothing was applied. Check these machines' memory.", odd[0])
         for worker in odd:
-            self._misbehaved(worker, f"has another result of round {round_.number} than the others")
+            self._misbehaved(worker, f"has a different result of round {round_.number} than the others")
         return True
 
-    # --- coming and going --------------------------------------------------------------------------------------
+    # --- joining and leaving -----------------------------------------------------------------------------------
 
     def _join(self, worker: str, message: m.Join) -> None:
         if self.options.index and self._term is None and message.report is None and not self._members.reports:
-            # A run begins at the first controller, and goes on where its workers are: this is neither.
-            self._outbox.send(worker, m.StandingDown("it stands by"))
+            # A run begins at the first controller and continues where its ranks report: this controller is neither.
+            self._outbox.send(worker, m.StandingDown("it is a standby"))
             self._drop(worker, hang_up=True)
             return
         refused = self._members.join(worker, message)
@@ -337,7 +341,7 @@ class Controller:
         said = f"{worker!r} has left the run{': ' + reason if reason else ''}"
         self._lose(worker, said, hang_up=True)
         if not self._members.joined and self.options.controllers == 1:
-            raise RunOver(f"{said}, as the last one", worker)
+            raise RunOver(f"{said}; no rank remains", worker)
 
     def _lose(self, worker: str, reason: str, hang_up: bool = False) -> None:
         was_joined = self._drop(worker, hang_up)
@@ -348,7 +352,7 @@ class Controller:
         self._deserted_s = self._now_s
         self._term.lose(worker, reason, self._now_s)
         if self.options.controllers > 1 and not self._term.has_majority:
-            self._stand_down(f"most workers are gone; the last was {worker!r}: {reason}")
+            self._stand_down(f"the majority of the ranks is lost; the last was {worker!r}: {reason}")
 
     def _drop(self, worker: str, hang_up: bool) -> bool:
         if hang_up:
@@ -356,7 +360,7 @@ class Controller:
         return self._members.drop(worker)
 
     def _stand_down(self, reason: str) -> None:
-        """Somebody else may act now: forget everything, and have everybody look for who does."""
+        """Stop acting, since another controller may act now: discard all state and make ranks look for that one."""
         self._term = None
         self._outbox.send_all(m.StandingDown(reason[:1000]))
         for worker in self._members.connected:

@@ -1,9 +1,9 @@
-"""Who is there: connected, joined, under which number, and when each was last heard.
+"""Membership: which ranks are connected and joined, their numbers, and when each was last heard.
 
-    stranger ──connects──> connected ──Join──> joined ──leaves, breaks, or is silent──> gone ──connects──> ...
+    unknown ──connects──> connected ──Join──> joined ──leaves, breaks, or is silent──> gone ──connects──> ...
 
-A worker's number in frames is its for the whole run: nobody of another name ever gets it, and a worker that was
-restarted has it again. So a late frame is never taken for somebody else's.
+A rank keeps its number in frames for the whole run: no rank of another name gets it, and a restarted rank has it again.
+So a late frame is never attributed to another rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.control.quorum import has_most, newest_electorates
 from tradewind.wire import messages as m
 
 MOST_SITES = 65536
-"""Numbers that a frame can hold."""
+"""How many site numbers a frame can represent."""
 
 
 class Members:
@@ -26,55 +26,55 @@ class Members:
         self.options = options
         self.began_s = now_s
         self.begun = False
-        """Whether all have joined, once."""
+        """Whether the run has begun."""
         self.joined: dict[str, m.Join] = {}
         self.numbers: dict[str, int] = {}
-        """Of everybody who ever joined."""
+        """Number of each rank that ever joined, by name."""
         self.term = 0
         self._given = 0
-        """How many numbers."""
+        """How many numbers have been assigned."""
         self._quorum_s: float | None = None
-        """Since when most of those who were in the run are there again."""
+        """Since when a majority of the ranks of the run has rejoined; None: there is none."""
         self.early: list[tuple[str, m.Message]] = []
-        """What workers said after their reports, before this controller acts."""
+        """Messages that ranks sent after their reports, before this controller acts."""
         self._heard_s: dict[str, float] = {}
 
-    # --- coming and going --------------------------------------------------------------------------------------
+    # --- joining and leaving -----------------------------------------------------------------------------------
 
     def is_connected(self, worker: str) -> bool:
-        """Whether it may talk."""
+        """Whether the rank is connected."""
         return worker in self._heard_s
 
     @property
     def connected(self) -> tuple[str, ...]:
-        """Everybody who may talk."""
+        """Names of all connected ranks, sorted."""
         return tuple(sorted(self._heard_s))
 
     def heard(self, worker: str, now_s: float) -> None:
-        """It is alive."""
+        """Record that the rank was heard."""
         self._heard_s.pop(worker, None)
-        self._heard_s[worker] = now_s  # last: the first of them has been silent for the longest time
+        self._heard_s[worker] = now_s  # moved to the end: the first has been silent for the longest time
 
     def silence_s(self, worker: str, now_s: float) -> float:
         """For how long nothing was heard of it."""
         return now_s - self._heard_s[worker]
 
     def drop(self, worker: str) -> bool:
-        """It is gone; whether it was one of the joined."""
+        """Remove a rank; return whether it had joined."""
         self._heard_s.pop(worker, None)
         self.early = [(who, message) for who, message in self.early if who != worker]
         return self.joined.pop(worker, None) is not None
 
     def join(self, worker: str, message: m.Join) -> str | None:
-        """A connected worker wants to take part; the reason if it may not."""
+        """Let a connected rank join; return the reason if it may not."""
         network, world = self.options.network, self.options.world
         if network is not None and worker not in network.index:
             return f"{worker!r} is not a site of network {network.name!r}."
         is_new = not self.begun and message.report is None and not self.reports
         if is_new and (message.rank >= world or any(message.rank == j.rank for j in self.joined.values())):
-            return f"rank {message.rank} is taken, or not below {world}."
+            return f"rank must be in [0, {world}) and not in use by another process, got {message.rank}."
         if worker not in self.numbers and self._given == MOST_SITES:
-            return f"the run has seen {MOST_SITES} workers, and there are no numbers left."
+            return f"a run can have at most {MOST_SITES} different ranks over time; start a new run."
         self.joined[worker] = message
         if self.begun:
             self._take_numbers(message.report)
@@ -83,16 +83,16 @@ class Members:
 
     @property
     def trainers(self) -> tuple[str, ...]:
-        """Those who bring arrays; the others only aggregate and relay."""
+        """Ranks that contribute arrays; the others only aggregate and relay."""
         return tuple(name for name, join in self.joined.items() if join.trains)
 
     @property
     def reports(self) -> dict[str, m.Report]:
-        """What those who were in the run before know of it."""
+        """Reports of the ranks that were in the run under an earlier controller."""
         return {name: join.report for name, join in self.joined.items() if join.report is not None}
 
     def can_begin(self, now_s: float) -> bool:
-        """Whether all are there who are needed: everybody, or most of those who were in the run and no more come."""
+        """Whether enough ranks have joined: all of a new run, or a majority of a running one once no more rejoin."""
         reports = self.reports
         if not reports:
             self._quorum_s = None
@@ -109,7 +109,7 @@ class Members:
         )
 
     def begin(self, term: int) -> None:
-        """Everybody gets a number, or keeps the one that it had."""
+        """Begin a term: assign a number to each rank that has none yet."""
         self.begun, self.term = True, term
         for report in self.reports.values():
             self._take_numbers(report)
@@ -117,7 +117,7 @@ class Members:
             self._number(name)
 
     def _take_numbers(self, report: m.Report | None) -> None:
-        """Whoever has a number keeps it: its frames bear it."""
+        """Keep the numbers that ranks already have, since their frames carry them."""
         if report is not None:
             for address in report.roster:
                 self.numbers.setdefault(address.site, address.number)
@@ -129,7 +129,7 @@ class Members:
             self._given += 1
 
     def roster(self, floor: int, sequence: int, electorates: Iterable[Iterable[str]]) -> m.Roster:
-        """Everybody, for a worker that is to work on no round below `floor`."""
+        """Return the roster of all joined ranks; a receiver ignores rounds below `floor`."""
         workers = sorted(self.joined, key=lambda name: self.numbers[name])
         return m.Roster(
             workers=tuple(
@@ -148,7 +148,7 @@ class Members:
 
     @property
     def wake_at_s(self) -> float:
-        """When somebody will have been silent for too long, or the wait for the first roster ends."""
+        """Time at which the next rank will have been silent for too long, or a wait for ranks to join ends."""
         deadlines = self.options.deadlines
         times = [heard + deadlines.silence_s for heard in islice(self._heard_s.values(), 1)]
         if not self.begun and not self._waits_forever:
@@ -159,21 +159,21 @@ class Members:
 
     @property
     def _waits_forever(self) -> bool:
-        """Standbys, and controllers that workers have come back to: there is a run, here or elsewhere."""
+        """Whether joining has no deadline: on standbys, and after ranks of a running run have rejoined."""
         return self.options.controllers > 1 or bool(self.reports)
 
     def silent(self, now_s: float) -> tuple[str, ...]:
-        """Who has been silent for too long."""
+        """Return the ranks that have been silent for too long."""
         silence_s = self.options.deadlines.silence_s
         return tuple(sorted(w for w, heard in self._heard_s.items() if heard + silence_s <= now_s))
 
     def missing(self, now_s: float) -> str | None:
-        """What to say if not everybody has come in time."""
+        """Return the reason to end the run if not all ranks have joined in time; else None."""
         gather_s, world = self.options.deadlines.gather_s, self.options.world
         if self.begun or self._waits_forever or self.began_s + gather_s > now_s:
             return None
-        came = ", ".join(sorted(self.joined)) or "nobody"
+        came = ", ".join(sorted(self.joined)) or "none"
         return (
-            f"only {len(self.joined)} of {world} workers joined within {gather_s:g} s ({came}). "
+            f"only {len(self.joined)} of {world} ranks joined within {gather_s:g} s ({came}). "
             "Start the others, or raise the patience."
         )

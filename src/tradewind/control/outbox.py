@@ -32,22 +32,22 @@ class Outbox:
             self.send(worker, message)
 
     def refuse(self, worker: str, reason: str) -> None:
-        """Send a connection away; a rank of the same name that has joined stays."""
+        """Refuse a connection and close it; a rank of the same name that has joined stays."""
         self._actions += [Send(worker, m.Refused(reason)), Disconnect(worker)]
 
     def disconnect(self, worker: str) -> None:
-        """Close the connection to a rank, after what was sent."""
+        """Close the connection to a rank after sending what is queued."""
         self._actions.append(Disconnect(worker))
 
     def want(self, plans: Iterable[PlanWanted]) -> None:
-        """Have plans made."""
+        """Ask the driver to make plans."""
         self._actions += plans
 
     def note(self, what: Decided | RoundEnded) -> None:
-        """Tell the driver of a decision."""
+        """Report a decision or the end of a round to the driver."""
         self._actions.append(what)
 
     def take(self) -> list[Action]:
-        """What there is to do, once."""
+        """Return the actions since the last call."""
         taken, self._actions = self._actions, []
         return taken

@@ -1,25 +1,27 @@
-"""Which controller acts, and what a new one takes over from the workers' reports.
+"""Which controller acts, and what a new one recovers from the reports of the ranks.
 
-**Terms.** With k controllers, term t belongs to controller t mod k, so no two ever share one. A worker listens to one
-controller at a time, and to none of an older term than it has acknowledged. A controller with standbys acts only while
-a majority of the *electorate* acknowledges its term; any two majorities share a worker, so two never both act. When it
-has lost its majority it stands down: it sends everybody away and waits.
+**Terms.** With k controllers, term t belongs to controller t mod k, so no two share one. A rank follows one controller
+at a time, and none of an older term than it has acknowledged. A controller with standbys acts only while a majority of
+the *electorate* acknowledges its term; any two majorities share a rank, so two controllers never act at the same time.
+A controller that has lost its majority stands down: it disconnects all ranks and waits.
 
-**The electorate** is the last roster that a majority of the electorate before it has acknowledged. That order matters:
-if a controller simply struck off whoever is silent, a small part of a split network could declare itself the whole.
-A roster therefore says which electorates there may be when it is seen: the last one that is certain, and all that were
-proposed since. Whoever takes over cannot know which of them counts, and needs a majority of each.
+**The electorate** is the last roster that a majority of the previous electorate has acknowledged. That order matters:
+if a controller simply removed silent ranks, a small part of a partitioned network could declare itself the whole run. A
+roster therefore lists all electorates that may be in force when it arrives: the last one that is certain, and all that
+were proposed since. A controller that takes over cannot know which of them is in force, and needs a majority of each.
 
-**Taking over.** A controller keeps nothing. Workers that lost theirs call the next one and report: the newest roster
-that they acknowledged, the rounds they have a part in, what they ask for, what was committed last. When a majority of
-every electorate has come, and those who are a little slower, the new controller decides about every round:
+**Taking over.** A controller stores nothing. Ranks that lost theirs connect to the next one and report: the newest
+roster that they acknowledged, the rounds they have a part in, their requests, and the last committed rounds. When a
+majority of every electorate has reported, and slower ranks have had a short time to follow, the new controller decides
+about every round:
 
-- somebody committed a version of it: members who have finished that version, too, are told;
-- all its members are there and have finished it, with the same result: it is committed, as the old one may have done;
-- else it is given up, and its members are ready as before. Members who are not there may have repaired and committed
-  it among themselves; whoever holds another version, or a part, must not take that for the same result.
+- a rank has committed a version of it: members that have finished that version receive `Commit` as well;
+- all its members have reported and finished it with the same result: it is committed, as the previous controller may
+  have done;
+- otherwise it is given up, and its members are ready as before. Members that have not reported may have repaired and
+  committed it among themselves, so a member that holds another version, or a part, must not use it as the same result.
 
-Round numbers start afresh from the term, above all that any controller before it used.
+Round numbers start from a base that depends on the term, above all numbers of earlier controllers.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ VERSIONS_PER_TERM = 2**20
 
 
 def majority(electorate: Collection[str]) -> int:
-    """How many are more than half.
+    """Return the smallest number of voters that is more than half.
 
     >>> majority("abcd"), majority("abc"), majority("a")
     (3, 2, 1)
@@ -44,7 +46,7 @@ def majority(electorate: Collection[str]) -> int:
 
 
 def next_term(reports: Mapping[str, m.Report], index: int, controllers: int, own_last: int = -1) -> int:
-    """The first term of a controller that is newer than all that was reported, and than its own last one.
+    """Return the first term of controller `index` that is newer than all reported ones and its own last one.
 
     >>> next_term({}, 1, 3), next_term({"a": m.Report(4, 0, (), 0)}, 1, 3)
     (1, 7)
@@ -54,34 +56,34 @@ def next_term(reports: Mapping[str, m.Report], index: int, controllers: int, own
 
 
 def has_most(electorate: Collection[str], there: Collection[str]) -> bool:
-    """Whether most of an electorate are there."""
+    """Whether a majority of an electorate is among `there`."""
     return sum(voter in there for voter in electorate) >= majority(electorate)
 
 
 def newest_electorates(reports: Mapping[str, m.Report]) -> tuple[frozenset[str], ...]:
-    """Those that the last roster which any of them acknowledged told of."""
+    """Return the possible electorates according to the newest roster that any of the reports acknowledges."""
     newest = max(reports.values(), key=lambda report: (report.term, report.sequence))
     return tuple(map(frozenset, newest.electorates)) or (frozenset(address.site for address in newest.roster),)
 
 
 @dataclass(slots=True)
 class Electorate:
-    """Whose acknowledgement counts, and who has given it."""
+    """The ranks whose acknowledgement counts, and those that have given it."""
 
     certain: tuple[frozenset[str], ...]
-    """Whoever took over from reports may need most of several."""
+    """The electorates in force; a controller that took over from reports may need a majority of several."""
     sequence: int = 0
     _proposed: dict[int, frozenset[str]] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
 
     def propose(self, voters: Collection[str]) -> int:
-        """A new roster: its number."""
+        """Add a new roster as the next electorate; return its sequence number."""
         self.sequence += 1
         self._proposed[self.sequence] = frozenset(voters)
         return self.sequence
 
     def acknowledged(self, worker: str, sequence: int) -> None:
-        """A worker has seen a roster; when most have, it is the electorate."""
+        """Record that a rank has seen a roster; once a majority has, the roster is the electorate."""
         self._seen[worker] = max(sequence, self._seen.get(worker, 0))
         for number in sorted(self._proposed):
             seen = {voter for voter, newest in self._seen.items() if newest >= number}
@@ -90,36 +92,36 @@ class Electorate:
 
     @property
     def possible(self) -> tuple[frozenset[str], ...]:
-        """All that may count by the time that this is heard, each once."""
+        """All electorates that may be in force when a message that is sent now arrives, each once."""
         return tuple(dict.fromkeys((*self.certain, *(self._proposed[number] for number in sorted(self._proposed)))))
 
     def left(self, worker: str) -> None:
-        """A worker's connection is gone, and its word with it."""
+        """Remove the acknowledgement of a rank whose connection has ended."""
         self._seen.pop(worker, None)
 
     @property
     def holds(self) -> bool:
-        """Whether most acknowledge this term."""
+        """Whether a majority acknowledges this term."""
         return self.could_hold(self._seen)
 
     def could_hold(self, there: Collection[str]) -> bool:
-        """Whether these are enough."""
+        """Whether these ranks would be a majority."""
         return all(has_most(voters, there) for voters in self.certain)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What becomes of the rounds that workers reported."""
+    """The decision about every round that ranks reported."""
 
     committed: Mapping[int, tuple[str, ...]]
-    """Rounds to commit, and who is to be told."""
+    """Rounds to commit, each with the ranks that receive `Commit`."""
     abandoned: Mapping[int, tuple[str, ...]]
     ready: tuple[tuple[str, m.Ready], ...]
-    """Who asks for what, after that."""
+    """Requests that are open after that, each with its rank."""
 
 
 def resolve(reports: Mapping[str, m.Report]) -> Resolution:
-    """Decide about every round that anybody has a part in."""
+    """Decide about every round that any rank has reported."""
     known: dict[int, dict[str, m.RoundReport]] = {}
     ready = [(worker, asked) for worker in sorted(reports) for asked in reports[worker].ready]
     for worker in sorted(reports):
@@ -138,7 +140,7 @@ def resolve(reports: Mapping[str, m.Report]) -> Resolution:
 
 
 def _is_finished(holdings: Mapping[str, m.RoundReport]) -> bool:
-    """Whether all members are there and hold the same, whole result."""
+    """Whether all members have reported and hold the same complete result."""
     members = {name for holding in holdings.values() for name in holding.members}
     held = [holdings.get(name) for name in members]
     return (

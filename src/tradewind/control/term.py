@@ -1,4 +1,4 @@
-"""A run that has begun: rounds, schedule and what is known of the network, kept in step with who is there."""
+"""One term of a run that has begun: rounds, schedule and network view, kept consistent with the members."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tradewind.wire import messages as m
 
 
 class Term:
-    """One term of a run."""
+    """One term of a run. It acts once a majority acknowledges it, and at once where there are no standbys."""
 
     def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, now_s: float) -> None:
         self.options, self.members, self.outbox = options, members, outbox
@@ -53,16 +53,16 @@ class Term:
         self.acting = False
         self._reports = reports
         self._linked: set[frozenset[str]] = set()
-        """Pairs of workers that have connected, and have not said that their link is lost."""
+        """Pairs of ranks that have connected and have not reported their link as lost."""
         self._connected: set[int] = set()
-        """Versions of plans all of whose links are among them."""
+        """Plan versions whose links are all among `_linked`."""
         self._held: list[tuple[str, m.Ready]] = []
-        """Who became ready, and links are still being measured, or connected."""
+        """Requests that wait until links have been probed or connected."""
 
     # --- the term ------------------------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Tell everybody who is there. Nobody is no electorate: it could never agree on anything again."""
+        """Send the roster to all ranks. An empty one is not proposed: an empty electorate could never agree again."""
         if not self.members.joined:
             return
         sequence = self.electorate.propose(self.members.joined)
@@ -70,7 +70,7 @@ class Term:
         self.outbox.send_each((name, roster) for name in sorted(self.members.joined))
 
     def acknowledged(self, worker: str, message: m.RosterSeen, now_s: float) -> None:
-        """A worker has seen a roster; when most have, there is no other controller, and this one acts."""
+        """Record that a rank has seen a roster; once a majority has, no other controller acts, and this one does."""
         if message.term == self.members.term:
             self.electorate.acknowledged(worker, message.sequence)
             if not self.acting and self.electorate.holds:
@@ -78,11 +78,11 @@ class Term:
 
     @property
     def has_majority(self) -> bool:
-        """Whether this controller may act, or can expect to: without that its workers are better off elsewhere."""
+        """Whether this controller has a majority, or can get one; without it, its ranks should look for another."""
         return self.electorate.holds if self.acting else self.electorate.could_hold(self.members.joined)
 
     def act(self, now_s: float) -> None:
-        """Take over what was under way, and go on."""
+        """Begin to act: decide about the rounds that ranks reported, and continue."""
         self.acting = True
         try:
             self.schedule.begin(now_s)
@@ -98,7 +98,7 @@ class Term:
                 self.outbox.send(worker, m.Abandon(number, "its controller was lost"))
         self._reports = {}
         early, self.members.early = self.members.early, []
-        # What a worker has said since it reported goes before: it may have ended alone what it asked for then.
+        # Messages since the report take precedence: the rank may have ended alone what it requested then.
         newer = {(worker, message.stream) for worker, message in early if isinstance(message, m.Ready)}
         self._held += [(worker, ready) for worker, ready in found.ready if (worker, ready.stream) not in newer]
         for worker, message in early:
@@ -109,10 +109,10 @@ class Term:
         """How many requests for a round wait until links are probed or connected."""
         return len(self._held)
 
-    # --- who is there --------------------------------------------------------------------------------------------
+    # --- membership ----------------------------------------------------------------------------------------------
 
     def join(self, worker: str, message: m.Join, now_s: float) -> None:
-        """A worker came, or came back, while the run was going on."""
+        """Handle a rank that joins, or rejoins, a run that has begun."""
         is_unknown = worker not in self.view.whole.index
         if is_unknown:
             self.view.grow(worker)
@@ -128,7 +128,7 @@ class Term:
         if message.report is not None:
             self._settle_rounds(worker, message.report)
         if is_unknown:
-            self.schedule.rebuild(now_s)  # with the newcomer
+            self.schedule.rebuild(now_s)  # with the new rank
         else:
             self.schedule.joined(worker, now_s)
         self._held += [(worker, ready) for ready in self._asked_again(message.report)]
@@ -138,7 +138,7 @@ class Term:
             if held.finished and self.rounds.committed.get(held.round) == held.version:
                 self.outbox.send(worker, m.Commit(held.round))
             else:
-                self.outbox.send(worker, m.Abandon(held.round, f"{worker!r} was away"))
+                self.outbox.send(worker, m.Abandon(held.round, f"{worker!r} was disconnected"))
 
     def _asked_again(self, report: m.Report | None) -> list[m.Ready]:
         if report is None:
@@ -151,7 +151,7 @@ class Term:
         return [*report.ready, *over]
 
     def lose(self, worker: str, reason: str, now_s: float) -> None:
-        """A worker that had joined is gone."""
+        """Handle the loss of a rank that had joined."""
         self._held = [(who, ready) for who, ready in self._held if who != worker]
         self.view.set_present(self.members.joined)
         self.outbox.send_all(m.Lost(worker, reason[:1000]))
@@ -161,10 +161,10 @@ class Term:
         self.rounds.lose(worker, now_s)
         self.schedule.lost(worker, reason, now_s)
 
-    # --- what workers say ----------------------------------------------------------------------------------------
+    # --- messages of ranks ---------------------------------------------------------------------------------------
 
     def received(self, worker: str, message: m.Message, now_s: float) -> bool:
-        """A joined worker said something; whether it could be understood."""
+        """Handle a message of a joined rank; return False if the message is not expected."""
         if not self.acting:
             self.members.early.append((worker, message))
             return True
@@ -182,20 +182,20 @@ class Term:
                     self.outbox.send_each(self.replanning.measured(worker, message, now_s))
             case m.NetworkWanted():
                 self.outbox.send(worker, self.replanning.seen(now_s))
-            case m.Finished():  # of a round of another term, which is decided already
+            case m.Finished():  # of a round of an earlier term, which has already been decided
                 pass
             case _:
                 return False
         return True
 
     def finished(self, worker: str, message: m.Finished) -> None:
-        """A site is done with its part."""
+        """Handle that a site has finished its part of a round."""
         if not self.options.is_tolerant and message.round >= self.rounds.next_number:
             raise RunOver(f"{worker!r} finished round {message.round}, which has not started", worker)
         self.rounds.finished(worker, message)
 
     def commit(self, round_: Round, now_s: float) -> None:
-        """All members hold the same result."""
+        """Commit a round whose members hold the same result; a trial of its plan may end with it."""
         self.rounds.commit(round_)
         nbytes = round_.operation.nbytes
         adopted = self.replanning.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
@@ -205,10 +205,10 @@ class Term:
         self.schedule.committed(round_, now_s)
 
     def trouble(self, worker: str, message: m.LinkChanged, now_s: float) -> None:
-        """A connection broke, for good or for a moment: plans avoid a lost link, rounds that use it are repaired.
+        """Handle a broken or restored connection: plans avoid a lost link, and rounds that use it are repaired.
 
-        That holds for strict runs, too, which end when a worker is lost: a link is not, and others go around it. Only
-        a round that has lost something for good is their end.
+        This holds for strict runs too: they end when a rank is lost, not a link. A strict run ends here only if a round
+        that uses the link cannot be repeated.
         """
         peer = message.peer
         if peer not in self.members.joined or peer == worker:
@@ -220,7 +220,7 @@ class Term:
         if ruined is not None:
             raise RunOver(
                 f"the link between {worker!r} and {peer!r} broke ({message.reason.rstrip('.')}) during round "
-                f"{ruined.number}, whose results replace their inputs: it cannot be repeated. Give an out= of its own, "
+                f"{ruined.number}, whose results replace their inputs: it cannot be repeated. Pass a separate out=, "
                 "or use tolerant=True, which keeps a copy",
                 peer,
             )
@@ -231,12 +231,12 @@ class Term:
             self.schedule.link_changed(worker, peer, (rates[0], rates[1]), now_s)
 
     def network_given(self, network: Network, now_s: float) -> None:
-        """The network is known to be another one, with the same sites: plans and the policy follow at once."""
+        """Replace the network by another one with the same sites; plans and the policy follow at once."""
         self.view.give(network)
         self.schedule.network_measured(now_s)
 
     def settle(self, now_s: float) -> None:
-        """Let workers be ready, unless links are being measured; go on with halted rounds whose sites have reported."""
+        """Process requests of ranks, unless links are being probed; repair halted rounds whose sites have reported."""
         while self._held and not self.replanning.is_probing and self._can_start(self._held[0][1]):
             worker, ready = self._held.pop(0)
             if self.scattering is not None and ready.stream >= m.POLICY_STREAM and ready.array is None:
@@ -252,9 +252,9 @@ class Term:
                 self.schedule.failed(settled[0], str(error), now_s)
 
     def _can_start(self, ready: m.Ready) -> bool:
-        """Whether a round may start by its plan: one that cannot be repeated only if all links of the plan work.
+        """Whether a round may start: one that cannot be repeated starts only when all links of its plan are connected.
 
-        They are connected first. One that cannot be is reported, and the next plan does without it.
+        The ranks connect them first. A link that cannot be connected is reported, and the next plan avoids it.
         """
         plans, operation = self.rounds.plans, ready.operation
         is_repeatable = not ready.overwrites or operation.op == "broadcast"
@@ -263,7 +263,7 @@ class Term:
             return True
         try:
             version = plans.plan_for(self.view.names, max(1, operation.nbytes))
-        except TradewindError:  # it is raised again by those who start the round
+        except TradewindError:  # starting the round raises it again
             return True
         if version not in self._connected:
             self.rounds.tell_plan(version)
@@ -283,21 +283,21 @@ class Term:
 
     @property
     def wake_at_s(self) -> float:
-        """When `tick` is to be called."""
+        """Time at which `tick` must be called."""
         halted_s = self.rounds.wake_at_s(self.options.deadlines.silence_s)
         return min(self.schedule.wake_at_s, self.replanning.wake_at_s, halted_s)
 
     def tick(self, now_s: float) -> None:
-        """Time has passed."""
+        """Handle timers that are due: overdue rounds, policies, replanning and probes."""
         for round_ in self.rounds.overdue(self.options.deadlines.silence_s, now_s):
-            self.schedule.failed(round_, "somebody did not say how far it had come", now_s)
+            self.schedule.failed(round_, "a site did not report its progress in time", now_s)
         self.schedule.tick(now_s)
         self.outbox.want(self.replanning.tick(now_s))
         self.schedule.network_measured(now_s)
         self.outbox.send_each(self.replanning.explorations(now_s))
 
     def planned(self, made: PlanMade, now_s: float) -> None:
-        """A plan that was wanted is there."""
+        """Handle a plan that the driver has made; running rounds switch to it if it is much better."""
         adopted = self.replanning.planned(made, now_s)
         if adopted is None:
             return
@@ -308,9 +308,9 @@ class Term:
             self.rounds.reroute(adopted.onto, self.options.awareness.update_time_s, now_s)
 
     def _tell_new_plan(self, version: int) -> None:
-        """Let a plan that rounds will start with from now on travel while those before it are under way.
+        """Send the plan of future rounds ahead, while earlier rounds run.
 
-        Where members scatter early, rounds start with plans that are made from it for what was sent.
+        With a non-blocking scatter rounds start with plans derived from it, so it is not sent itself.
         """
         if self.scattering is None:
             self.rounds.tell_plan(version)

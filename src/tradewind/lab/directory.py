@@ -128,11 +128,11 @@ def find(name: str) -> LabDirectory:
     if name not in living:
         if not living:
             raise (
-                UnknownName("lab that is up", name, ())
+                UnknownName("running lab", name, ())
                 if name != DEFAULT_NAME
                 else BadOption("no lab is up. Start one: tradewind lab up NETWORK.")
             )
-        raise UnknownName("lab that is up", name, living)
+        raise UnknownName("running lab", name, living)
     return living[name]
 
 

@@ -1,7 +1,7 @@
 """A rank's side of a run without I/O: the control protocol and a data plane.
 
-`node` talks to the controller and to the data plane; `chunk_plane` carries rounds out chunk by chunk with the `engine`,
-told what happened (`events`) and answering with the work to do (`actions`); `measuring` tells what links carry. The
+`node` exchanges messages with the controller and directs the data plane; `chunk_plane` executes rounds chunk by chunk
+with the `engine`, which takes `events` and returns `actions`; `measuring` measures links from arriving frames. The
 drivers are `runtime` on sockets, and `sim` on a virtual network.
 """
 

@@ -1,12 +1,13 @@
-"""What a node asks its driver to do: receive, add and send payloads; send messages, connect, end operations.
+"""Actions that a node asks its driver to do: receive, add and send payloads; send messages, connect, end operations.
 
-The engine never touches a payload itself.
+The engine never accesses a payload itself.
 
-Buffers that the driver keeps for the engine are numbers. A buffer comes into being with the first action that names it
-(`Receive` with KEEP, `Combine` with a new `into`) and is forgotten with `Release`. Every `Receive`, `Combine` and
-`Transmit` is answered by one event that names the action, when the work is done.
+Buffers that the driver holds for the engine are identified by numbers. A buffer is created by the first action that
+names it (`Receive` with KEEP, `Combine` with a new `into`) and freed by `Release`. The driver answers every `Receive`,
+`Combine` and `Transmit` with one event that names the action, when the work is done.
 
-Nobody changes one. Those that every chunk makes are not frozen, as they take several times as long to make then.
+Actions must not be modified. Those that are created for every chunk are not frozen, because creating frozen ones takes
+several times as long.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from tradewind.wire.frames import FrameHeader
 
 
 class How(Enum):
-    """What to do with a payload that is about to come."""
+    """What to do with a payload that is about to arrive."""
 
     ADD = "add"
-    """Into the chunk of the result: own array (if `own`) or what is there already, and this."""
+    """Add it to the own array (if `own`), or else to the chunk of the result, and store the sum in the result."""
     STORE = "store"
-    """It is the result: put it there."""
+    """It is the result: store it there."""
     KEEP = "keep"
-    """Into `buffer`, for later."""
+    """Store it in `buffer`, for later."""
     DISCARD = "discard"
-    """Nobody needs it any more."""
+    """Drop it: it is not needed."""
 
 
 class Source(Enum):
-    """Where the bytes of a chunk to send are."""
+    """Where the bytes of a chunk to send come from."""
 
     INPUT = "input"
-    """The worker's own array, times its weight."""
+    """The rank's own array, times its weight."""
     RESULT = "result"
     KEPT = "kept"
     NOTHING = "nothing"
-    """An acknowledgement: the header is all."""
+    """No payload: an acknowledgement is only a header."""
     PADDING = "padding"
-    """A probe: any bytes will do."""
+    """Arbitrary bytes, for a probe."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Receive:
-    """Take the payload that follows the header."""
+    """Receive the payload that follows the header."""
 
     how: How
     peer: int
@@ -55,12 +56,13 @@ class Receive:
     buffer: int | None = None
     own: bool = False
     finish: bool = False
-    """This completes the sum at the root."""
+    """Whether this completes the sum at the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Fold own array (if `own`), or else what `into` holds (unless it is a part itself), and the parts into `into`."""
+    """Fold the parts into `into`, starting with the own array (if `own`), or else with the content of `into` (unless it
+    is one of the parts)."""
 
     round: int
     version: int
@@ -69,20 +71,20 @@ class Combine:
     own: bool
     parts: tuple[int, ...]
     into: int | None
-    """A buffer, new or the first of the parts; None: the chunk of the result."""
+    """The buffer of the sum, new or the first of the parts; None: the chunk of the result."""
     finish: bool
     copy: bool = False
-    """The one part is the result."""
+    """Whether the only part is the result itself, to be copied."""
 
     @property
     def buffers(self) -> tuple[int, ...]:
-        """All that it works with."""
+        """All buffers that it reads or writes."""
         return self.parts if self.into is None or self.into in self.parts else (*self.parts, self.into)
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Transmit:
-    """Send this frame to the peer that said it was idle."""
+    """Send this frame to the peer on an idle connection."""
 
     peer: int
     header: FrameHeader
@@ -92,72 +94,72 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Forget a buffer."""
+    """Free a buffer."""
 
     buffer: int
 
 
 @dataclass(frozen=True, slots=True)
 class RoundComplete:
-    """This site holds all it should of the result, and has sent all that others need of it."""
+    """This site holds its part of the result and has sent all that other sites need from it."""
 
     round: int
     version: int
     early_bytes: int = 0
-    """Of the own array, what had left before the round was known."""
+    """Bytes of the own array that were sent before the round was known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundHalted:
-    """The round is halted or closed, and nobody works on its result any more: its arrays may be used again."""
+    """The round is halted or closed, and no work on its result is in progress: its arrays may be used again."""
 
     round: int
     chunk_items: tuple[int, ...] = ()
-    """Of a halted round at a member: how many items a chunk of each shard has."""
+    """For a halted round at a member: the number of items per chunk of each shard."""
     final: tuple[bytes, ...] = ()
-    """And for each shard a bit a chunk, lowest first, of those that are final; nothing where it gets no result."""
+    """For each shard a bitmap of the final chunks, lowest bit first; empty for shards whose result it does not get."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerFaulty:
-    """A chunk that came early turned out to fit no plan: end the connections to the peer that sent it."""
+    """A chunk that arrived early does not fit the plan: close the connections to the peer that sent it."""
 
     peer: int
     reason: str
 
 
 Action = Receive | Combine | Transmit | Release | RoundComplete | RoundHalted | PeerFaulty
-"""Of the engine."""
+"""Actions of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of an operation."""
+    """The outcome of an operation: which arrays were combined, and how."""
 
     contributors: tuple[str, ...]
-    """Whose arrays were combined."""
+    """Ranks whose arrays were combined."""
     weights: tuple[float, ...]
-    """What each of them counts in a mean, in the same order."""
+    """Weight of each contributor in a mean, in the same order."""
     staleness: tuple[int, ...]
-    """How many steps each one's model was behind the most advanced of them."""
+    """Number of steps by which each contributor's model was behind the most advanced one."""
     nbytes: int
-    """Of the array."""
+    """Size of the array."""
     round: int | None = None
-    """Its number in the run; None: there was nobody to synchronise with."""
+    """Number of the round in the run; None: there was no other rank to synchronise with."""
     waited_s: float = 0.0
-    """From asking for it to its start."""
+    """Time from the request to the start of the round."""
     seconds: float = 0.0
-    """From its start to its end."""
+    """Time from the start of the round to its end."""
     repaired: bool = False
-    """Somebody or a connection was lost on the way; parts may hold what a lost member contributed before."""
+    """Whether a rank or connection was lost during the round; parts may contain contributions of a lost member."""
     inline: bool = False
-    """It was small, and travelled to the controller and back in messages, not by a plan."""
+    """Whether it was an inline round: the small array travelled in messages to the controller and back."""
     early_bytes: int = 0
-    """Of the own array, what had left before the round was known and did not have to be sent again."""
+    """Bytes of the own array that were sent before the round was known, and not sent again."""
 
     @property
     def alone(self) -> bool:
-        """Whether there was nobody to synchronise with."""
+        """Whether there was no other rank to synchronise with."""
         return self.round is None
 
 
@@ -170,7 +172,7 @@ class SendControl:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The round of an operation has begun, for the first time or again."""
+    """The round of an operation has started, for the first time or again."""
 
     operation: int
     round: int
@@ -178,17 +180,17 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The operation's result is in place, for all who take part; if its outcome is `alone`, the result is the input."""
+    """All members hold the result of the operation; if its outcome is `alone`, the result is the input."""
 
     operation: int
     outcome: Outcome
     array: bytes | None = None
-    """The result of an inline round, to be put in place; None: it is there."""
+    """The result of an inline round, to be stored in the result array; None: it is already there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The operation is lost; its input is as it was."""
+    """The operation failed; its input is unchanged."""
 
     operation: int
     error: TradewindError
@@ -196,31 +198,31 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Everybody is there; in tolerant runs again whenever somebody comes later."""
+    """All ranks have joined; in tolerant runs again whenever a rank joins later."""
 
     roster: m.Roster
 
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """A peer is gone: its connections can be closed, and nothing is to be sent to it."""
+    """A peer is lost: close its connections and send nothing to it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class FindController:
-    """The controller does not act, or not any more: look for another one."""
+    """The controller does not act: look for another one."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Have a connection to a peer."""
+    """Open a connection to a peer, if there is none."""
 
     peer: int
 
 
 NodeAction = Connect | Departed | FindController | Failed | Joined | SendControl | Started | Succeeded | m.NetworkSeen
-"""What a node asks its driver to do about messages, connections and operations."""
+"""Actions of a node about messages, connections and operations."""

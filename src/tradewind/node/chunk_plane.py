@@ -1,8 +1,8 @@
-"""The data plane of chunks: the engine with the arrays that it works on.
+"""The chunk data plane: the engine, with the arrays that it works on.
 
-It turns a plan into this site's part of it (`engine.layout`), keeps the arrays of operations and rounds, and collects
-what the engine wants done with payloads. A driver gives the engine's events to `handle` and carries out the actions:
-what touches a payload happens there, outside the lock that guards this.
+It derives this site's part of a plan (`engine.layout`), holds the arrays of operations and rounds, and collects the
+engine's actions on payloads. A driver passes events to `handle` and carries out the actions: payloads are accessed
+there, outside the lock that guards this object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tradewind.wire.frames import FrameKind
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Work out the digest of a round's result (`payload.digest`), and tell `ChunkPlane.digested`."""
+    """Compute the digest of a round's result (`RoundPayload.digest`), and pass it to `ChunkPlane.digested`."""
 
     complete: do.RoundComplete
     payload: RoundPayload
@@ -35,7 +35,7 @@ Action = do.Receive | do.Combine | do.Transmit | do.Release | do.PeerFaulty | Di
 
 
 class Layouts:
-    """A site's part in each plan that it was told, worked out once for each version and size of array."""
+    """A site's layouts of the plans that it received, computed once for each version and array size."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[int, int, int], Layout] = {}
@@ -46,7 +46,7 @@ class Layouts:
         return tuple(sorted(self._layouts))
 
     def told(self, version: int, plan: Plan, forget: tuple[int, ...], site: str, numbers: Mapping[str, int]) -> None:
-        """A new plan, and which of the others are over: rounds of the same sizes will come by it, so get ready."""
+        """Add a plan and drop the versions in `forget`; lay the plan out for the sizes that were used with those."""
         sizes = sorted({key[1:] for key in self._layouts if key[0] in forget})
         self._layouts = {key: layout for key, layout in self._layouts.items() if key[0] not in forget}
         if numbers.keys() >= set(plan.sites):
@@ -54,14 +54,14 @@ class Layouts:
                 self._layouts[version, *size] = lay_out(plan, numbers, site, *size)
 
     def renumbered(self) -> None:
-        """Sites may have other numbers now."""
+        """Drop all layouts, because sites may have other numbers now."""
         self._layouts.clear()
 
     def layout(self, plan: Plan, start: m.Start, site: str, numbers: Mapping[str, int]) -> Layout:
-        """A site's part in a round by a plan."""
+        """Return a site's part in a round."""
         cut = start.chunk_items
         key = start.version, start.operation.items, start.operation.item_bytes
-        if cut:  # as was decided for this round alone
+        if cut:  # decided for this round alone
             return lay_out(plan, numbers, site, *key[1:], cut, scattered=start.scattered is not None)
         if key not in self._layouts:
             self._layouts[key] = lay_out(plan, numbers, site, *key[1:])
@@ -69,18 +69,18 @@ class Layouts:
 
 
 class ChunkPlane:
-    """One site's."""
+    """The data plane of one site: executes rounds as chunks on connections."""
 
     def __init__(self, site: str, run: int) -> None:
-        """`run` is the run's number in frames."""
+        """`run`: the number of the run in frames."""
         self._site, self._run = site, run
         self.engine: Engine | None = None
-        """From the first roster on, which tells this site's number."""
+        """The engine; None before the first roster, which contains this site's number."""
         self._numbers: Mapping[str, int] = {}
         self._layouts = Layouts()
         self._arrays: dict[int, tuple[Array, Array]] = {}
         self.payloads: dict[int, RoundPayload] = {}
-        """Of the rounds that are open."""
+        """Payloads of the open rounds."""
         self._early = EarlyPayloads()
         self._actions: list[Action] = []
         self._reports: list[tuple[do.RoundComplete, int | None] | do.RoundHalted] = []
@@ -88,12 +88,12 @@ class ChunkPlane:
     # --- operations --------------------------------------------------------------------------------------------
 
     def give(self, operation: int, arrays: tuple[Array, Array] | None) -> None:
-        """The input of an operation, and where its result goes."""
+        """Set the input and result arrays of an operation."""
         assert arrays is not None
         self._arrays[operation] = arrays
 
     def end(self, ended: do.Succeeded | do.Failed) -> None:
-        """An operation has ended: its result is in place from here on, if it has one. Drivers call this."""
+        """Complete the result array of an operation that has ended, and release its arrays. Drivers call this."""
         own, result = self._arrays.pop(ended.operation)
         self._early.end(ended.operation)
         if isinstance(ended, do.Failed):
@@ -106,7 +106,7 @@ class ChunkPlane:
     # --- rounds, for the protocol ------------------------------------------------------------------------------
 
     def joined(self, roster: m.Roster, here: int) -> None:
-        """The roster, and this rank's number in it."""
+        """Take a new roster, with this rank's number in it."""
         self._numbers = {address.site: address.number for address in roster.workers}
         self._layouts.renumbered()
         if self.engine is None:
@@ -114,12 +114,12 @@ class ChunkPlane:
             self.forget_below(roster.floor)
 
     def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
-        """Rounds will start with this plan: connect, and lay it out for the sizes that are in use."""
+        """Prepare for rounds by this plan: connect to its peers, and lay it out for the sizes in use."""
         self._layouts.told(version, plan, forget, self._site, self._numbers)
         self._connect(self._numbers[peer] for peer in peers_in(plan, self._site) if peer in self._numbers)
 
     def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ev.ScatteredRound | None) -> None:
-        """Begin a round."""
+        """Start a round, or start it again by another version."""
         weights = dict(zip(start.members, start.weights, strict=True))
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
@@ -130,41 +130,41 @@ class ChunkPlane:
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
 
     def halt(self, number: int) -> None:
-        """Stop a round."""
+        """Halt a round."""
         self._tell(ev.HaltRound(number))
 
     def close(self, number: int) -> None:
-        """A round is over."""
+        """Close a round that has ended."""
         if self.engine is not None:
             self._tell(ev.CloseRound(number))
         self.payloads.pop(number, None)
 
     def forget_below(self, number: int) -> None:
-        """No round below this one is running anywhere."""
+        """Forget rounds below this one: none is running at any site."""
         self._tell(ev.ForgetBelow(number))
 
     def scatter(self, event: ev.BeginScatter, operation: int) -> None:
-        """Send an array before its round is known."""
+        """Start sending an array before its round is known."""
         if operation in self._arrays:
             self._early.begin(event, self._arrays[operation][0], operation)
             self._tell(event)
 
     def end_scatter(self, part: int) -> None:
-        """Send nothing more of it."""
+        """Stop sending a part of a step before its round is known."""
         self._tell(ev.EndScatter(part))
 
     def peer_gone(self, peer: int) -> None:
-        """A peer is lost."""
+        """Forget a lost peer."""
         self._numbers = {site: number for site, number in self._numbers.items() if number != peer}
         self._layouts.renumbered()
         self._tell(ev.PeerGone(peer))
 
     def steer(self, change: ev.Explore | ev.AuxiliaryChanged) -> None:
-        """Probe a link, or use other auxiliary paths."""
+        """Probe a link, or change the auxiliary paths."""
         self._tell(change)
 
     def take_reports(self) -> list[tuple[do.RoundComplete, int | None] | do.RoundHalted]:
-        """What has come of rounds."""
+        """Return reports about rounds since the last call."""
         if not self._reports:
             return []
         taken, self._reports = self._reports, []
@@ -173,25 +173,25 @@ class ChunkPlane:
     # --- chunks, for drivers -----------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """Something happened on a connection. Raises BadFrame where a peer is at fault."""
+        """Handle an event on a connection. Raises `BadFrame` if a peer is at fault."""
         self._tell(event)
 
     @property
     def has_reports(self) -> bool:
-        """Whether there is something for `take_reports`."""
+        """Whether `take_reports` will return a report."""
         return bool(self._reports)
 
     def digested(self, work: Digest, digest: int | None) -> None:
-        """The digest of a result is known."""
+        """Take the digest of a result that the driver has computed."""
         self._reports.append((work.complete, digest))
 
     def take_actions(self) -> list[Action]:
-        """What to do with payloads and connections, in order."""
+        """Return the actions on payloads and connections since the last call, in order."""
         taken, self._actions = self._actions, []
         return taken
 
     def outgoing(self, action: do.Transmit) -> memoryview | None:
-        """The payload of a chunk of an array; None if its round is over. Kept buffers are the driver's."""
+        """Return the payload of a chunk of an array; None if its round has ended. Kept buffers belong to the driver."""
         if action.header.kind is FrameKind.SCATTER:
             return self._early.outgoing(action.header)
         payload = self.payloads.get(action.header.round)

@@ -1,4 +1,4 @@
-"""What the engine is told. Drivers make these, one at a time, under one lock."""
+"""Events that the engine handles. Drivers create them and pass them one at a time, under one lock."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from tradewind.wire.frames import FrameHeader
 
 @dataclass(frozen=True, slots=True)
 class BeginScatter:
-    """A part of a step may be sent before its round is known (see `scatter`)."""
+    """Start sending a part of a step before its round is known (see `engine.scatter`)."""
 
     epoch: int
-    """Rises whenever a worker is started anew."""
+    """Number that grows whenever a rank joins, so that a restarted process is distinguished."""
     part: int
     step: int
     items: int
     item_bytes: int
     chunk_items: int
     window: int
-    """So many chunks may go to each aggregator."""
+    """Number of chunks that may be sent to each aggregator."""
     blocks: tuple[tuple[int, int, int], ...]
-    """Aggregators, each with the first chunk of its block and the end of it."""
+    """Number of each aggregator, with the first chunk of its block and the end of it."""
 
     @property
     def chunks(self) -> int:
-        """Of the whole array."""
+        """Number of chunks of the whole array."""
         return -(-self.items // self.chunk_items)
 
 
 @dataclass(frozen=True, slots=True)
 class EndScatter:
-    """Send nothing more of a part of a step: it has ended, or its round does not count what was sent."""
+    """Stop sending a part of a step: it has ended, or its round does not use what was sent."""
 
     part: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScatteredRound:
-    """What members of a round have sent before it was known."""
+    """What the members of a round have sent before it was known."""
 
     epoch: int
     part: int
     chunk_items: int
-    """Arrays are cut into chunks of so many items, and shards start at a chunk."""
+    """Items per chunk; shards start at a chunk boundary."""
     steps: tuple[tuple[int, int], ...]
-    """Members whose chunks count, each with its own number of the step."""
+    """Members whose chunks are used, each with its own number of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRound:
-    """The round may be worked on: the plan is known, and so is the own array of a member."""
+    """Start working on a round: its plan is known, and a member's own array is available."""
 
     round: int
     version: int
     layout: Layout
     gathers: bool = False
-    """Add only when all parts are there (see `Arithmetic.gathers`)."""
+    """Whether to add only when all parts are present (see `Arithmetic.gathers`)."""
     done: tuple[bytes, ...] = ()
-    """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final everywhere."""
+    """For a repaired round: for each shard a bitmap of the chunks that are final at all members, lowest bit first."""
     scattered: ScatteredRound | None = None
     turn: int | None = None
-    """The first round of the step that it is a part of, if that has several."""
+    """First round of the step that it is a part of, if the step has several parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRound:
-    """The round is committed or abandoned: nothing of it is needed any more."""
+    """Close a round that was committed or abandoned: nothing of it is needed any more."""
 
     round: int
 
@@ -82,14 +82,14 @@ class HaltRound:
 
 @dataclass(frozen=True, slots=True)
 class ForgetBelow:
-    """No round below this one is running anywhere."""
+    """Forget rounds below this one: none is running at any site."""
 
     round: int
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class HeaderReceived:
-    """A frame's header came in; the answer starts with the one `Receive` that says where its payload goes."""
+    """The header of a frame arrived; the answer starts with one `Receive` that says where its payload goes."""
 
     peer: int
     header: FrameHeader
@@ -97,42 +97,42 @@ class HeaderReceived:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Received:
-    """The payload is where it should be."""
+    """A `Receive` is done: the payload is in its place."""
 
     action: Receive
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveFailed:
-    """The connection broke before all of the payload had come."""
+    """A `Receive` failed: the connection broke before the whole payload arrived."""
 
     action: Receive
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The sum is computed."""
+    """A `Combine` is done."""
 
     action: Combine
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class LinkIdle:
-    """A connection to the peer can take a frame."""
+    """A connection to the peer is ready to send a frame."""
 
     peer: int
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Transmitted:
-    """The frame's bytes are on their way, and their source may change."""
+    """A `Transmit` is done: the bytes of the frame were sent, and their source may change."""
 
     action: Transmit
 
 
 @dataclass(frozen=True, slots=True)
 class Explore:
-    """Measure the link to a peer: send probes when there is nothing else to send to it."""
+    """Measure the link to a peer: send a train of probes when there is nothing else to send to it."""
 
     peer: int
     train: int
@@ -142,28 +142,28 @@ class Explore:
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Send the peer a frame that says nothing, if a connection to it has nothing else to send."""
+    """Send the peer a keepalive frame, if a connection to it is idle."""
 
     peer: int
 
 
 @dataclass(frozen=True, slots=True)
 class LinksBroke:
-    """All connections to the peer are gone; there may be new ones later, and chunks wait for them."""
+    """All connections to the peer have ended; chunks wait for new ones."""
 
     peer: int
 
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """The peer is lost: nothing waits for it any more."""
+    """The peer is lost: chunks for it are dropped."""
 
     peer: int
 
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryChanged:
-    """Paths beside the own links from now on, each with how many chunks must wait before it pays, the fastest first."""
+    """The auxiliary paths from now on, the fastest first, each with the number of waiting chunks from which it pays."""
 
     paths: tuple[tuple[Path, int], ...]
     queue_length: int

@@ -1,26 +1,24 @@
-"""What a link carries, told from the chunks that cross it anyway (NetStorm V, with a better clock).
+"""Link measurement from the chunks that cross a link anyway (NetStorm V, with a better clock).
 
-Theory of operation. The receiver looks at its own clock only. A frame that waited while the one before it was carried
-arrives right behind it, so the time between the two arrivals is the time that the link needed for it. It waited for its
-connection (`follows`), or in the sender's kernel, which takes frames that the link has not carried yet (`queued`): most
-do so there. Bytes of such frames over the time of such gaps is the link's rate: idle gaps, slow senders and latency are
-not in it. Sums are divided, not ratios averaged, so that a reader that wakes up late does little harm: what one gap
-gains the next one loses. Where it was late for a whole burst, the time that the sender needed for the frames that
-waited for it is longer, and the longer one counts: nothing arrives faster than it was sent. Only in SURE_BUSY_S nobody
-is late for all of it, and a kernel's queue that runs empty makes the sender's time longer than the link's. So much time
-is also enough however few frames took it: on slow links that is one or two, and whoever waits for more learns too late
-that they are slow. Small frames say more about processors than about links and are left out. So are the first
-LEAD_BYTES after an idle moment: shapers and buffers let them pass at once, and they say that a link was idle, not what
-it carries.
+Theory of operation. The receiver uses only its own clock. A frame that waited while the one before it was sent arrives
+directly behind it, so the time between the two arrivals is the time that the link needed for it. A frame waits for its
+connection (`follows`), or in the sender's kernel, which accepts frames that the link has not carried yet (`queued`);
+most wait there. The bytes of such frames divided by the sum of their gaps is the rate of the link, without idle gaps,
+slow senders and latency. Sums are divided, not ratios averaged, so that a reader that wakes up late has little effect:
+one gap gains what the next one loses. If it was late for a whole burst, the time that the sender needed for the frames
+that waited is longer, and the longer time is used: nothing arrives faster than it was sent. Over SURE_BUSY_S no reader
+is late all the time, and a kernel queue that runs empty makes the sender's time longer than that of the link, so only
+arrivals are used then. That much time is also enough however few frames took it: on slow links it is one or two frames,
+and waiting for more would detect slow links too late. Small frames measure processors rather than links, and are
+ignored. So are the first LEAD_BYTES after an idle period: shapers and buffers let them pass at once.
 
-A link that is never kept busy shows no rate. What it did carry in a while is then reported as such: it can do at
-least that.
+A link that is never kept busy shows no rate. The rate that it did carry is then reported as a lower bound.
 
-NetStorm's own estimate, Eq. (17), is the mean of size over one-way delay. It counts latency as if it were slowness and
-needs clocks that agree; it is here as an option. Clocks are compared by the round trips of heartbeats: every worker
-estimates how far its clock is from the controller's, and stamps frames with the controller's time. The same stamps give
-one-way latencies. An error of the offset moves what the two directions of a link are thought to take, one up and
-one down, but never their sum.
+NetStorm's own estimate, Eq. (17), is the mean of size over one-way delay. It counts latency as slowness and needs
+synchronised clocks; it is available as an option. Clocks are compared by the round trips of heartbeats: every rank
+estimates the offset of its clock from the controller's, and stamps frames with the controller's time. The same stamps
+give one-way latencies. An error of the offset raises the latency of one direction of a link and lowers that of the
+other, but does not change their sum.
 """
 
 from __future__ import annotations
@@ -36,46 +34,46 @@ from tradewind.wire.frames import HEADER_BYTES, SENT_MODULUS_US, FrameHeader, Fr
 Estimator = Literal["arrivals", "delays"]
 
 STALE_S = 10.0
-"""Gaps that were seen so long ago are not mixed with new ones."""
+"""Age in seconds at which gaps are not combined with new ones."""
 MIN_BUSY_S, ENOUGH_BYTES = 0.03, 4 * 2**20
-"""Less time and fewer bytes say more about bursts, and about who was late to look, than about a link."""
+"""A report needs this much busy time, or this many bytes; less measures bursts and late readers, not the link."""
 SURE_BUSY_S = 0.2
-"""A link that was kept busy for so long has shown what it carries."""
+"""Busy time in seconds that is enough for a measurement, whatever the number of chunks."""
 LEAD_BYTES = 32 * 1024
-"""What the buckets and buffers on a path let pass at once after it was idle."""
+"""Bytes that shapers and buffers on a path let pass at once after it was idle."""
 SMALL_FRAME_BYTES = 2048
-"""Takes no time worth speaking of: its delay is latency."""
+"""Size of a frame whose transmission time is negligible: its delay is the latency."""
 CLOCK_SAMPLES = 16
 LONGEST_SENDING_US = 60_000_000
-"""Of one frame: more is a clock that was set."""
+"""Longest plausible sending time of one frame; a longer one means that a clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuringOptions:
-    """How links are measured."""
+    """Options for measuring links."""
 
     estimator: Estimator = "arrivals"
-    """arrivals: time between chunks that follow each other; delays: NetStorm's Eq. (17)."""
+    """arrivals: from the time between consecutive chunks; delays: by NetStorm's Eq. (17)."""
     min_chunk_bytes: int = 8 * 1024
-    """Smaller frames do not count (NetStorm's PROBE_CHUNK_SIZE)."""
+    """Smaller frames are ignored (NetStorm's PROBE_CHUNK_SIZE)."""
     chunks: int = 4
-    """A report rests on at least so many (NetStorm's PROBE_CHUNK_NUM), or on SURE_BUSY_S."""
+    """Number of chunks that a report needs (NetStorm's PROBE_CHUNK_NUM), unless the link was busy for SURE_BUSY_S."""
     report_s: float = 0.5
-    """A link is reported at most once in this time."""
+    """Seconds between two reports of a link, at least."""
 
     def __post_init__(self) -> None:
         if self.estimator not in ("arrivals", "delays"):
-            raise BadOption(f"estimator {self.estimator!r}: use 'arrivals' or 'delays'.")
+            raise BadOption(f"estimator must be 'arrivals' or 'delays', got {self.estimator!r}.")
         if self.min_chunk_bytes < 1 or self.chunks < 1 or not 0 < self.report_s < 1e6:
             raise BadOption(
-                f"probe chunks of {self.min_chunk_bytes} bytes, {self.chunks} of them every {self.report_s} s: "
-                "all must be above zero."
+                f"min_chunk_bytes, chunks and report_s must be > 0, got {self.min_chunk_bytes}, {self.chunks} and "
+                f"{self.report_s}."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSample:
-    """What the link from a peer was seen to carry; fields as in `wire.messages.Measured`."""
+    """A measurement of the link from a peer; fields as in `wire.messages.Measured`."""
 
     bandwidth_bps: float
     full: bool
@@ -85,11 +83,11 @@ class LinkSample:
 
 
 class ClockOffset:
-    """How far the controller's clock is ahead of ours, from the heartbeat that was answered most quickly of late.
+    """The offset of the controller's clock from the local one, by the recent heartbeat with the shortest round trip.
 
-    The answer was written somewhere between sending and hearing it, so the middle is wrong by half the round trip at
-    most. What is known is kept until something much better is, or something that contradicts it: the time between two
-    stamps says how long sending took, and a clock that is set in between would make links slow that are not.
+    The controller answered at some time between sending and receiving, so the middle is wrong by at most half the round
+    trip. An offset is kept until a much more precise one, or one that contradicts it, is measured: the time between two
+    stamps is used as sending time, and an offset that changes in between would make fast links look slow.
 
     >>> clock = ClockOffset()
     >>> clock.answered(sent_s=10.0, seen_s=110.3, heard_s=10.4)
@@ -101,11 +99,11 @@ class ClockOffset:
     def __init__(self) -> None:
         self.offset_s = 0.0
         self.error_s = float("inf")
-        """At most; infinite: nothing is known."""
+        """Largest possible error of the offset; infinite: clocks have not been compared."""
         self._samples: deque[tuple[float, float]] = deque(maxlen=CLOCK_SAMPLES)
 
     def answered(self, sent_s: float, seen_s: float, heard_s: float) -> None:
-        """The controller saw at `seen_s`, on its clock, what left here at `sent_s`; the answer came at `heard_s`."""
+        """Take in a heartbeat sent at `sent_s`, seen at `seen_s` on the controller's clock, answered at `heard_s`."""
         if heard_s < sent_s:
             return
         self._samples.append((heard_s - sent_s, seen_s - (sent_s + heard_s) / 2))
@@ -115,13 +113,13 @@ class ClockOffset:
             self.offset_s, self.error_s = offset_s, error_s
 
     def stamp_us(self, now_s: float) -> int:
-        """The controller's time, as frames carry it; 0 if clocks have not been compared."""
+        """Return the controller's time as frames carry it; 0 if clocks have not been compared."""
         if self.error_s == float("inf"):
             return 0
         return round((now_s + self.offset_s) * 1e6) % SENT_MODULUS_US or 1
 
     def delay_s(self, sent_us: int, now_s: float) -> float | None:
-        """How long a frame was on its way; None if clocks have not been compared, here or there."""
+        """Return the one-way delay of a frame; None if the clocks of both sides have not been compared."""
         if self.error_s == float("inf") or not sent_us:
             return None
         half = SENT_MODULUS_US // 2
@@ -130,7 +128,7 @@ class ClockOffset:
 
 @dataclass(slots=True)
 class _Seen:
-    """Since the last report."""
+    """What was seen since the last report."""
 
     since_s: float
     nbytes: int = 0
@@ -138,7 +136,7 @@ class _Seen:
     full_chunks: int = 0
     busy_s: float = 0.0
     sending_s: float = 0.0
-    """What the sender needed for the same frames, by its clock."""
+    """Time that the sender needed for the same frames, by its clock."""
     ratios_bps: list[float] = field(default_factory=list)
     latency_s: float | None = None
 
@@ -149,20 +147,20 @@ class LinkMeter:
     def __init__(self, options: MeasuringOptions, clock: ClockOffset) -> None:
         self.options, self._clock = options, clock
         self._last: dict[Hashable, tuple[float, int]] = {}
-        """When the last frame came on each connection, and when it was sent."""
+        """Arrival time and send time of the last frame on each connection."""
         self._lead: dict[Hashable, int] = {}
-        """Bytes that came on each connection since it was idle."""
+        """Bytes received on each connection since it was idle."""
         self._covered_s = float("-inf")
         self._rate_bps: float | None = None
         self._seen: _Seen | None = None
 
     def arrived(self, connection: Hashable, header: FrameHeader, now_s: float) -> LinkSample | None:
-        """A frame is here, whole; what to report, if it is time."""
+        """Take in a frame that has arrived completely; return a report if one is due."""
         nbytes = HEADER_BYTES + header.payload_bytes
         seen = self._seen
         begins_train = header.kind is FrameKind.PROBE and header.index == 0  # a train is measured by itself
         if seen is None or begins_train:
-            seen = self._seen = _Seen(now_s, -nbytes)  # the first one came before we looked at the clock
+            seen = self._seen = _Seen(now_s, -nbytes)  # the first frame arrived before the clock was read
         last = self._last.get(connection)
         self._last[connection] = now_s, header.sent_us
         seen.nbytes += nbytes
@@ -171,10 +169,10 @@ class LinkMeter:
         self._lead[connection] = lead + nbytes
         spare_bytes = (header.chunks - 1 - self.options.chunks) * nbytes
         is_short = header.kind is FrameKind.PROBE and spare_bytes < LEAD_BYTES
-        counts = lead >= LEAD_BYTES or is_short  # a short train is all that there is
+        counts = lead >= LEAD_BYTES or is_short  # a short train has no other frames to measure
         if counts and header.payload_bytes >= self.options.min_chunk_bytes and follows and last is not None:
             last_s, last_us = last
-            # Connections are busy at the same time: the time that any of them was counts once.
+            # Connections are busy at the same time: overlapping busy time counts once.
             gap_s = max(0.0, now_s - max(last_s, self._covered_s))
             seen.busy_s += gap_s
             self._covered_s = now_s
@@ -187,7 +185,7 @@ class LinkMeter:
         return self._report(seen, header, now_s)
 
     def disconnected(self) -> None:
-        """Forget the connections, which are gone; what is known of the link stays."""
+        """Forget the connections, which have ended; the measured rate stays."""
         self._last.clear()
         self._lead.clear()
 
@@ -198,7 +196,7 @@ class LinkMeter:
         if header.payload_bytes >= self.options.min_chunk_bytes and delay_s > 0:
             seen.ratios_bps.append(8.0 * nbytes / delay_s)
         if header.follows or header.queued or (nbytes > SMALL_FRAME_BYTES and self._rate_bps is None):
-            return  # it waited behind others, or nobody knows how long its bytes take
+            return  # it waited behind other frames, or its transmission time is unknown
         latency_s = max(0.0, delay_s - (8.0 * nbytes / self._rate_bps if self._rate_bps else 0.0))
         seen.latency_s = latency_s if seen.latency_s is None else min(seen.latency_s, latency_s)
 
@@ -219,7 +217,7 @@ class LinkMeter:
         sample = None
         if elapsed_s >= self.options.report_s:
             sample = LinkSample(8.0 * seen.nbytes / elapsed_s, False, seen.full_chunks, seen.latency_s, train)
-        kept = _Seen(now_s) if elapsed_s > STALE_S else seen  # a few gaps are worth keeping for the next report
+        kept = _Seen(now_s) if elapsed_s > STALE_S else seen  # keep the gaps so far for the next report
         self._seen = _Seen(
             now_s,
             full_bytes=kept.full_bytes,
@@ -231,7 +229,7 @@ class LinkMeter:
         return sample
 
     def _carried_bps(self, seen: _Seen, ends_train: bool) -> float | None:
-        """What the link carried while it was busy; None: that was too short to tell."""
+        """Return the rate of the link while it was busy; None if that was too short."""
         if seen.busy_s >= SURE_BUSY_S:
             return 8.0 * seen.full_bytes / seen.busy_s
         busy_s = max(seen.busy_s, seen.sending_s)
@@ -245,19 +243,19 @@ def _mean(values: list[float]) -> float:
 
 
 class LinkMeters:
-    """All links into one site."""
+    """Measures all links into one site."""
 
     def __init__(self, options: MeasuringOptions | None = None) -> None:
         self.options, self.clock = options or MeasuringOptions(), ClockOffset()
         self._meters: dict[int, LinkMeter] = {}
 
     def arrived(self, peer: int, connection: Hashable, header: FrameHeader, now_s: float) -> LinkSample | None:
-        """A frame from a peer is here."""
+        """Take in a frame from a peer; return a report if one is due."""
         if peer not in self._meters:
             self._meters[peer] = LinkMeter(self.options, self.clock)
         return self._meters[peer].arrived(connection, header, now_s)
 
     def disconnected(self, peer: int) -> None:
-        """All connections to a peer are gone."""
+        """Forget the connections to a peer, which have ended."""
         if peer in self._meters:
             self._meters[peer].disconnected()

@@ -2,18 +2,18 @@
 
     message, submit ─> Node ──open, halt, close, ...──> data plane ──RoundComplete, RoundHalted──> Node ─> actions
 
-Drivers move bytes and timers: they hand over messages and what happens on connections, and carry out the actions that
-come back. What protocol and data plane say to each other stays in here. There are two data planes: chunks
-(`chunk_plane`, on sockets in `runtime` and on virtual links in `sim`) and fluid flows (`sim.fluid.engine`).
+Drivers move bytes and timers: they pass in messages and connection events, and carry out the actions that are returned.
+The exchange between protocol and data plane stays inside. There are two data planes: chunks (`chunk_plane`, on sockets
+in `runtime` and on virtual links in `sim`) and fluid flows (`sim.fluid.engine`).
 
-Operations of all ranks are dealt to streams in turn, one at a time in each, so that several rounds are under way; every
-rank must ask for the same ones in the same order, as with any collective. What a rank synchronises with the members
-that the policy chooses is a step: one operation, or several parts that run with the same members. Steps follow each
-other: none is asked for before the last one has ended.
+Operations of all ranks are assigned to streams in turn, one at a time in each, so that several rounds run concurrently;
+every rank must request the same ones in the same order, as with any collective. A step is what a rank synchronises with
+the members that the policy chooses: one operation, or several parts that run with the same members. Steps are
+sequential: the next one is requested when the last one has ended.
 
-In a tolerant run the controller may be lost. What is under way goes on; the driver looks for a controller, and `report`
-is what that one has to know. If it takes too long (`give_up`), steps end alone, until a roster comes again. A roster of
-an older term than was acknowledged comes from a controller that has been replaced: the driver is told to look on.
+In a tolerant run the controller may be lost. Running rounds continue; the driver looks for a controller, which receives
+a `report`. If that takes too long (`give_up`), steps end alone until a new roster arrives. A roster of an older term
+than the acknowledged one comes from a controller that has been replaced: the driver must look for another one.
 """
 
 from __future__ import annotations
@@ -46,66 +46,66 @@ from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
 COMMITTED = 256
-"""So many rounds back a new controller can tell that one was committed."""
+"""Number of the last committed rounds that are reported to a new controller."""
 INLINE_MEMBERS = 16
-"""The controller's own links carry every member's array: above so many others, arrays have to be smaller."""
+"""Number of other members above which inline arrays must be smaller, since the controller's links carry all of them."""
 
 Arrays = tuple[Array, Array]
-"""The input of an operation, and where its result goes."""
+"""The input array of an operation, and its result array."""
 
 
 class DataPlane(Protocol):
-    """Carries out the rounds that a rank has a part in. Reports come back through `take_reports`."""
+    """Executes the rounds that a rank has a part in. `take_reports` returns what has come of them."""
 
     def give(self, operation: int, arrays: Arrays | None) -> None:
-        """The arrays of an operation that was submitted."""
+        """Set the arrays of an operation that was submitted."""
         ...
 
     def joined(self, roster: m.Roster, here: int) -> None:
-        """The roster, and this rank's number in it."""
+        """Take a new roster, with this rank's number in it."""
         ...
 
     def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
-        """Rounds will start with this version of the plan, and none with those to forget."""
+        """Prepare for rounds by this version of the plan; no round will start with the versions in `forget`."""
         ...
 
     def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ScatteredRound | None) -> None:
-        """Begin a round with an operation's arrays (None: as a helper), or begin it again by another version.
+        """Start a round with an operation's arrays (None: as a helper), or start it again by another version.
 
-        Ends with a `RoundComplete`.
+        Reported by a `RoundComplete` when it is done.
         """
         ...
 
     def halt(self, number: int) -> None:
-        """Stop a round. Answered by a `RoundHalted` that says how far it has come."""
+        """Halt a round. Reported by a `RoundHalted` with its progress."""
         ...
 
     def close(self, number: int) -> None:
-        """A round is committed or given up. Answered by a `RoundHalted` when its arrays can be used again."""
+        """Close a round that was committed or given up. Reported by a `RoundHalted` when its arrays are free."""
         ...
 
     def forget_below(self, number: int) -> None:
-        """No round below this one is running anywhere."""
+        """Forget rounds below this one: none is running at any site."""
         ...
 
     def scatter(self, event: BeginScatter, operation: int) -> None:
-        """An operation's array may be sent before its round is known."""
+        """Start sending an operation's array before its round is known."""
         ...
 
     def end_scatter(self, part: int) -> None:
-        """What was sent of this part of a step counts for no round."""
+        """Stop sending this part of a step; no round uses what was sent."""
         ...
 
     def peer_gone(self, peer: int) -> None:
-        """A peer is lost: nothing waits for it any more."""
+        """Forget a lost peer."""
         ...
 
     def steer(self, change: Explore | AuxiliaryChanged) -> None:
-        """Probe a link, or use other auxiliary paths."""
+        """Probe a link, or change the auxiliary paths."""
         ...
 
     def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
-        """What has come of rounds since the last call: complete, with the digest of the result, or quiet."""
+        """Return reports about rounds since the last call: complete, with the digest of the result, or halted."""
         ...
 
 
@@ -117,12 +117,12 @@ class PendingOperation:
     stream: int
     iteration: int
     array: bytes | None
-    """To travel with the question, where it is small."""
+    """The array itself if it is small, to be sent with the request; else None."""
     outcome: Outcome | None = None
     scatter: int | None = None
-    """The version of the splitting that it is being sent by, before its round is known."""
+    """Version of the default splitting by which it is sent before its round is known; None: it is not."""
     overwrites: bool = False
-    """The result goes over the input."""
+    """Whether the result overwrites the input."""
 
 
 @dataclass(slots=True)
@@ -132,29 +132,29 @@ class ActiveRound:
     version: int
     members: tuple[str, ...]
     operation: int | None
-    """The own one; None: as a helper."""
+    """The own operation; None: the rank is a helper in this round."""
     finished: bool = False
     digest: int | None = None
     result: bytes | None = None
-    """Of an inline round, until it is committed."""
+    """The result of an inline round, until it is committed."""
 
 
 class DefaultScatters:
-    """What the controller said last, for each kind of array. Without a word from it workers wait for their rounds."""
+    """The controller's default splittings, by kind of array. Arrays without one are sent when their round starts."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], m.ScatterBy] = {}
 
     def told(self, message: m.ScatterBy) -> None:
-        """It counts from the next step on."""
+        """Store a default splitting; it is used from the next step on."""
         self._known[message.items, message.item_bytes, message.parts] = message
 
     def forget(self) -> None:
-        """Another controller acts, who knows nothing of it."""
+        """Drop all defaults, because another controller acts, which does not know them."""
         self._known.clear()
 
     def begin(self, asked: PendingOperation, site: str, numbers: Mapping[str, int]) -> BeginScatter | None:
-        """How an operation's array is sent, which is noted there; None where it has to wait for its round."""
+        """Return how an operation's array is sent early, and note that in `asked`; None if it waits for its round."""
         operation, stream = asked.operation, asked.stream
         said = self._known.get((operation.items, operation.item_bytes, operation.parts))
         waits = said is None or asked.array is not None or stream < m.POLICY_STREAM
@@ -168,7 +168,7 @@ class DefaultScatters:
 
 
 def scattered_round(start: m.Start, numbers: Mapping[str, int]) -> ScatteredRound | None:
-    """What a round takes over, in numbers."""
+    """Return what a round uses of early chunks, with site numbers; None if it uses none."""
     said = start.scattered
     if said is None:
         return None
@@ -178,9 +178,9 @@ def scattered_round(start: m.Start, numbers: Mapping[str, int]) -> ScatteredRoun
 
 
 def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, workers: int) -> bytes | None:
-    """What goes along with the question for an operation; None where that would be too much.
+    """Return the bytes that are sent with the request of an operation; None if the array is too large.
 
-    The array as it is now, and of a broadcast the source's alone.
+    These are a copy of the array, for a broadcast at its source only.
     """
     if not most_bytes or own.nbytes * max(INLINE_MEMBERS, workers - 1) > most_bytes * INLINE_MEMBERS:
         return None
@@ -188,50 +188,53 @@ def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, 
 
 
 class Node:
-    """One rank: its side of the control protocol, with the data plane that carries its rounds out."""
+    """One rank: its side of the control protocol, and the data plane that executes its rounds.
+
+    A driver calls `submit`, `told` and the other public methods, and carries out the actions that they return.
+    """
 
     def __init__(self, site: str, data: DataPlane) -> None:
         self.site, self.data = site, data
         self._actions: list[NodeAction] = []
         self.lost: TradewindError | None = None
-        """Why nothing works any more, if so."""
+        """The error that ended the run for this rank; None while it has not ended."""
         self.numbers: dict[str, int] = {}
-        """Sites to their numbers in frames."""
+        """Number of each site in frames, by name."""
         self.rounds_helped = 0
-        """Rounds of others that this worker carried a part of."""
+        """Number of rounds of other members in which this rank was a helper."""
         self._submitted = 0
-        self._for_everybody = 0
+        self._collectives = 0
         self._step = 0
         self._parts_given: set[int] = set()
         self._parts_wanted = 0
         self._waiting: dict[int, deque[int]] = {}
         self._asked: dict[int, int] = {}
-        """In each stream, the operation that the controller was asked for."""
+        """The operation that was requested in each stream."""
         self._operations: dict[int, PendingOperation] = {}
         self._rounds: dict[int, ActiveRound] = {}
         self._plans: dict[int, Plan] = {}
         self._scatters = DefaultScatters()
         self.tolerant = False
-        """Whether the run goes on when somebody is lost."""
+        """Whether the run continues when a rank is lost."""
         self._roster: m.Roster | None = None
         self.alone = False
         """Whether there has been no controller for too long."""
         self._committed: deque[tuple[int, int]] = deque(maxlen=COMMITTED)
         self._halted: dict[int, int] = {}
-        """Rounds to report on when they are quiet, with their version."""
+        """Versions of the rounds whose progress is reported once they are halted."""
         self._closing: set[int] = set()
-        """Rounds that were given up and are not quiet yet: their arrays cannot be used."""
+        """Rounds that were given up, whose arrays are still in use."""
         self._held: deque[m.Message | None] = deque()
-        """What the controller said since, that may need them; None: that all is to end without a controller."""
+        """Messages that wait for these arrays; None: end all operations without a controller."""
 
     @property
     def term(self) -> int:
-        """The newest that it has acknowledged; -1: none."""
+        """The newest acknowledged term; -1: none."""
         return -1 if self._roster is None else self._roster.term
 
     @property
     def plan_versions(self) -> tuple[int, ...]:
-        """The plans that are kept for rounds to come."""
+        """Versions of the plans that are kept for future rounds."""
         return tuple(sorted(self._plans))
 
     @property
@@ -240,7 +243,7 @@ class Node:
         return tuple(self._operations)
 
     def outcome(self, number: int) -> Outcome:
-        """What an operation in a round will have come to, if all goes well."""
+        """Return the expected outcome of an operation whose round has started."""
         outcome = self._operations[number].outcome
         assert outcome is not None
         return outcome
@@ -255,17 +258,18 @@ class Node:
         inline: bytes | None = None,
         overwrites: bool = False,
     ) -> tuple[int, list[NodeAction]]:
-        """Ask for an operation of all ranks, or for a part of a step: its number, and what to do now.
+        """Request an operation of all ranks, or a part of a step; return its number, and the actions to do now.
 
-        `arrays` are the input and where the result goes; `inline` is the input again where it is small enough to travel
-        with the request. The result comes with the answer if all members do that.
+        `arrays` are the input and result arrays; `inline` is a copy of the input if it is small enough to be sent with
+        the request. If all members do that, the answer contains the result. `overwrites`: the result array is the
+        input. Raises the error that ended the run, and `BadOption` for a wrong part.
         """
         if self.lost is not None:
             raise self.lost.fresh()
         if part is None:
-            streams = 1 if self.tolerant else m.POLICY_STREAM  # who joins later cannot know how often others have asked
-            stream, turn = self._for_everybody % streams, self._for_everybody // streams
-            self._for_everybody += 1
+            streams = 1 if self.tolerant else m.POLICY_STREAM  # a rank that joins later cannot know earlier requests
+            stream, turn = self._collectives % streams, self._collectives // streams
+            self._collectives += 1
             asked = PendingOperation(operation, stream, turn + 1, inline, overwrites=overwrites)
         else:
             step = self._number_step(part, operation.parts)
@@ -279,12 +283,12 @@ class Node:
         return number, self.advance()
 
     def told(self, message: m.Message) -> list[NodeAction]:
-        """The controller said something."""
+        """Handle a message of the controller."""
         self._handle(message)
         return self.advance()
 
     def give_up(self) -> list[NodeAction]:
-        """There has been no controller for too long: steps end alone, with inputs as they are."""
+        """End all steps alone, with unchanged inputs, because there has been no controller for too long."""
         if not self.alone and self.lost is None and self.tolerant:
             self.alone = True
             for number in sorted(self._rounds):
@@ -296,12 +300,12 @@ class Node:
         return self.advance()
 
     def fail(self, error: TradewindError) -> list[NodeAction]:
-        """Nothing works any more: every operation ends."""
+        """End every operation with an error; later ones fail as well."""
         self._fail(error)
         return self.advance()
 
     def advance(self) -> list[NodeAction]:
-        """What there is to do, with all that the data plane has reported."""
+        """Process the reports of the data plane; return the actions to do."""
         while reports := self.data.take_reports():
             for report in reports:
                 if isinstance(report, RoundHalted):
@@ -312,20 +316,20 @@ class Node:
         return actions
 
     def _number_step(self, part: int, parts: int) -> int:
-        """The number of the step that a part belongs to: a new one when the last one has all its parts."""
+        """Return the number of the step that a part belongs to: a new one if the last one has all its parts."""
         begins = len(self._parts_given) == self._parts_wanted
         given = set() if begins else self._parts_given
         wanted = parts if begins else self._parts_wanted
         if not 0 <= part < parts <= m.MAX_PARTS or parts != wanted or part in given:
             raise BadOption(
-                f"part {part} of {parts} makes no sense: a step has 1 to {m.MAX_PARTS} parts, and this one has had "
-                f"{sorted(given)} of {wanted}. Give every part of a step once before the next step."
+                f"part {part} of {parts} is not valid: a step has 1 to {m.MAX_PARTS} parts, and this one has {wanted}, "
+                f"of which {sorted(given)} were submitted. Submit every part of a step once before the next step."
             )
         self._step += begins
         self._parts_given, self._parts_wanted = {*given, part}, wanted
         return self._step
 
-    # --- what the controller says ------------------------------------------------------------------------------
+    # --- messages of the controller ----------------------------------------------------------------------------
 
     def _handle(self, message: m.Message) -> None:
         do = self._actions
@@ -350,7 +354,7 @@ class Node:
             case m.NetworkSeen():
                 do.append(message)
             case m.Closing(reason, _):
-                self._fail(PeerLost(f"the run is over: {reason.rstrip('.')}."))
+                self._fail(PeerLost(f"the run has ended: {reason.rstrip('.')}."))
             case m.Refused(reason):
                 self._fail(PeerLost(f"the controller refused {self.site!r}: {reason}"))
             case _ if self._closing:
@@ -408,10 +412,10 @@ class Node:
         self._actions.append(Departed(peer))
 
     def report(self) -> m.Report | None:
-        """What a controller has to know of us; None: we were in no run yet.
+        """Return the report for a new controller; None if this rank was in no run yet.
 
-        Made once for each connection to a controller, and all that counts from then on: messages of the last connection
-        that had to wait are dropped, and so are its plans, since the controller sends every plan again that it needs.
+        Call it once for each connection to a controller, which continues from this report: waiting messages of the last
+        connection are dropped, and so are plans, since the controller sends every plan that it needs again.
         """
         if self._roster is None:
             return None
@@ -437,10 +441,10 @@ class Node:
         asked = self._operations[number]
         return m.Ready(asked.stream, asked.iteration, asked.operation, asked.array, asked.scatter, asked.overwrites)
 
-    # --- what the data plane says ------------------------------------------------------------------------------
+    # --- reports of the data plane -----------------------------------------------------------------------------
 
     def _completed(self, complete: RoundComplete, digest: int | None) -> None:
-        """The data plane has done its part of a round; the digest is that of the result, at a member."""
+        """Handle that the data plane has done its part of a round; members have the digest of their result."""
         number, version = complete.round, complete.version
         held = self._rounds.get(number)
         if held is None or held.version != version or number in self._halted:
@@ -452,7 +456,7 @@ class Node:
         self._send(m.Finished(number, version, digest))
 
     def _round_halted(self, quiet: RoundHalted) -> None:
-        """The arrays of a halted or closed round are not worked on any more."""
+        """Handle that the arrays of a halted or closed round are free."""
         version = self._halted.pop(quiet.round, None)
         if quiet.round in self._closing:
             self._closing.discard(quiet.round)
@@ -482,7 +486,7 @@ class Node:
         self._send(self._ready(number))
 
     def _too_early(self, asked: PendingOperation) -> bool:
-        """Whether it is part of a step while an earlier step has not ended."""
+        """Whether it belongs to a step while an earlier step has not ended."""
         steps = [other.iteration for other in self._operations.values() if other.stream >= m.POLICY_STREAM]
         return asked.stream >= m.POLICY_STREAM and min(steps) < asked.iteration
 
@@ -494,7 +498,7 @@ class Node:
 
     def _end_without_controller(self, stream: int) -> None:
         if stream < m.POLICY_STREAM:
-            lost = PeerLost("the controller is lost, and this operation needs all ranks. Ask again when there is one.")
+            lost = PeerLost("the controller is lost, and this operation needs all ranks. Try again when there is one.")
             self._end(stream, Failed(self._asked[stream], lost))
         else:
             self._proceed(stream)
@@ -515,7 +519,7 @@ class Node:
             self._ask(next_)
 
     def _end_scatter(self, operation: int | None) -> None:
-        """Nothing of it is sent any more before its round is known, or the round knows what was."""
+        """Stop sending an operation's array before its round is known."""
         if operation is not None and self._operations[operation].scatter is not None:
             asked = self._operations[operation]
             asked.scatter = None
@@ -537,7 +541,7 @@ class Node:
     # --- rounds ------------------------------------------------------------------------------------------------
 
     def _auxiliary(self, paths: tuple[m.AuxiliaryPath, ...], queue_length: int) -> AuxiliaryChanged:
-        """In numbers; a path through a rank that is gone is no path."""
+        """Return auxiliary paths with site numbers, without those through a lost rank."""
         known = [path for path in paths if all(site in self.numbers for site in path.sites)]
         numbered = tuple((tuple(self.numbers[s] for s in path.sites), path.busy_bound) for path in known)
         return AuxiliaryChanged(numbered, queue_length)
@@ -545,7 +549,7 @@ class Node:
     def _start(self, start: m.Start) -> None:
         is_member = self.site in start.members
         if is_member and not self._wants(start):
-            self._actions.append(FindController("it starts a round that this rank did not ask for"))
+            self._actions.append(FindController("it starts a round that this rank did not request"))
             return
         scattered = scattered_round(start, self.numbers)
         operation = self._asked[start.stream] if is_member else None
@@ -555,7 +559,7 @@ class Node:
             self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
         if scattered is not None and self.numbers[self.site] in dict(scattered.steps):
             if operation is not None:
-                self._operations[operation].scatter = None  # what was sent counts for this round
+                self._operations[operation].scatter = None  # this round uses what was sent
         else:
             self._end_scatter(operation)
         self.data.forget_below(start.floor)
@@ -564,9 +568,9 @@ class Node:
             self._actions.append(Started(operation, start.round))
 
     def _inline(self, done: m.InlineResult) -> None:
-        """The controller has done the whole round; in a tolerant run it may be used when all members have it."""
+        """Handle the result of an inline round; in a tolerant run it is used after `Commit`."""
         if not self._wants(done):
-            self._actions.append(FindController("it ends a round that this rank did not ask for"))
+            self._actions.append(FindController("it ends a round that this rank did not request"))
             return
         number = self._asked[done.stream]
         about = done.members, done.weights, done.staleness, len(done.array), done.round
@@ -579,7 +583,7 @@ class Node:
             self._send(m.Finished(done.round, m.INLINE_VERSION, digest))
 
     def _wants(self, start: m.Start | m.InlineResult) -> bool:
-        """Whether we still do: we may have gone on alone while a controller took over."""
+        """Whether this rank still wants the round: it may have proceeded alone while a controller took over."""
         number = self._asked.get(start.stream)
         return number is not None and self._operations[number].iteration == start.iteration
 
@@ -600,7 +604,7 @@ class Node:
     def _abandon(self, round_: int) -> None:
         held = self._rounds.pop(round_, None)
         if held is not None and held.result is not None:
-            return  # its arrays are not worked on
+            return  # an inline round does not use the arrays
         if held is not None and held.operation is not None:
             self._closing.add(round_)
         self.data.close(round_)

@@ -1,12 +1,12 @@
-"""The payload side of a round: where each chunk lies, and the work that actions ask for, on numpy views.
+"""The payloads of a round: where each chunk lies, and the computations that actions ask for, on numpy views.
 
-Drivers own the arrays and the buffers; this says which part of which array an action means. Nothing here needs the
-engine's lock: the engine hands out a chunk to one action at a time.
+Drivers own the arrays and buffers; this module maps an action to parts of them. It does not need the engine's lock: the
+engine gives a chunk to one action at a time.
 
-**In place.** The result may be the input's own memory. A chunk of the input is read for the last time when it is sent,
-or added to the first contribution, block by block; a chunk of the result is written by that addition, or when the sum
-comes back, and no sum can come back before every contribution to it has left. Only plans whose shards overlap break
-that rule, and get a copy. What a failure leaves in such an array is neither input nor result.
+**In place.** The result may share the memory of the input. A chunk of the input is read for the last time when it is
+sent, or added to the first contribution, block by block; a chunk of the result is written by that addition, or when the
+sum arrives, and no sum can arrive before every contribution to it was sent. Only plans whose shards overlap break that
+rule, and get a copy. After a failure such an array holds neither the input nor the result.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ MOST_DIGESTED_BYTES = 4 * 2**20
 
 
 def same_memory(first: Array, second: Array) -> bool:
-    """Whether two contiguous arrays of one type are the same items."""
+    """Whether two contiguous arrays of one type share the same memory."""
     return first.ctypes.data == second.ctypes.data and first.size == second.size
 
 
 class EarlyPayloads:
-    """Arrays that are being sent before their rounds are known, by part of their step."""
+    """The arrays that are being sent before their rounds are known, by part of their step."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[BeginScatter, Array, int]] = {}
 
     def begin(self, scatter: BeginScatter, own: Array, operation: int) -> None:
-        """A part of a step is being sent."""
+        """Add the array of a part that is being sent."""
         self._known[scatter.part] = scatter, own.reshape(-1).view(np.uint8), operation
 
     def end(self, operation: int) -> None:
-        """It has ended, and nobody needs what is still to be sent of it."""
+        """Remove the array of an operation that has ended."""
         for part in [part for part, known in list(self._known.items()) if known[2] == operation]:
             del self._known[part]
 
     def outgoing(self, header: FrameHeader) -> memoryview | None:
-        """The bytes of a chunk; None where nobody needs it."""
+        """Return the bytes of a chunk; None if it is not needed any more."""
         scatter, own, _ = self._known.get(header.shard, (None, None, 0))
         if scatter is None or own is None or scatter.step != header.round:
             return None
@@ -58,13 +58,13 @@ class EarlyPayloads:
 
 
 class RoundPayload:
-    """One round's arrays at one site; helpers have none."""
+    """The arrays of one round at one site; helpers have none."""
 
     def __init__(
         self, layout: Layout, arithmetic: Arithmetic, own: Array | None, result: Array | None, version: int = 0
     ) -> None:
         self.layout, self.arithmetic, self.version = layout, arithmetic, version
-        """`version` is the plan's that the layout follows: frames of another one are cut differently."""
+        """`version`: of the plan of this layout; frames of other versions are cut differently."""
         self.storage = storage_of(arithmetic.dtype)
         self.own = None if own is None else own.reshape(-1).view(self.storage)
         self.result = None if result is None else result.reshape(-1).view(self.storage)
@@ -72,17 +72,17 @@ class RoundPayload:
             self.own = self.own.copy()
 
     def chunk(self, array: Array | None, shard: int, index: int) -> Array:
-        """A chunk's part of the own array or the result."""
+        """Return the part of the own array or of the result that a chunk covers."""
         assert array is not None
         start, end = self.layout.shards[shard].span(index)
         return array[start:end]
 
     def result_of(self, action: Receive) -> Array:
-        """Where a received chunk goes, for ADD and STORE."""
+        """Return the part of the result that a received chunk goes to, for ADD and STORE."""
         return self.chunk(self.result, action.header.shard, action.header.index)
 
     def add(self, action: Receive, scratch: Array, receive: Callable[[memoryview], None]) -> None:
-        """Add a chunk that is coming: `receive` fills what it is given of the scratch, which stays in the cache."""
+        """Add a chunk while it is received: `receive` fills blocks of the scratch buffer, which stays in the cache."""
         add, missing = self.adder_of(action, scratch), action.header.payload_bytes
         while missing > 0:
             block = scratch.data[:missing]
@@ -91,7 +91,7 @@ class RoundPayload:
             missing -= len(block)
 
     def adder_of(self, action: Receive, scratch: Array) -> Callable[[int], None]:
-        """For a chunk that comes in blocks: to be called with the bytes of each when it is in the scratch."""
+        """Return a function that adds the next block of a chunk, called with the number of bytes in the scratch."""
         out, start = self.result_of(action), 0
         own = self.chunk(self.own, action.header.shard, action.header.index) if action.own else None
         add = self.arithmetic.adder(own is not None, action.finish)
@@ -106,7 +106,7 @@ class RoundPayload:
         return add_block
 
     def combine(self, action: Combine, buffers: Mapping[int, Bytes]) -> None:
-        """Do what a `Combine` asks for."""
+        """Carry out a `Combine`."""
         parts = [self.items(buffers[number]) for number in action.parts]
         own = None
         if action.into is None:
@@ -123,7 +123,7 @@ class RoundPayload:
         self.arithmetic.combine(out, own, parts, action.finish)
 
     def outgoing(self, action: Transmit) -> memoryview:
-        """The bytes of a chunk of INPUT or RESULT that is sent."""
+        """Return the bytes of a chunk to send, for sources INPUT and RESULT."""
         shard, index = action.header.shard, action.header.index
         if action.source is Source.RESULT:
             return memoryview(self.chunk(self.result, shard, index).data).cast("B")
@@ -135,15 +135,15 @@ class RoundPayload:
         return memoryview(own.data).cast("B")
 
     def items(self, buffer: Bytes) -> np.ndarray[Any, Any]:
-        """A buffer's bytes as items."""
+        """Return the bytes of a buffer as items."""
         return np.frombuffer(buffer, dtype=self.storage)
 
     def digest(self, turn: int) -> int | None:
-        """A number that differs if the result does; None at a helper.
+        """Return a number that very likely differs if results differ; None at a helper.
 
-        Sums of 4 KiB each, and a CRC of the sums: it is to find members that diverged, not forgers, and costs a tenth
-        of a CRC of everything. Of a large result every n-th 4 KiB is looked at, others at each turn: reading all of it
-        again would take a fifth of the time of a round on a fast network.
+        It is a CRC of the sums of blocks of 4 KiB: it detects diverging members, not forgery, at a tenth of the cost of
+        a CRC of all bytes. Of a large result only every n-th block is read, other ones at each `turn`: reading all of
+        it would take a fifth of the time of a round on a fast network.
         """
         if self.result is None:
             return None

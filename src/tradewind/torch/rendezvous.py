@@ -250,7 +250,7 @@ def _sites(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:
                 "larger network."
             )
         if entry.site is not None and known and entry.site not in known:
-            raise BadOption(f"rank {own}: {UnknownName(f'site of network {network!r}', entry.site, known)}")
+            raise BadOption(f"rank {own}: network {network!r}: {UnknownName('site', entry.site, known)}")
         sites.append(entry.site or (known[own] if known else f"rank{own}"))
     return sites
 

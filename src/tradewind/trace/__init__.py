@@ -1,8 +1,8 @@
-"""What happened, in one record format, written by the simulator and by the runtime alike.
+"""Traces of a run, in one record format that the simulator and the runtime share.
 
-A trace is a list of `Record`s. Whatever has a beginning and an end is one record with both; a decision is a moment.
-`write_trace` picks the format by the file's suffix: `.jsonl` (one record a line, the native form), `.csv` and
-`.parquet` (one row a record), `.json` (trace events for the Perfetto viewer). `read_trace` reads the first three.
+A trace is a list of `Record`s. An activity is one record with its start and end; a decision has a single point in time.
+`encode_trace` takes the format from the file suffix: `.jsonl` (one record per line, the native format), `.csv` and
+`.parquet` (one row per record), `.json` (trace events for the Perfetto viewer). `read_trace` reads the first three.
 """
 
 from __future__ import annotations

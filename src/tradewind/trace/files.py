@@ -1,4 +1,4 @@
-"""Traces as files."""
+"""Reading and writing of trace files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ READABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 def encode_trace(trace: Trace, suffix: str) -> bytes:
-    """The trace in the format of that suffix; the same trace gives the same bytes."""
+    """Return a trace in the format of a file suffix; the same trace gives the same bytes.
+
+    Raises `BadOption` for an unknown suffix, or if pyarrow is missing for `.parquet`.
+    """
     match suffix.lower():
         case ".jsonl":
             return b"".join(msgspec.json.encode(record) + b"\n" for record in trace.records)
@@ -35,11 +38,11 @@ def encode_trace(trace: Trace, suffix: str) -> bytes:
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace in a file; its suffix says which format it has."""
+    """Return the trace in a file, whose suffix gives its format; raise `InputError` if it cannot be read."""
     suffix = path.suffix.lower()
     if suffix not in READABLE_SUFFIXES:
         more = " A .json file is for the Perfetto viewer only." if suffix == ".json" else ""
-        raise InputError(f"{path}: traces are read from {', '.join(READABLE_SUFFIXES)} files.{more}")
+        raise InputError(f"{path}: the suffix of a trace file must be one of {', '.join(READABLE_SUFFIXES)}.{more}")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -51,7 +54,7 @@ def read_trace(path: Path) -> Trace:
             rows = _from_csv(data) if suffix == ".csv" else _from_parquet(data)
         return Trace(tuple(msgspec.convert(row, Record, strict=False) for row in rows))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise InputError(f"{path} is not a trace: {error}.") from error
+        raise InputError(f"{path} is not a valid trace: {error}.") from error
 
 
 def _whole_lines(data: bytes) -> bytes:
@@ -92,7 +95,7 @@ def _from_csv(data: bytes) -> Iterable[dict[str, Any]]:
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as a record's fields; empty cells are what the record has by default."""
+    """Return a row as fields of a record; empty cells are left out, so that they get the defaults."""
     filled = {key: value for key, value in row.items() if value not in ("", None)}
     if "members" in filled:
         filled["members"] = msgspec.json.decode(filled["members"])

@@ -1,8 +1,8 @@
-"""A trace as trace events, which the Perfetto viewer (ui.perfetto.dev) and chrome://tracing open.
+"""Conversion of a trace to trace events for the Perfetto viewer (ui.perfetto.dev) and chrome://tracing.
 
-Workers are threads of one process and show what each does: compute, wait, sync. Links are threads of another and show
-the flows that each carries. Rounds are asynchronous slices of a third, because they overlap. Decisions and failures are
-marks where they happened. Times are microseconds there.
+Ranks are threads of one process and show what each does: compute, wait, sync. Links are threads of another and show the
+flows that each carries. Rounds are asynchronous slices of a third, because they overlap. Failures are slices and
+decisions are instant events. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PROCESSES = {WORKERS: "workers", ROUNDS: "rounds", LINKS: "links", FAILURES: "f
 
 
 def perfetto_events(trace: Trace) -> dict[str, Any]:
-    """The JSON object of the trace event format."""
+    """Return the trace as a JSON object in the trace event format."""
     threads = _Threads()
     events = [event for record in trace.records for event in _events(record, threads)]
     run = trace.run
@@ -26,7 +26,7 @@ def perfetto_events(trace: Trace) -> dict[str, Any]:
 
 
 class _Threads:
-    """Numbers for tracks, in the order in which they appear."""
+    """Thread numbers of tracks, in the order in which they appear."""
 
     def __init__(self) -> None:
         self._number: dict[tuple[int, str], int] = {}
@@ -61,9 +61,9 @@ def _events(record: Record, threads: _Threads) -> Iterable[dict[str, Any]]:
             begin_s = record.start_s if record.service_s is None else record.service_s
             yield _slice(record, f"round {record.round} {record.phase}", LINKS, link, begin_s)
         case "round":
-            lane = threads.of(ROUNDS, "rounds")
+            track = threads.of(ROUNDS, "rounds")
             name = f"round {record.round}: {len(record.members)} members"
-            shared = {"name": name, "cat": "round", "id": record.round, "pid": ROUNDS, "tid": lane}
+            shared = {"name": name, "cat": "round", "id": record.round, "pid": ROUNDS, "tid": track}
             yield {**shared, "ph": "b", "ts": _us(record.start_s), "args": _details(record)}
             yield {**shared, "ph": "e", "ts": _us(record.end_s)}
         case "failure":
@@ -96,7 +96,7 @@ def _slice(record: Record, name: str, process: int, thread: int, begin_s: float)
 
 
 def _details(record: Record) -> dict[str, Any]:
-    """What the viewer shows when something is clicked."""
+    """Return the details that the viewer shows for a selected event."""
     shown = {
         "round": record.round,
         "step": record.step,

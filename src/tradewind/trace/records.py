@@ -1,16 +1,16 @@
-"""The record: one flat shape for everything, so that a trace is a table.
+"""The record: one flat structure for all kinds, so that a trace is a table.
 
-| kind | start_s, end_s | site, peer | what else |
+| kind | start_s, end_s | site, peer | other fields |
 |---|---|---|---|
 | run | the whole run | network in `site`, scheme in `peer` | seed and options in `reason` |
-| compute | one local step | the worker | `step` |
-| wait | ready, until its round starts or it goes on | the worker | `round` it waited for, if any |
-| sync | its round, until the worker holds the result | the worker | `round` |
+| compute | one local step | the rank | `step` |
+| wait | ready, until its round starts or it proceeds alone | the rank | `round` it waited for, if any |
+| sync | its round, until the rank holds the result | the rank | `round` |
 | round | start to end | | `members`, `nbytes`, planner in `phase`, `outcome`, `reason` |
 | flow | queued to last bit sent; `service_s`: first bit | sender, receiver | `round`, `shard`, `phase`, bytes |
-| failure | down to up again | worker, or both ends of a link | what failed in `phase` |
-| decision | a moment | what it concerns | the action in `phase`, why in `reason` |
-| clock | a moment, and how wrong it may be | the process, and the controller | the controller's clock in `service_s` |
+| failure | down to up again | rank, or both ends of a link | what failed in `phase` |
+| decision | a point in time | what it concerns | the action in `phase`, why in `reason` |
+| clock | a point in time, and its error | the process, and the controller | the controller's clock in `service_s` |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One thing that happened."""
+    """One activity or decision in a run; the module's table lists the fields by kind."""
 
     kind: Kind
     start_s: float
@@ -39,32 +39,32 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     phase: str = ""
     service_s: float | None = None
     nbytes: float = 0
-    """What was asked for."""
+    """Bytes that were to be sent; of a round, the size of its array."""
     sent_bytes: float = 0
-    """What was sent of it."""
+    """Bytes that were sent."""
     members: tuple[str, ...] = ()
     outcome: str = ""
     reason: str = ""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return self.end_s - self.start_s
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that happened in one run, ordered by time."""
+    """The records of one run, ordered by time."""
 
     records: tuple[Record, ...]
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Trace:
-        """In the order of time; what starts together in the order of kinds, sites and rounds."""
+        """Return a trace of these records, ordered by start time, then by kind, site, peer and round."""
         return cls(tuple(sorted(records, key=_order)))
 
     def kind(self, kind: Kind) -> Iterator[Record]:
-        """Only the records of one kind."""
+        """Return the records of one kind."""
         return (record for record in self.records if record.kind == kind)
 
     @property

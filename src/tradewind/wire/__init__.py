@@ -1,8 +1,8 @@
-"""Bytes to messages and back, without I/O: frames, control messages, and the handshake that admits a peer.
+"""The wire protocol without I/O: frames, control messages, and the handshake that authenticates a peer.
 
 A connection starts with a handshake (`handshake`), after which both sides exchange frames (`frames`). A frame is a
-fixed header and a payload: a chunk of a tensor, an acknowledgement, or a control message (`messages`). Whatever comes
-in is checked before it is believed; what does not fit raises `BadFrame`, which ends that connection and nothing else.
+fixed header and a payload: a chunk of a tensor, an acknowledgement, or a control message (`messages`). All input is
+validated before it is used; invalid input raises `BadFrame`, which closes that connection only.
 """
 
 from __future__ import annotations

@@ -5,23 +5,23 @@
     36  phase          37  hop           38  flags          39  path length, in sites of 2 bytes each after the header
     40  sent, in microseconds modulo 2**32
 
-All kinds share the layout, so that a reader needs one rule and one limit for every length. `index` of `chunks` makes
-a chunk's progress known to sites that have never seen its plan: relays order their queue by it. A relayed chunk carries
-its whole path and where on it it is (`hop`), so that a stale view of the plan cannot make it run in a circle.
+All kinds share the layout, so that a reader needs one rule and one limit for every length. `index` and `chunks` give
+the progress of a chunk to sites that do not know its plan: relays order their queue by it. A relayed chunk carries its
+whole path and its position on it (`hop`), so that an outdated view of the plan cannot make it loop.
 
-A chunk that is **scattered** leaves before its round is known (`engine.scatter`): `round` is its sender's own number of
-the step, `plan_version` the epoch in which it was told how to send, `shard` the part of the step, and `index` counts
-chunks through the whole array.
+A **scattered** chunk is sent before its round is known (`engine.scatter`): `round` is its sender's own number of the
+step, `plan_version` the epoch of its default splitting, `shard` the part of the step, and `index` counts chunks through
+the whole array.
 
-An acknowledgement looks like the chunk that it answers, without a payload; its `index` says how many chunks of that
-flow the receiver has finished with, and its path leads back. One that answers no chunk at all (`chunks` is 0) is a
-keepalive: that it is acknowledged by the other machine's kernel shows that the link works (`runtime.liveness`).
+An acknowledgement has the header of the chunk that it answers, without a payload; its `index` is the number of chunks
+of that flow that the receiver has processed, and its path leads back. One with `chunks` = 0 answers no chunk: it is a
+keepalive, and its acknowledgement by the other machine's kernel shows that the link works (`runtime.liveness`).
 
-Three things are there for measuring links, and no engine looks at them: when a frame was sent, on the controller's
-clock as the sender knows it; whether it `follows`: it was waiting while the frame before it was sent on the same
-connection; and whether it is `queued`: its sender's kernel took it while bytes before it had not been sent. In both
-cases the time between its arrival and that of the frame before is the link's and nobody else's. A probe is padding
-whose only use is to be measured: number `index` of the `chunks` in the train of probes that `round` numbers.
+Three fields serve the measurement of links, and engines ignore them: the time at which a frame was sent, on the
+controller's clock as estimated by the sender; `follows`: the frame waited while the one before it was sent on the same
+connection; and `queued`: the sender's kernel accepted the frame while earlier bytes had not been sent. In both cases
+the time between its arrival and that of the frame before depends only on the link. A probe is padding for measurements:
+number `index` of the `chunks` in the train of probes with the number `round`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ HEADER_BYTES = HEADER.size
 PATH_LENGTH_AT = 39
 MAX_CHUNK_BYTES = 8 * 2**20
 MAX_MESSAGE_BYTES = 16 * 2**20
-"""A plan of 60 shards over 60 sites is below 1 MiB."""
+"""Largest control message; a plan of 60 shards over 60 sites is below 1 MiB."""
 MAX_PATH_SITES = 64
 SENT_MODULUS_US = 2**32
-"""Send times start again after 71 minutes: a difference of two of them is what counts."""
+"""Send times wrap around after 71 minutes; only differences are used."""
 _FOLLOWS, _AUXILIARY, _QUEUED = 1, 2, 4
 
 
@@ -64,7 +64,7 @@ class Phase(IntEnum):
     BROADCAST = 1
 
 
-_KINDS = {int(kind): kind for kind in FrameKind}  # a tenth of the time of calling the enumeration
+_KINDS = {int(kind): kind for kind in FrameKind}  # ten times as fast as calling the enumeration
 _PHASES = {int(phase): phase for phase in Phase}
 _NUMBERED = (FrameKind.CHUNK, FrameKind.PROBE, FrameKind.SCATTER)
 _MOST_PAYLOAD = {
@@ -78,9 +78,10 @@ _MOST_PAYLOAD = {
 
 @dataclass(slots=True, unsafe_hash=True)
 class FrameHeader:
-    """What a frame says about its payload. Sites are numbers in the run's roster.
+    """The header of a frame. Sites are numbers in the roster of the run.
 
-    Nobody changes one. It is not frozen because every frame makes one, and a frozen one takes six times as long.
+    It must not be modified. It is not frozen because one is created for every frame, and a frozen one takes six times
+    as long.
     """
 
     kind: FrameKind
@@ -93,20 +94,20 @@ class FrameHeader:
     chunks: int = 0
     phase: Phase = Phase.REDUCE
     hop: int = 0
-    """Where on its path the receiver of this frame is."""
+    """Position of the receiver of this frame on the path."""
     path: tuple[int, ...] = ()
-    """Every site that a relayed chunk visits, from the first to the last; empty for a direct one."""
+    """All sites that a relayed chunk visits, from the first to the last; empty for a direct chunk."""
     follows: bool = False
-    """It waited while the frame before it was sent on its connection."""
+    """Whether it waited while the frame before it was sent on its connection."""
     auxiliary: bool = False
-    """It takes a path beside its flow's own, and each such chunk is acknowledged by itself."""
+    """Whether it takes an auxiliary path instead of its flow's own; each such chunk is acknowledged individually."""
     sent_us: int = 0
     queued: bool = False
-    """It waits in the sender's kernel for bytes that were given to it before."""
+    """Whether it waited in the sender's kernel behind earlier bytes."""
 
 
 def encode_header(header: FrameHeader, sent_us: int | None = None, queued: bool = False) -> bytes:
-    """The header's bytes, path included; when it is sent and what it finds then a header itself may not know."""
+    """Return the bytes of a header with its path; `sent_us` and `queued`, known when it is sent, replace its fields."""
     fixed = HEADER.pack(
         MAGIC,
         WIRE_VERSION,
@@ -128,56 +129,54 @@ def encode_header(header: FrameHeader, sent_us: int | None = None, queued: bool 
 
 
 def path_bytes(fixed: bytes | bytearray | memoryview) -> int:
-    """How many bytes of path follow a header's fixed part; refuses bytes that are no header of ours."""
+    """Return how many bytes of path follow a header's fixed part; raise `BadFrame` if it is not a valid header."""
     magic, version = bytes(fixed[:2]), fixed[2]
     if magic != MAGIC:
-        raise BadFrame(f"a frame starts with {magic!r}, not {MAGIC!r}: whoever sent it does not speak our protocol.")
+        raise BadFrame(f"a frame must start with {MAGIC!r}, got {magic!r}: the sender is not a Tradewind process.")
     if version != WIRE_VERSION:
-        raise BadFrame(
-            f"a frame has wire version {version}, this side speaks {WIRE_VERSION}. Run the same release everywhere."
-        )
+        raise BadFrame(f"a frame has wire version {version}, expected {WIRE_VERSION}. Run the same release everywhere.")
     length = fixed[PATH_LENGTH_AT]
     if length > MAX_PATH_SITES:
-        raise BadFrame(f"a frame has a path of {length} sites; the most is {MAX_PATH_SITES}.")
+        raise BadFrame(f"a frame's path must have at most {MAX_PATH_SITES} sites, got {length}.")
     return 2 * length
 
 
 def payload_length(fixed: bytes | bytearray | memoryview) -> int:
-    """How many bytes of payload a header's fixed part announces; not checked."""
+    """Return the payload size in a header's fixed part, without validation."""
     return int.from_bytes(fixed[32:36], "big")
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
-    """A header from exactly its bytes, path included."""
+    """Return the header from exactly its bytes, with its path; raise `BadFrame` if they are not valid."""
     nbytes = len(data)
     if nbytes < HEADER_BYTES:
-        raise BadFrame(f"a frame header of {nbytes} bytes is cut short.")
+        raise BadFrame(f"a frame header must have at least {HEADER_BYTES} bytes, got {nbytes}.")
     (magic, wire, kind, run, round_, version, shard, index, chunks, payload, phase, hop, flags, length, sent_us) = (
         HEADER.unpack_from(data)
     )
-    # Said twice, because asking first is quick and every frame does; `path_bytes` says what is wrong.
+    # A quick check for the most frequent case; `path_bytes` repeats it and raises the precise error.
     plain = magic == MAGIC and wire == WIRE_VERSION and nbytes == HEADER_BYTES and not length
     if not plain and nbytes != HEADER_BYTES + path_bytes(data):
         raise BadFrame(f"a frame header of {nbytes} bytes does not fit its path of {length} sites.")
     try:
         kind, phase = _KINDS[kind], _PHASES[phase]
     except KeyError as error:
-        raise BadFrame(f"a frame header holds a kind or phase {error} that is unknown.") from None
+        raise BadFrame(f"a frame header has an unknown kind or phase {error}.") from None
     if payload > _MOST_PAYLOAD[kind]:
-        raise BadFrame(f"a frame of kind {kind.name} has {payload} bytes; the most is {_MOST_PAYLOAD[kind]}.")
+        raise BadFrame(f"a frame of kind {kind.name} must have at most {_MOST_PAYLOAD[kind]} bytes, got {payload}.")
     if flags > _FOLLOWS | _AUXILIARY | _QUEUED:
         raise BadFrame(f"a frame header has unknown flags {flags:#x}.")
     path = struct.unpack_from(f"!{length}H", data, HEADER_BYTES) if length else ()
     if path and (len(path) < 3 or not 0 < hop < len(path)):
-        raise BadFrame(f"a frame is at hop {hop} of a path of {len(path)} sites.")
+        raise BadFrame(f"a frame's hop {hop} is not valid for a path of {len(path)} sites.")
     if path and len(set(path)) != len(path):
         raise BadFrame(f"a frame's path {path} visits a site twice.")
     if kind in _NUMBERED and not (index < chunks and payload > 0):
-        raise BadFrame(f"a {kind.name.lower()} is number {index} of {chunks} and has {payload} bytes.")
+        raise BadFrame(f"a {kind.name.lower()} is not valid: number {index} of {chunks}, {payload} bytes.")
     if path and kind in (FrameKind.PROBE, FrameKind.SCATTER):
-        raise BadFrame(f"a {kind.name.lower()} has a path, {path}, but goes to a neighbour.")
+        raise BadFrame(f"a {kind.name.lower()} must not have a path, got {path}.")
     if flags & _AUXILIARY and not path:
-        raise BadFrame("a frame is on an auxiliary path, but does not say which.")
+        raise BadFrame("a frame on an auxiliary path must contain the path.")
     if kind is FrameKind.ACK and index > chunks:
         raise BadFrame(f"an acknowledgement counts {index} of {chunks} chunks.")
     return FrameHeader(
@@ -200,9 +199,9 @@ def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames, for connections that carry small frames only.
+    """Splits a stream of bytes into frames, for connections that carry small frames only.
 
-    Data connections read header and payload by themselves, to receive payloads where they belong.
+    Data connections read header and payload themselves, to receive payloads directly into their place.
 
     >>> reader = FrameReader(max_payload_bytes=100)
     >>> frame = encode_header(FrameHeader(FrameKind.MESSAGE, run=7, payload_bytes=2)) + b"hi"
@@ -215,7 +214,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[FrameHeader, bytes]]:
-        """The frames that are complete now."""
+        """Add bytes and yield the frames that are complete; raise `BadFrame` for an invalid or too large one."""
         self._buffer += data
         while (frame := self._next()) is not None:
             yield frame
@@ -229,7 +228,9 @@ class FrameReader:
             return None
         header = decode_header(memoryview(buffer)[:start].tobytes())
         if header.payload_bytes > self.max_payload_bytes:
-            raise BadFrame(f"a frame of {header.payload_bytes} bytes came where {self.max_payload_bytes} is the most.")
+            raise BadFrame(
+                f"a frame must have at most {self.max_payload_bytes} bytes here, got {header.payload_bytes}."
+            )
         end = start + header.payload_bytes
         if len(buffer) < end:
             return None

@@ -1,4 +1,4 @@
-"""The messages of the handshake, and what all messages are made of."""
+"""The messages of the handshake, and the base class and field types of all messages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Digest = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class MessageBase(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """Base of all messages; the class name is the tag."""
+    """Base class of all messages; the class name is the tag."""
 
 
 # --- the handshake: client, server, client, server ------------------------------------------------------
 
 
 class Hello(MessageBase, frozen=True):
-    """Who is calling, and a number that it has never used before."""
+    """The client's first message: who it is, and a nonce."""
 
     wire_version: int
     run: Name
@@ -32,7 +32,7 @@ class Hello(MessageBase, frozen=True):
 
 
 class Challenge(MessageBase, frozen=True):
-    """A number that the server has never used before."""
+    """The server's answer: who it is, and a nonce."""
 
     wire_version: int
     site: Name
@@ -40,18 +40,18 @@ class Challenge(MessageBase, frozen=True):
 
 
 class Proof(MessageBase, frozen=True):
-    """That the client knows the secret."""
+    """The client's proof that it knows the secret."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class Accepted(MessageBase, frozen=True):
-    """That the server knows it too: the connection may be used."""
+    """The server's proof that it knows the secret: the connection may be used."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class Refused(MessageBase, frozen=True):
-    """The other side will not talk to us, and why."""
+    """The other side refused the connection, with the reason."""
 
     reason: Text

@@ -1,4 +1,4 @@
-"""Admission: both sides prove that they know the run's secret before either believes a byte.
+"""The handshake: both sides prove that they know the secret of the run before any other byte is processed.
 
     client                                   server
       Hello(run, site, purpose, nonce)  ──>
@@ -6,11 +6,11 @@
       Proof(HMAC of all of the above)   ──>
                                         <──  Accepted(HMAC of all of the above)     or  Refused(reason)
 
-The secret never travels. Each proof covers everything that both sides said, and who says it, so that a proof can
-neither be replayed on another connection nor be reflected to its sender, and nobody can claim another site's name on
-the way. The client proves first: strangers get no proof from a server. Nonces are arguments, since this module has no
-randomness. What comes after the handshake is neither encrypted nor signed: it is admission control for a network that
-one trusts to deliver bytes; use a tunnel across one that one does not.
+The secret is never sent. Each proof covers all messages of both sides and the role of its sender, so that a proof can
+neither be replayed on another connection nor reflected to its sender, and an attacker on the path cannot change the
+site name. The client proves first: a server sends no proof to an unauthenticated client. Nonces are arguments, since
+this module has no randomness. Traffic after the handshake is neither encrypted nor signed: the handshake is admission
+control for a trusted network. Use an encrypted tunnel across an untrusted one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ MAX_HANDSHAKE_BYTES = 4096
 NONCE_BYTES = 32
 MIN_SECRET_BYTES = 8
 SECRET_VARIABLE = "TRADEWIND_SECRET"
-"""Where a process finds the run's secret if nobody passes it."""
+"""Environment variable that holds the secret of the run if it is not passed as an argument."""
 
 
 def run_number(run: str) -> int:
-    """A run's name as the number in every frame: frames of another run are noticed, whatever port they come to."""
+    """Return the number in every frame for the name of a run, by which frames of another run are detected."""
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a process brings to every handshake."""
+    """What a process needs for every handshake."""
 
     run: str
     site: str
@@ -48,27 +48,28 @@ class Credentials:
 
     @property
     def number(self) -> int:
-        """The run as a number."""
+        """The number of the run in frames."""
         return run_number(self.run)
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end, proven."""
+    """The authenticated other end of a connection."""
 
     site: str
     purpose: str
 
 
 class Handshake:
-    """One side of one connection's handshake: `receive` what came, send what it returns, until `peer` is known.
+    """One side of the handshake of a connection.
 
-    A refusal raises `NotAdmitted`, and nonsense `BadFrame`; `last_words` is then what to send before closing.
+    Pass received bytes to `receive` and send what it returns, until `peer` is set. A refusal raises `NotAdmitted`, and
+    an invalid message `BadFrame`; `last_words` then holds the bytes to send before closing.
     """
 
     def __init__(self, credentials: Credentials, nonce: bytes) -> None:
         if len(nonce) < 16:
-            raise ValueError("a nonce of fewer than 16 bytes can be guessed")
+            raise ValueError(f"a nonce must have at least 16 bytes, got {len(nonce)}")
         self.credentials = credentials
         self.peer: Peer | None = None
         self.last_words = b""
@@ -79,14 +80,14 @@ class Handshake:
         self._expects: Callable[[Message], bytes]
 
     def receive(self, data: bytes) -> bytes:
-        """What to answer to these bytes, if anything yet."""
+        """Process received bytes and return the bytes to answer, possibly none."""
         answers = b""
         try:
             for header, payload in self._reader.feed(data):
                 if self.peer is not None:
-                    raise BadFrame("more came before the handshake was answered.")
+                    raise BadFrame("more bytes arrived before the handshake was answered.")
                 if header.kind is not FrameKind.MESSAGE:
-                    raise BadFrame(f"a {header.kind.name} frame came before the handshake was over.")
+                    raise BadFrame(f"a {header.kind.name} frame arrived before the handshake had ended.")
                 answers += self._handle(decode_message(payload))
         except BadFrame as error:
             self.last_words = self._encode(Refused(f"{self.credentials.site!r} refused the connection: {error}"[:500]))
@@ -108,7 +109,7 @@ class Handshake:
     def _check_version(self, version: int, whose: str) -> None:
         if version != WIRE_VERSION:
             raise self._refuse(
-                f"{whose!r} speaks wire version {version}, {self.credentials.site!r} speaks {WIRE_VERSION}. "
+                f"{whose!r} has wire version {version}, {self.credentials.site!r} has {WIRE_VERSION}. "
                 "Run the same release everywhere."
             )
 
@@ -118,7 +119,7 @@ class Handshake:
 
 
 class ClientHandshake(Handshake):
-    """The side that connects. Send `start` first."""
+    """The side that opens the connection. Send the bytes of `start` first."""
 
     def __init__(self, credentials: Credentials, purpose: str, nonce: bytes, expected_site: str | None = None) -> None:
         super().__init__(credentials, nonce)
@@ -128,7 +129,7 @@ class ClientHandshake(Handshake):
         self._hello = Hello(WIRE_VERSION, credentials.run, credentials.site, purpose, nonce)
 
     def start(self) -> bytes:
-        """The first bytes of the connection."""
+        """Return the first bytes of the connection."""
         assert self._hello is not None
         return self._encode(self._hello)
 
@@ -137,23 +138,23 @@ class ClientHandshake(Handshake):
             raise BadFrame(f"expected a Challenge, got {type(message).__name__}.")
         self._check_version(message.wire_version, message.site)
         if self.expected_site is not None and message.site != self.expected_site:
-            raise self._refuse(f"{message.site!r} answers where {self.expected_site!r} was expected.")
+            raise self._refuse(f"expected site {self.expected_site!r} at this address, got {message.site!r}.")
         self._challenge = message
         self._expects = self._welcomed
         return self._encode(Proof(self._digest("client")))
 
     def _welcomed(self, message: Message) -> bytes:
         if not isinstance(message, Accepted):
-            raise BadFrame(f"expected a Accepted, got {type(message).__name__}.")
+            raise BadFrame(f"expected an Accepted, got {type(message).__name__}.")
         assert self._challenge is not None
         if not hmac.compare_digest(message.digest, self._digest("server")):
-            raise self._refuse(f"{self._challenge.site!r} does not know this run's secret.")
+            raise self._refuse(f"{self._challenge.site!r} has another secret. Set the same secret at all ranks.")
         self.peer = Peer(self._challenge.site, self.purpose)
         return b""
 
 
 class ServerHandshake(Handshake):
-    """The side that was connected to."""
+    """The side that accepts the connection."""
 
     def __init__(self, credentials: Credentials, nonce: bytes) -> None:
         super().__init__(credentials, nonce)
@@ -164,7 +165,7 @@ class ServerHandshake(Handshake):
             raise BadFrame(f"expected a Hello, got {type(message).__name__}.")
         self._check_version(message.wire_version, message.site)
         if message.run != self.credentials.run:
-            raise self._refuse(f"{message.site!r} wants run {message.run!r}; this is run {self.credentials.run!r}.")
+            raise self._refuse(f"{message.site!r} requests run {message.run!r}, expected run {self.credentials.run!r}.")
         self._hello = message
         self._challenge = Challenge(WIRE_VERSION, self.credentials.site, self._nonce)
         self._expects = self._proven
@@ -175,6 +176,9 @@ class ServerHandshake(Handshake):
             raise BadFrame(f"expected a Proof, got {type(message).__name__}.")
         assert self._hello is not None
         if not hmac.compare_digest(message.digest, self._digest("client")):
-            raise self._refuse(f"{self._hello.site!r} does not know the secret of run {self.credentials.run!r}.")
+            raise self._refuse(
+                f"{self._hello.site!r} does not know the secret of run {self.credentials.run!r}. "
+                "Set the same secret at all ranks."
+            )
         self.peer = Peer(self._hello.site, self._hello.purpose)
         return self._encode(Accepted(self._digest("server")))

@@ -1,7 +1,7 @@
-"""Control messages: what workers and the controller tell each other, as typed structures in MessagePack.
+"""Control messages between ranks and the controller, as typed structures in MessagePack.
 
-Few, and none is sent per chunk; arrays travel along where they are small (`Ready`, `InlineResult`). A message that does
-not decode exactly, with unknown fields or values out of range, is refused with `BadFrame`.
+They are few, and none is sent per chunk; small arrays are sent in them (`Ready`, `InlineResult`). A message with
+unknown fields or values out of range raises `BadFrame`.
 """
 
 from __future__ import annotations
@@ -47,54 +47,54 @@ from tradewind.wire.greetings import (
 from tradewind.wire.packed_plans import PackedPlan, pack_plan, unpack_plan
 
 POLICY_STREAM = 8
-"""Streams below are for operations of everybody, this one for those that the policy groups, and the next ones for the
-further parts of these."""
+"""Streams below this one are for operations of all ranks, this one for steps that the policy groups, and the next ones
+for the further parts of these."""
 MAX_STREAMS = 64
 MAX_PARTS = MAX_STREAMS - POLICY_STREAM
 MAX_INLINE_BYTES = 64 * 1024
-"""Arrays in messages: a report of all streams at once stays far below the longest message."""
+"""Largest array in a message, so that a report of all streams stays far below the largest message."""
 
 SmallArray = Annotated[bytes, msgspec.Meta(max_length=MAX_INLINE_BYTES)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 INLINE_VERSION = 0
-"""Of no plan: plans are numbered from 1."""
+"""The version of inline rounds, which have no plan; plans are numbered from 1."""
 
-# --- operations, and their results where the arrays came with the question ---------------------------------------
+# --- operations, and the results of inline rounds ----------------------------------------------------------------
 
 
 class Operation(MessageBase, frozen=True):
-    """What a worker wants done with an array; all members of a round must want the same."""
+    """An operation on an array; all members of a round must request the same."""
 
     items: Count
     item_bytes: Annotated[int, msgspec.Meta(ge=1, le=16)]
     dtype: Name
     op: Name
     root: Text = ""
-    """For a broadcast: whose array; empty for an all-reduce."""
+    """The source of a broadcast; empty for an all-reduce."""
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
-    """How many operations make up the step that this is part of: they all run with the members of the first."""
+    """Number of operations in the step that this is a part of; all run with the members of the first."""
 
     @property
     def nbytes(self) -> int:
-        """Of the array."""
+        """Size of the array."""
         return self.items * self.item_bytes
 
 
 class Ready(MessageBase, frozen=True):
-    """A worker has an array to synchronise in this stream: its step number `iteration` there."""
+    """Request of a rank to synchronise an array in a stream; `iteration` is its own step number there."""
 
     stream: Count
     iteration: Count
     operation: Operation
     array: SmallArray | None = None
-    """The array itself, where it is small; of a broadcast the source's, and nothing from others. None: go by a plan."""
+    """The array itself, if it is small; for a broadcast at its source, and empty from others. None: use a plan."""
     scatter: Count | None = None
-    """The version of `ScatterBy` by which it has begun to send; None: it waits for its round."""
+    """Version of the `ScatterBy` by which the rank has started to send; None: it waits for its round."""
     overwrites: bool = False
-    """The result goes over the input: once it has begun, its round cannot begin again or change its plan."""
+    """Whether the result overwrites the input: its round then cannot be repeated or change its plan."""
 
     def __post_init__(self) -> None:
-        """Refuse an array that is not what the operation says: the controller computes with it."""
+        """Raise `ValueError` if the array does not fit the operation, since the controller computes with it."""
         operation = self.operation
         if self.array is None:
             return
@@ -109,12 +109,12 @@ class Ready(MessageBase, frozen=True):
             fits = whole and len(self.array) == operation.nbytes
         if not fits:
             raise ValueError(
-                f"{len(self.array)} bytes came as {operation.items} items of {operation.item_bytes} bytes each"
+                f"an array of {operation.items} items of {operation.item_bytes} bytes has {len(self.array)} bytes"
             )
 
 
 class InlineResult(MessageBase, frozen=True):
-    """A round whose arrays came with `Ready` is done, and this is everybody's result."""
+    """The result of an inline round, whose arrays were sent in `Ready`; the same for all members."""
 
     round: Count
     stream: Count
@@ -124,74 +124,74 @@ class InlineResult(MessageBase, frozen=True):
     staleness: tuple[Count, ...]
     array: SmallArray
     final: bool
-    """Whether it may be used at once. Else members say `Finished`, and use it after `Commit`: should the controller be
-    lost in between, the next one can tell whether everybody has it."""
+    """Whether it may be used at once. Otherwise members send `Finished` and use it after `Commit`: if the controller is
+    lost in between, the next one can tell whether all members have it."""
 
 
-# --- non-blocking scatter: sending before a round is known, and what of it a round takes over ------------------------
+# --- non-blocking scatter: sending before a round is known, and what a round uses of that ----------------------------
 
 
 class ScatterBy(MessageBase, frozen=True):
-    """Whoever is ready with such an array may send it before its round is known, each chunk to its aggregator."""
+    """A rank that is ready with such an array may send it before its round is known, each chunk to its aggregator."""
 
     version: Count
     epoch: Count
-    """Rises whenever somebody joins, so that a process that was started anew is told from the one before."""
+    """Number that grows whenever a rank joins, so that a restarted process is distinguished from the one before."""
     items: Positive
     item_bytes: Annotated[int, msgspec.Meta(ge=1, le=16)]
     parts: Positive
-    """Of the step that such an array is a part of."""
+    """Number of parts of the step that such an array belongs to."""
     chunk_items: Positive
     window: Positive
-    """So many chunks may be sent to each aggregator: it has to keep them."""
+    """Number of chunks that may be sent to each aggregator, which must keep them."""
     sites: tuple[Name, ...]
     """The aggregators."""
     ends: tuple[Count, ...]
-    """Where the block of each ends, in chunks; it starts where the one before ends."""
+    """End of the block of each aggregator, in chunks; it starts where the one before ends."""
 
 
 class Scattered(MessageBase, frozen=True):
-    """What a round's members have sent of it already."""
+    """What the members of a round have sent of it before its start."""
 
     epoch: Count
-    """Of `ScatterBy`."""
+    """The epoch of the `ScatterBy`."""
     part: Count
     members: tuple[Name, ...]
-    """Whose chunks count; what others sent early is sent again."""
+    """Members whose early chunks are used; others send theirs again."""
     iterations: tuple[Count, ...]
-    """Each one's own number of the step."""
+    """Each member's own number of the step."""
 
 
-# --- the network itself: what was measured, what is to be measured, and paths beside the plan ------------------------
+# --- the network: measurements, probes, and auxiliary paths ----------------------------------------------------------
 
 
 class Measured(MessageBase, frozen=True):
-    """What the link from a peer to the worker was seen to carry."""
+    """A measurement of the link from a peer to the sender of this message."""
 
     peer: Name
     bandwidth_bps: Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
     full: bool = True
-    """Whether more was waiting all the time; else the link can carry more than this, nobody knows how much."""
+    """Whether the link was kept busy; otherwise the rate is a lower bound."""
     chunks: Count = 0
-    """How many it rests on."""
+    """Number of chunks that were measured."""
     latency_s: Annotated[float, msgspec.Meta(ge=0, lt=1e6)] | None = None
-    """One way, without the time that the bytes take; None: not seen."""
+    """One-way latency without transmission time; None: not measured."""
     train: Count = 0
-    """Of the probes that were measured; 0: what was sent anyway."""
+    """Number of the train of probes that was measured; 0: it was other traffic."""
 
 
 class NetworkWanted(MessageBase, frozen=True):
-    """What is known of the network?"""
+    """Request for a `NetworkSeen`."""
 
 
 class Connect(MessageBase, frozen=True):
-    """Something may be sent between the worker and these peers that no plan says: have connections."""
+    """Open connections to these peers, which may be used outside a plan."""
 
     peers: tuple[Name, ...]
 
 
 class Explore(MessageBase, frozen=True):
-    """Send a train of probes to a peer, when there is nothing else to send: its link is to be measured."""
+    """Send a train of probes to a peer, when there is nothing else to send, to measure the link."""
 
     peer: Name
     train: Count
@@ -200,51 +200,51 @@ class Explore(MessageBase, frozen=True):
 
 
 class AuxiliaryPath(MessageBase, frozen=True):
-    """A path beside the worker's own link or route to its last site, for chunks that would else wait."""
+    """An alternative to the rank's own link to the last site of the path, for chunks that would otherwise wait."""
 
     sites: Annotated[tuple[Name, ...], msgspec.Meta(min_length=3, max_length=MAX_PATH_SITES)]
     busy_bound: Annotated[int, msgspec.Meta(ge=1, le=2**32)]
-    """How many chunks have to wait for the primary path before one is better off here."""
+    """Number of chunks that must wait for the primary path before a chunk takes this one."""
 
 
 class AuxiliaryChanged(MessageBase, frozen=True):
-    """The worker's auxiliary paths from now on, the fastest first. Chunks carry their path: nobody else need know."""
+    """The rank's auxiliary paths from now on, the fastest first. Chunks carry their path: others need not know it."""
 
     paths: tuple[AuxiliaryPath, ...]
     queue_length: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    """How many chunks may be under way on each."""
+    """Number of chunks that may be in flight on each path."""
 
 
 LOST = "lost"
-"""The origin of what is known of a link that carries nothing now."""
+"""The `origin` of a link that is lost now."""
 
 
 class LinkSeen(MessageBase, frozen=True):
-    """What is known of one link."""
+    """The estimate of one link."""
 
     src: Name
     dst: Name
     bandwidth_bps: float
     latency_s: float
     origin: Text
-    """given, at least, measured, or lost: then the numbers are those of before."""
+    """given, at least, measured, or lost, with the numbers from before the loss."""
     count: Count
     age_s: float
     spread: float
 
 
 class NetworkSeen(MessageBase, frozen=True):
-    """What is known of the network: its sites by number, with their zones, and every link."""
+    """The estimates of the network: its sites with their zones, and every link."""
 
     sites: tuple[tuple[Name, Text], ...]
     links: tuple[LinkSeen, ...]
 
 
-# --- worker to controller ---------------------------------------------------------------------------------
+# --- rank to controller -----------------------------------------------------------------------------------
 
 
 class Address(MessageBase, frozen=True):
-    """Where a worker accepts data connections, and its number in frames, which is nobody else's in this run."""
+    """The address at which a rank accepts data connections, and its number in frames, unique in this run."""
 
     number: SiteNumber
     site: Name
@@ -253,7 +253,7 @@ class Address(MessageBase, frozen=True):
 
 
 class RoundReport(MessageBase, frozen=True):
-    """A round that a worker has a part in, as it stands there."""
+    """The state of a round at a rank that has a part in it."""
 
     round: Count
     version: Count
@@ -261,135 +261,135 @@ class RoundReport(MessageBase, frozen=True):
     finished: bool = False
     digest: Digest | None = None
     ready: Ready | None = None
-    """What it asked for, at a member."""
+    """The request of a member; None at a helper."""
 
 
 class Report(MessageBase, frozen=True):
-    """All that a controller has to know of a worker that was in the run before: it needs no memory of its own."""
+    """The state of a rank that was in the run before, for a new controller, which has no state of its own."""
 
     term: Count
-    """The newest that it has acknowledged."""
+    """The newest term that it has acknowledged."""
     sequence: Count
     roster: tuple[Address, ...]
-    """The last that it was told, and its number within the term."""
+    """The last roster that it received; `sequence` is its number within the term."""
     numbers: Count
-    """How many numbers of sites were ever given away, by that roster."""
+    """How many site numbers were ever assigned, according to that roster."""
     electorates: tuple[tuple[Name, ...], ...] = ()
-    """By that roster."""
+    """The possible electorates, according to that roster."""
     rounds: tuple[RoundReport, ...] = ()
     ready: tuple[Ready, ...] = ()
-    """What it asked for and is in no round yet."""
+    """Requests that are in no round yet."""
     committed: tuple[tuple[Count, Count], ...] = ()
-    """The last rounds that were committed here, each with the version that was."""
+    """The last rounds that were committed at this rank, each with its version."""
 
 
 class Join(MessageBase, frozen=True):
-    """A worker is there, and where its data connections are accepted."""
+    """Request of a rank to join the run, with the address at which it accepts data connections."""
 
     host: Text
     port: Port
     rank: Count
     report: Report | None = None
-    """Of a worker that was in the run before."""
+    """The report of a rank that was in the run before; else None."""
     trains: bool = True
-    """Whether it brings arrays; else it only aggregates and relays for others."""
+    """Whether it contributes arrays; otherwise it only aggregates and relays for others."""
 
 
 class Finished(MessageBase, frozen=True):
-    """A worker holds its part of the round's result and has sent all that others need of it."""
+    """A rank holds its part of the result of a round and has sent all that others need from it."""
 
     round: Count
     version: Count
     digest: Digest | None = None
-    """Of the whole result, where it has one: all members must have the same."""
+    """Digest of the whole result at a member; all members must have the same."""
 
 
 class Progress(MessageBase, frozen=True):
-    """Answers `Halt`: nothing of the round moves here any more, and these chunks of the result are final."""
+    """Answer to `Halt`: the round has stopped at this site, and these chunks of the result are final."""
 
     round: Count
     version: Count
     chunk_items: tuple[Count, ...] = ()
-    """How many items a chunk of each shard has; empty: this site holds no result."""
+    """Items per chunk of each shard; empty: this site holds no result."""
     final: tuple[bytes, ...] = ()
-    """For each shard a bit a chunk, lowest first."""
+    """For each shard a bitmap of the final chunks, lowest bit first."""
 
 
 class LinkChanged(MessageBase, frozen=True):
-    """A worker's connection to a peer broke, and what was under way on it may be lost."""
+    """A rank's connection to a peer broke or was restored; chunks in flight on it may be lost."""
 
     peer: Text
     reason: Text
     back: bool = False
-    """There is a new one: the link works, but rounds that use it must make up for what was lost."""
+    """Whether there is a new connection: the link works, but rounds that use it must repeat what was lost."""
 
 
 class Linked(MessageBase, frozen=True):
-    """A worker has connected to a peer: the link between the two works."""
+    """A rank has connected to a peer: the link between the two works."""
 
     peer: Text
 
 
 class Heartbeat(MessageBase, frozen=True):
-    """Still there."""
+    """Periodic message that shows that a rank is alive; `sent_s` is the time on its clock."""
 
     sent_s: float
 
 
 class Leave(MessageBase, frozen=True):
-    """A worker goes, on purpose."""
+    """A rank leaves the run deliberately."""
 
     reason: Text = ""
 
 
-# --- controller to worker ---------------------------------------------------------------------------------
+# --- controller to rank -----------------------------------------------------------------------------------
 
 
 class Roster(MessageBase, frozen=True):
-    """Everybody who is there: sent when all have joined, and whenever somebody joins a tolerant run later."""
+    """All ranks of the run: sent when all have joined, and whenever a rank joins a tolerant run later."""
 
     workers: tuple[Address, ...]
     """In the order of their numbers."""
     patience_s: Annotated[float, msgspec.Meta(gt=0)]
     tolerant: bool = False
-    """Whether the run goes on when a worker is lost."""
+    """Whether the run continues when a rank is lost."""
     floor: Count = 0
-    """No round below this one concerns whoever has just joined."""
+    """No round below this one concerns a rank that has just joined."""
     term: Count = 0
-    """Of the controller that sent it: nobody listens to an older one any more."""
+    """Term of the controller that sent it; ranks ignore older ones from then on."""
     sequence: Count = 0
-    """Of rosters within a term."""
+    """Number of the roster within the term."""
     numbers: Count = 0
-    """How many numbers of sites were ever given away."""
+    """How many site numbers were ever assigned."""
     electorates: tuple[tuple[Name, ...], ...] = ()
-    """Of each of these, whoever takes over needs most: those whose word counts, and rosters that may by now."""
+    """The possible electorates: a controller that takes over needs a majority of each."""
 
 
 class RosterSeen(MessageBase, frozen=True):
-    """A worker acknowledges a roster, and with it its controller."""
+    """A rank acknowledges a roster, and with it the term of its controller."""
 
     term: Count
     sequence: Count
 
 
 class Lost(MessageBase, frozen=True):
-    """A worker is gone from a tolerant run: forget what was to be sent to it."""
+    """A rank of a tolerant run is lost: drop what was to be sent to it."""
 
     site: Name
     reason: Text
 
 
 class PlanChanged(MessageBase, frozen=True):
-    """A plan that rounds will refer to by its version: sent when it is made, before a round starts with it."""
+    """A plan that rounds refer to by its version; sent before a round starts with it."""
 
     version: Count
     plan: PackedPlan
     forget: tuple[Count, ...] = ()
-    """Versions that no round will start with any more."""
+    """Versions that no further round starts with."""
 
 
 class Start(MessageBase, frozen=True):
-    """Carry out a round."""
+    """Start a round, or start it again by another version."""
 
     round: Count
     version: Count
@@ -399,22 +399,22 @@ class Start(MessageBase, frozen=True):
     weights: tuple[float, ...]
     operation: Operation
     floor: Count
-    """No round below this one is running any more."""
+    """No round below this one is running."""
     staleness: tuple[Count, ...] = ()
-    """How many steps each member's model is behind the most advanced one of them."""
+    """Number of steps that each member's model is behind the most advanced one."""
     chunk_items: tuple[Count, ...] = ()
-    """How its shards are cut, where that is decided: of a repaired round as before; empty: as the plan says."""
+    """Items per chunk of each shard if they are fixed, as for a repaired round; empty: as the plan says."""
     done: tuple[bytes, ...] = ()
-    """Of a repaired round: for each shard a bit a chunk, lowest first; those set are final at every member."""
+    """For a repaired round: for each shard a bitmap of the chunks that are final at every member, lowest bit first."""
     scattered: Scattered | None = None
-    """What members have sent before they knew of it; then `chunk_items` is how they cut their arrays."""
+    """What members have sent before its start; `chunk_items` then says how they cut their arrays."""
     repaired: bool = False
     turn: Count | None = None
-    """The first round of the step that it is a part of, if that has several: all its parts share that one's turn."""
+    """First round of the step that it is a part of, if that has several parts, which share its turn."""
 
 
 class Halt(MessageBase, frozen=True):
-    """Something is wrong with a round: stop working on it and say how far it has come (`Progress`)."""
+    """Stop working on a round and report its progress (`Progress`)."""
 
     round: Count
     version: Count
@@ -434,7 +434,7 @@ class Commit(MessageBase, frozen=True):
 
 
 class Proceed(MessageBase, frozen=True):
-    """Nobody to synchronise with this time: the worker goes on with what it has."""
+    """There is no other rank to synchronise with this time: the rank proceeds with its own array."""
 
     stream: Count
     iteration: Count
@@ -442,7 +442,7 @@ class Proceed(MessageBase, frozen=True):
 
 
 class Mismatch(MessageBase, frozen=True):
-    """The members of a round do not want the same; it never starts."""
+    """The members of a round have requested different operations; it never starts."""
 
     stream: Count
     iteration: Count
@@ -450,7 +450,7 @@ class Mismatch(MessageBase, frozen=True):
 
 
 class OperationLost(MessageBase, frozen=True):
-    """The operation cannot be carried out any more; the worker can go on with others."""
+    """The operation cannot be completed; the rank can continue with others."""
 
     stream: Count
     iteration: Count
@@ -458,21 +458,21 @@ class OperationLost(MessageBase, frozen=True):
 
 
 class HeartbeatSeen(MessageBase, frozen=True):
-    """Answers a heartbeat with its own time, so that the worker can tell how long that took, and how clocks differ."""
+    """Answer to a heartbeat with its send time, from which the rank computes the round trip and the clock offset."""
 
     sent_s: float
     seen_s: float
-    """When it came, on the controller's clock."""
+    """Time at which it arrived, on the controller's clock."""
 
 
 class StandingDown(MessageBase, frozen=True):
-    """This controller does not act any more: look for the one that does."""
+    """This controller does not act: look for the one that does."""
 
     reason: Text
 
 
 class Closing(MessageBase, frozen=True):
-    """The run is over for everybody: what is under way is lost, and inputs are as they were."""
+    """The run has ended for all ranks: running operations are lost, and inputs are unchanged."""
 
     reason: Text
     lost: Text = ""
@@ -520,7 +520,7 @@ Message = (
 def _pack(value: object) -> bytes:
     if isinstance(value, PackedPlan):
         return pack_plan(value.plan)
-    raise NotImplementedError(f"no message holds a {type(value).__name__}")
+    raise NotImplementedError(f"a message cannot hold a {type(value).__name__}")
 
 
 def _unpack(kind: type, value: object) -> object:
@@ -537,19 +537,19 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, de
 
 
 def encode_message(message: Message, run: int) -> bytes:
-    """A message as a whole frame."""
+    """Return a message as a complete frame; raise `BadFrame` if it is too large."""
     body = _encoder.encode(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise BadFrame(
-            f"a {type(message).__name__} message has {len(body)} bytes; the most is {MAX_MESSAGE_BYTES}. "
+            f"a {type(message).__name__} message must have at most {MAX_MESSAGE_BYTES} bytes, got {len(body)}. "
             "Plan with fewer shards."
         )
     return encode_header(FrameHeader(FrameKind.MESSAGE, run, len(body))) + body
 
 
 def decode_message(body: bytes) -> Message:
-    """A message from a frame's payload."""
+    """Return the message in the payload of a frame; raise `BadFrame` if it is not valid."""
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(f"a message does not decode: {error}.") from None
+        raise BadFrame(f"a message cannot be decoded: {error}.") from None

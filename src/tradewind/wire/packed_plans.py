@@ -1,9 +1,9 @@
-"""A plan as workers are told it: all that it takes to carry it out, in as few bytes as that needs.
+"""The compact form of a plan in messages: only what ranks need to execute it.
 
-A plan travels over the links that rounds use, to everybody at once, and 56 trees over 8 sites are 19 KB of JSON: 75 ms
-at 2 Mbps. Sites are numbers here, in the order of one list of names, and each property of all shards stands together,
-where zlib finds what repeats: 1.7 KB. Left out is what only planners and people want to know: rates, predictions, how
-long planning took. Files keep the JSON form (`planning.plan`).
+A plan is sent over the links that rounds use, to all ranks at once, and 56 trees over 8 sites are 19 KB of JSON: 75 ms
+at 2 Mbps. Here sites are numbers in one list of names, and each property is stored for all shards together, which zlib
+compresses well: 1.7 KB. Rates, predictions and planning times are left out, since ranks do not need them. Files use the
+JSON form (`planning.plan`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PackedPlan:
-    """A plan inside a message: packed when the message is encoded, so that drivers in one process share it as it is."""
+    """A plan inside a message. It is packed when the message is encoded, so drivers in one process share the object."""
 
     __slots__ = ("plan",)
 
@@ -45,7 +45,7 @@ class _PackedPlan(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     reason: str
     nbytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_BYTES)]
     members: Number
-    """The first so many of the sites."""
+    """Number of members, which are the first of the sites."""
     sites: tuple[str, ...]
     fractions: tuple[float, ...]
     chunk_bytes: tuple[Number, ...]
@@ -55,7 +55,7 @@ class _PackedPlan(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def pack_plan(plan: Plan) -> bytes:
-    """All of a plan that workers need."""
+    """Return the compressed form of a plan, with all that ranks need."""
     number = {site: k for k, site in enumerate(plan.sites)}
 
     def numbered(tree: tuple[Route, ...]) -> Tree:
@@ -78,23 +78,23 @@ def pack_plan(plan: Plan) -> bytes:
 
 
 def unpack_plan(data: bytes, source: str) -> Plan:
-    """The plan that was packed, without rates; `source` names it in errors."""
+    """Return the plan from its compressed form, without rates; raise `BadPlan` with the name `source` if not valid."""
     inflating = zlib.decompressobj()
     try:
-        plain = inflating.decompress(data, MAX_MESSAGE_BYTES)  # no more, whatever a few bytes claim to hold
+        plain = inflating.decompress(data, MAX_MESSAGE_BYTES)  # limits what a small message can expand to
         if not inflating.eof or inflating.unused_data:
-            raise BadPlan(f"{source} is cut off, has bytes to spare, or is larger than {MAX_MESSAGE_BYTES} bytes.")
+            raise BadPlan(f"{source} is truncated, has extra bytes, or is larger than {MAX_MESSAGE_BYTES} bytes.")
         packed = msgspec.msgpack.decode(plain, type=_PackedPlan)
         return _plan_of(packed)
     except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError, ValueError) as error:
-        raise BadPlan(f"{source} does not decode: {error}.") from error
+        raise BadPlan(f"{source} cannot be decoded: {error}.") from error
 
 
 def _plan_of(packed: _PackedPlan) -> Plan:
-    """Raises IndexError and ValueError where numbers name no site, or shards lack a property."""
+    """Return the plan; raise `IndexError` or `ValueError` for unknown site numbers or missing properties of shards."""
     sites = packed.sites
     if packed.members > len(sites):
-        raise ValueError(f"{packed.members} of {len(sites)} sites are members")
+        raise ValueError(f"members must be at most {len(sites)}, the number of sites, got {packed.members}")
 
     def named(tree: Tree) -> tuple[Route, ...]:
         return tuple(tuple(sites[k] for k in route) for route in tree)

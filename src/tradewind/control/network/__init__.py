@@ -1,1 +1,1 @@
-"""The network as the controller knows it: measurements, estimates, and what is measured on purpose."""
+"""The controller's view of the network: link estimates from measurements, and active probes."""

@@ -1,13 +1,13 @@
-"""Which links are measured on purpose, by trains of probes, and how much that may cost.
+"""Active probes: which links are probed during a run, and how many bytes that may cost.
 
-A link that carries nothing is never measured. So a small share of what rounds move is spent on trains of probes on the
-links that were not measured for the longest time, and before these on those that seemed to be faster once: a plan that
-thinks little of a link gives it too little to show more. No site sends or receives two trains at a time.
+A link that carries nothing is never measured. So a small share of the bytes that rounds move is spent on trains of
+probes, first on links that seemed faster once (a plan that underestimates a link gives it too little traffic to show
+more), then on those that were not measured for the longest time. No site sends or receives two trains at a time.
 
-Two cases are worth more than that share. Where nobody said what the network is like and what was seen of it is slow,
-and where the network as a whole has changed (`network_shift`), every link that nobody knows is explored at once, each
-once, and in the second case those that seem slower twice. What that costs then is a debt: nothing else is explored
-until the share has paid for it. Probes go after everything else on their link, so rounds hardly notice.
+Two cases justify more than that share. If the network is unknown and slow by the measurements so far, or has changed as
+a whole (`network_shift`), every link without a valid estimate is probed at once, and in the second case those that seem
+slower twice. The cost is then a debt: nothing else is probed until the share has paid for it. Probes go after all other
+frames on their link, so they hardly slow rounds down.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tradewind.control.network.view import NetworkView
 from tradewind.wire import messages as m
 
 MOST_SAVED_BYTES = 3 * 2**20
-"""What was not needed for exploring is not saved up for long, and debts are forgiven above this."""
+"""Largest unused budget that is carried over, and largest debt, in bytes."""
 
 Train = tuple[str, m.Explore]
-"""Who is to send what."""
+"""A rank, and the train of probes that it is to send."""
 
 
 class Exploring:
-    """One run's."""
+    """Chooses the links of one run to probe, within a budget of bytes."""
 
     def __init__(self, view: NetworkView, options: Awareness, now_s: float) -> None:
         self._view, self._options = view, options
@@ -34,21 +34,21 @@ class Exploring:
         self._trains = 0
         self._explored_s = now_s
         self._once: set[tuple[str, str]] = set()
-        """Links that were explored since nobody knew them."""
+        """Links that were probed once without a valid estimate."""
         self._again: set[tuple[str, str]] = set()
-        """And those that were so a second time."""
+        """Links that were probed a second time, because they seemed slower."""
 
     def moved(self, nbytes: int) -> None:
-        """Rounds have moved so many bytes over links."""
+        """Add the share of the bytes that rounds moved to the budget."""
         self._budget_bytes = min(MOST_SAVED_BYTES, self._budget_bytes + self._options.explore_share * nbytes)
 
     def forget(self) -> None:
-        """Nobody knows any link any more."""
+        """Allow probing all links again, because all estimates were invalidated."""
         self._once.clear()
         self._again.clear()
 
     def trains(self, now_s: float, is_network_shift: bool) -> list[Train]:
-        """To send now, as far as the budget goes."""
+        """Return the trains to send now, within the budget."""
         view, options = self._view, self._options
         if view.is_discovering:
             return self._explore_new(view.stale_links(float("inf"), now_s), self._once)
@@ -73,7 +73,7 @@ class Exploring:
         return trains
 
     def _disjoint(self, links: list[tuple[str, str]], budget_bytes: float) -> tuple[list[Train], float]:
-        """Trains for the first links that have no end in common, and what is left of a budget."""
+        """Return trains for the first links that share no sender and no receiver, and the remaining budget."""
         found: list[Train] = []
         sending: set[str] = set()
         receiving: set[str] = set()

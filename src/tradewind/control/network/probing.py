@@ -1,10 +1,11 @@
-"""Measuring every link before the first round, quickly and without getting in each other's way.
+"""Probing of all links before the first round, without probes that interfere with each other.
 
-Theory of operation. Two sites at a time: a tournament in which everybody meets everybody once, each site in one
-pair a turn, so that no NIC carries two measurements each way. A pair sends trains of probes to each other, each twice
-as long as the one before, because TCP starts slowly and a short train shows its start, not the link. When two trains
-in a row agree, or the pair's time is up, the last one counts. Then comes the next turn. A train is never longer than
-what fits into the time that is left, so a slow link costs no more time than a fast one.
+Theory of operation. Sites are probed in pairs, by a tournament in which each site meets every other site once and is in
+one pair per turn, so that no NIC carries two measurements in one direction. The two sites of a pair send trains of
+probes to each other, each twice as long as the one before, because TCP starts slowly and a short train measures its
+start, not the link. When two trains in a row agree, or the time of the pair is up, the last one is used, and the next
+turn starts. A train is never longer than fits into the remaining time, so a slow link takes no more time than a fast
+one.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from tradewind.control.awareness import Awareness
 from tradewind.wire import messages as m
 
 AGREEMENT = 0.1
-"""Two trains in a row that differ by less are about the link."""
+"""Relative difference below which two trains in a row agree."""
 FIRST_CHUNK_BYTES = 16 * 1024
-"""Of the first train, when nobody knows whether the link is fast or slow."""
+"""Chunk size of the first train, when the speed of the link is unknown."""
 MOST_CHUNKS = 1024
 GRACE = 2.0
-"""A train that is under way when the time is up is waited for, for so many times the pair's time in all."""
+"""A turn lasts at most this many times the time of a pair, to wait for a train that is in flight when it is up."""
 
 Pair = tuple[str, str]
 
 
 def tournament(sites: Sequence[str]) -> list[list[Pair]]:
-    """Turns of pairs: everybody meets everybody once, and nobody is in two pairs of a turn (the circle method).
+    """Return turns of pairs: each site meets every other once, and is in one pair per turn (the circle method).
 
     >>> tournament("abcd")
     [[('a', 'd'), ('b', 'c')], [('a', 'c'), ('b', 'd')], [('a', 'b'), ('c', 'd')]]
@@ -57,7 +58,7 @@ class _Probed:
 
 @dataclass(frozen=True, slots=True)
 class LinkProbed:
-    """What came of measuring a link."""
+    """The result of probing a link."""
 
     src: str
     dst: str
@@ -66,7 +67,10 @@ class LinkProbed:
 
 
 class Probing:
-    """All links of a run, turn by turn. `start`, `measured` and `tick` answer with trains to send, and by whom."""
+    """Probes all links of a run, turn by turn.
+
+    `start`, `measured` and `tick` return trains to send, each with the rank that sends it.
+    """
 
     def __init__(self, sites: Sequence[str], links: Iterable[Pair], options: Awareness) -> None:
         self.results: list[LinkProbed] = []
@@ -80,11 +84,11 @@ class Probing:
         self._train = 0
 
     def start(self, now_s: float) -> list[tuple[str, m.Explore]]:
-        """The first turn."""
+        """Start the first turn."""
         return self._next_turn(now_s)
 
     def measured(self, worker: str, message: m.Measured, now_s: float) -> list[tuple[str, m.Explore]]:
-        """A train has come through."""
+        """Handle the measurement of a train."""
         link = (message.peer, worker)
         probed = self._turn.get(link)
         if probed is None or message.train != probed.train or probed.done:
@@ -103,7 +107,7 @@ class Probing:
         return [self._send(link, probed)]
 
     def tick(self, now_s: float) -> list[tuple[str, m.Explore]]:
-        """Time has passed: whoever has not answered is not waited for any longer."""
+        """Start the next turn if the current one has timed out."""
         return self._next_turn(now_s) if not self.done and now_s >= self.wake_at_s else []
 
     def _next_turn(self, now_s: float) -> list[tuple[str, m.Explore]]:

@@ -1,7 +1,7 @@
-"""What is known of the network: what was given, corrected by what was measured.
+"""The controller's view of the network: the given network, corrected by measurements.
 
-Plans are not made with the very last measurement but with a snapshot (`take`), so that everything that is decided
-between two updates is decided for the same network.
+Plans are made with a snapshot of the estimates (`take`), not with the latest measurement, so that all decisions between
+two updates use the same network.
 """
 
 from __future__ import annotations
@@ -19,52 +19,53 @@ from tradewind.planning.zones import with_zones
 
 UNKNOWN_BPS = 10e9
 FAST_BPS = 2e9
-"""Where half of the links carry more, processors are what was measured: nothing is to be gained by planning."""
+"""If the median link is faster, measurements are limited by processors, and planning gains nothing."""
 ENOUGH_MEASURED = 0.75
-"""The share of links of an unknown network that must be measured to plan with: the others are taken to be like them."""
+"""Share of links of an unknown network that must be measured before planning; the others get the median."""
 UNSEEN_QUANTILE = 0.25
-"""A plan fills every link, so one that carries less than was thought costs more than one that could carry more."""
+"""Quantile of measured rates that an unmeasured link gets after a network shift. It is low because a plan fills every
+link, so overestimating a link costs more than underestimating it."""
 
 
 def unknown_network(workers: tuple[str, ...]) -> Network:
-    """A mesh of equal links, for want of anything better."""
+    """Return a full mesh of equal links, for ranks whose network is unknown."""
     n = len(workers)
     return Network("unknown", [Site(name) for name in workers], UNKNOWN_BPS * (1 - np.eye(n)))
 
 
 class NetworkView:
-    """An estimate of every directed link, and the network that plans are made with."""
+    """The estimates of all directed links, and the network that plans are made with."""
 
     def __init__(self, network: Network, is_guess: bool = False, confirm_s: float = CONFIRM_S) -> None:
         self._given, self._confirm_s = network, confirm_s
         self.is_guess = is_guess
-        """Whether nobody has said or seen what the network is like."""
+        """Whether the network was neither given nor measured yet."""
         self.estimates = LinkEstimates(network, is_guess, confirm_s)
         self._planned_bps: Matrix = network.bandwidth_bps.copy()
         self._planned_latency_s: Matrix = network.latency_s.copy()
         self._present = frozenset(network.names)
         self._cut: dict[frozenset[str], str] = {}
-        """Pairs of sites whose link is lost, and what was said about it."""
+        """Pairs of sites whose link is lost, with the reported reason."""
         self.generation = 0
-        """Grows when plans must be made anew."""
+        """Number that grows whenever all plans must be made again."""
         self.snapshots = 0
-        """How often what was measured has been taken to plan with."""
+        """Number of snapshots taken so far."""
         self._known: dict[str, tuple[tuple[int, int], Network]] = {}
-        """Networks that were built, each with the generation and snapshot that it was built for."""
+        """Cached networks, each with the generation and snapshot that it was built for."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sites that are there, in the network's order, which is that of sums."""
+        """Names of the present sites in the order of the network, which is also the order of summation."""
         return tuple(name for name in self._given.names if name in self._present)
 
     @property
     def network(self) -> Network:
-        """The network to plan with: the sites that are there, and the links that work."""
+        """The network to plan with: present sites and working links."""
         return self._built("working", lambda: self._present_part(np.where(self._has_link, self._planned_bps, 0.0)))
 
     @property
     def unbroken(self) -> Network:
-        """The same with the links that are lost."""
+        """The same network including lost links."""
         return self._built("unbroken", lambda: self._present_part(self._planned_bps))
 
     def _present_part(self, bandwidth_bps: Matrix) -> Network:
@@ -73,11 +74,11 @@ class NetworkView:
 
     @property
     def whole(self) -> Network:
-        """Every site that was given, whether it is there or not, and its links as they were last planned with."""
+        """All given sites, present or not, with the link rates of the last snapshot."""
         return self._built("whole", lambda: self._with_rates(self._planned_bps))
 
     def _built(self, what: str, build: Callable[[], Network]) -> Network:
-        """A network, built once as long as nothing changes."""
+        """Return a cached network, built again after a change."""
         now, known = (self.generation, self.snapshots), self._known.get(what)
         if known is None or known[0] != now:
             known = self._known[what] = now, build()
@@ -88,7 +89,7 @@ class NetworkView:
         return Network(given.name, given.sites, bandwidth_bps, self._planned_latency_s, given.loss, given.trunks)
 
     def give(self, network: Network) -> None:
-        """The network is this one now, with the same sites: all plans are made anew."""
+        """Replace the network by one with the same sites; all plans are made again."""
         self._given = network
         self.estimates = LinkEstimates(network, self.is_guess, self._confirm_s)
         self._planned_bps, self._planned_latency_s = network.bandwidth_bps.copy(), network.latency_s.copy()
@@ -100,21 +101,21 @@ class NetworkView:
         self.estimates.bandwidth_bps[:] = network.bandwidth_bps
 
     def grow(self, worker: str) -> None:
-        """Somebody new, in a run where nobody said what the network is like; what was measured is measured again."""
+        """Add a rank to an unknown network; all links are measured again."""
         names = (*self._given.names, worker)
         cut, generation = self._cut, self.generation
         self.__init__(unknown_network(names), True, self._confirm_s)  # type: ignore[misc]
         self._cut, self.generation = cut, generation + 1
 
     def set_present(self, sites: Iterable[str]) -> None:
-        """Who is there now; plans leave the others out."""
+        """Set the present sites; plans leave out the others."""
         present = frozenset(sites)
         if present != self._present:
             self._present = present
             self.generation += 1
 
     def set_cut(self, a: str, b: str, reason: str | None) -> bool:
-        """Nothing gets through between two sites, for that reason; None: it does. Returns whether that is news."""
+        """Mark the link between two sites as lost for a reason, or as working (None); return whether that is new."""
         pair = frozenset((a, b))
         if (reason is not None) == (pair in self._cut):
             return False
@@ -127,12 +128,12 @@ class NetworkView:
 
     @property
     def lost_links(self) -> str:
-        """Which links are lost and why, as sentences; nothing if all work."""
+        """The lost links and reasons as sentences; empty if all links work."""
         said = sorted((sorted(pair), reason) for pair, reason in self._cut.items() if pair <= self._present)
         return " ".join(f"The link between {a!r} and {b!r} is lost: {why.rstrip('.')}." for (a, b), why in said)
 
     def link_bps(self, src: str, dst: str) -> float:
-        """What a link is thought to carry when it works; 0: there is none."""
+        """Return the rate of a link in the last snapshot, even if it is lost; 0: there is no such link."""
         return float(self._planned_bps[self._given.index[src], self._given.index[dst]])
 
     def measured(
@@ -143,16 +144,16 @@ class NetworkView:
         now_s: float,
         full: bool = True,
         latency_s: float | None = None,
-        on_purpose: bool = False,
+        active: bool = False,
     ) -> None:
-        """A link was seen to carry that much. Links that the network does not have stay out of it."""
+        """Take in a measurement of a link; links that the network does not have are ignored."""
         i, j = self._given.index[src], self._given.index[dst]
-        self.estimates.measured(i, j, bandwidth_bps, now_s, full, on_purpose)
+        self.estimates.measured(i, j, bandwidth_bps, now_s, full, active)
         if latency_s is not None:
             self.estimates.measured_latency(i, j, latency_s)
 
     def probed(self, results: Iterable[LinkProbed], now_s: float) -> None:
-        """Links were measured on purpose: that is the network; its zones are those it shows, if no site names one."""
+        """Take the results of probing all links as the network; derive zones from them if no site has one."""
         for result in results:
             i, j = self._given.index[result.src], self._given.index[result.dst]
             self.estimates.probed(i, j, result.bandwidth_bps, now_s)
@@ -168,15 +169,15 @@ class NetworkView:
         self.generation += 1
 
     def estimate(self, src: str, dst: str, now_s: float) -> LinkEstimate:
-        """What is known of one link."""
+        """Return the estimate of one link."""
         return self.estimates.of(self._given.index[src], self._given.index[dst], now_s)
 
     @property
     def seen(self) -> Network:
-        """The network as it is thought to be right now.
+        """The network by the current estimates.
 
-        Where nobody said what it is like, a link that was never measured is taken to be like most of the others; one
-        that nobody has looked at since everything changed, to be no better than the worst of those that were.
+        In an unknown network, a link that was never measured gets the median of the others. After a network shift, a
+        link that was not measured since gets at most the lower quartile of those that were.
         """
         bandwidth_bps = self.estimates.bandwidth_bps.copy()
         measured = self.estimates.count > 0
@@ -192,13 +193,13 @@ class NetworkView:
 
     @property
     def is_discovering(self) -> bool:
-        """Whether nobody said what the network is like, and what was measured so far is slow enough to find out."""
+        """Whether the network is unknown, and slow enough by the measurements so far that measuring it pays."""
         measured = self.estimates.count > 0
         return self.is_guess and bool(measured.any() and np.median(self.estimates.bandwidth_bps[measured]) < FAST_BPS)
 
     @property
     def is_useful(self) -> bool:
-        """Whether the estimates are worth planning with: of a network that nobody described, most must be measured."""
+        """Whether the estimates suffice for planning: in an unknown network, most links must be measured."""
         if not self.is_guess:
             return True
         measured = self.estimates.count > 0
@@ -206,14 +207,14 @@ class NetworkView:
 
     @property
     def change(self) -> float:
-        """The largest change of any link since the snapshot against the others, as a share of what it was.
+        """The largest relative change of a link since the snapshot, compared with the median change.
 
-        When everything is slower by the same factor the best plan stays the best: that is no change.
+        If all links are slower by the same factor, the best plan stays the best: that is no change.
         """
         return float(np.max(self._changes, initial=0.0))
 
     def changed_share(self, by: float) -> float:
-        """The share of all links that have changed by more than that since the snapshot."""
+        """Return the share of links that have changed by more than `by` since the snapshot."""
         return float(np.mean(self._changes > by)) if self._changes.size else 0.0
 
     @property
@@ -225,12 +226,12 @@ class NetworkView:
 
     @property
     def noise(self) -> float:
-        """How far measurements of a link usually are from each other: a gain below that may be imagined."""
+        """Median deviation of the measurements of a link; a smaller gain is not significant."""
         measured = self.estimates.count > 1
         return float(np.median(self.estimates.spread[measured])) if measured.any() else 0.0
 
     def take(self) -> None:
-        """Plan with what is known now."""
+        """Take a snapshot: plan with the current estimates from now on."""
         self.snapshots += 1
         seen = self.seen
         self._planned_bps, self._planned_latency_s = seen.bandwidth_bps, seen.latency_s
@@ -238,12 +239,12 @@ class NetworkView:
             self.is_guess = False
 
     def stale_links(self, older_than_s: float, now_s: float) -> list[tuple[str, str]]:
-        """Links to look at: not measured for so long, or never, or seen to be faster only once; the oldest first."""
+        """Return links to probe: not measured for this long, or never, or seen faster only once; the oldest first."""
         age_s = np.where(self.estimates.promising, np.inf, now_s - self.estimates.measured_s)
         return self._links(age_s, age_s >= older_than_s)
 
     def unseen_links(self, now_s: float) -> list[tuple[str, str]]:
-        """Links to look at because everything has changed, the oldest first."""
+        """Return links to probe because of a network shift, the oldest first."""
         return self._links(now_s - self.estimates.measured_s, self.estimates.unseen)
 
     @property
@@ -256,12 +257,12 @@ class NetworkView:
         return sorted((a, b) for a, b in found if {a, b} <= self._present and self.link_bps(a, b))
 
     def low_links(self, now_s: float) -> list[tuple[str, str]]:
-        """Links to look at again, after a while, because they seemed slow on the first look since."""
+        """Return links to probe again after `confirm_s`, because their first probe since the network shift was slow."""
         age_s = now_s - self.estimates.measured_s
         return self._links(age_s, self.estimates.may_be_low & (age_s >= self._confirm_s))
 
     def _links(self, age_s: Matrix, wanted: NDArray[np.bool_]) -> list[tuple[str, str]]:
-        """Those that work, the oldest first."""
+        """Return the wanted links that work, the oldest first."""
         names = self._given.names
         found = [(-age_s[i, j], int(i), int(j)) for i, j in zip(*np.nonzero(wanted & self._has_link), strict=True)]
         links = [(names[i], names[j]) for _, i, j in sorted(found)]

@@ -1,1 +1,1 @@
-"""Plans of a run: their versions, when they are made anew, and whether a new one has kept its promise."""
+"""Plans of a run: their versions, when they are made again (replanning), and trials of new ones."""

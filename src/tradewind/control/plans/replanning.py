@@ -1,27 +1,27 @@
-"""When plans are made anew, and which links are measured on purpose.
+"""Replanning: when plans are made again, and which links are probed.
 
-Theory of operation. Measurements only move the estimates of the view. From time to time, every `update_time_s` or
-sooner when some link has changed by `significant_change`, the estimates are taken as the network to plan with, and the
-plans that rounds have used since are wanted anew. Making one takes a while and is the driver's work; rounds go on by
-the plan they have. What comes back is used if it is better by `min_gain` on the network as it is now, from the next
-round on: a round runs by one version from its start to its end, so no two sites ever mix two plans, and nothing
-has to stop (NetStorm VII-A; what arrives early is kept by the engine).
+Theory of operation. Measurements only change the estimates of the view. Every `update_time_s`, or sooner if a link has
+changed by `significant_change`, a snapshot of the estimates becomes the network to plan with, and new plans are
+requested for the kinds of rounds used last. The driver makes them in the background; rounds continue with the plan they
+have. A new plan is used from the next round on if it is better by `min_gain` on the network as it is now. A round runs
+by one version from its start to its end, so no two sites mix two plans, and nothing has to stop (NetStorm VII-A; the
+engine keeps chunks that arrive early).
 
-What rounds take is known, too. A link that is thought to be slow and is not promises a great gain, so a new plan must
-promise less than rounds really take. And every switch is on trial (`trials`): one after which rounds take longer is
-undone, and each time that happens the next update waits twice as long, until a switch has proven a gain. So whatever
-estimates are worth, a run loses a few rounds by them and no more.
+The duration of rounds is known, too. An estimate that is too low promises a great gain, so a new plan must also promise
+shorter rounds than those that were observed. And every switch is on trial (`trials`): one after which rounds take
+longer is rolled back, and each rollback doubles the time until the next update, until a switch has proven a gain. So
+however bad the estimates are, a run loses only a few rounds by them.
 
-When the network as a whole has changed, plans wait until everything was looked at again (`network_shift`). Links that
-carry nothing are measured on purpose (`exploring`).
+After a network shift, plans wait until all links were measured again (`network_shift`). Links that carry nothing are
+probed (`exploring`).
 
-A round under way may take longer than all of this. Where a new plan is better by `reroute_gain`, rounds that run by
-others go on by it with what is left of them (`rounds`).
+A running round may take longer than all of this. If a new plan is better by `reroute_gain`, running rounds with other
+plans switch to it for the rest of their array (`rounds`).
 
-If asked to, a run measures every link before its first round (`probing`); rounds wait until that is done.
+With the option `probe`, a run probes every link before its first round (`probing`); rounds wait until that is done.
 
-Auxiliary paths follow the plan that was used last (`auxiliary_paths_of`). Each rank is told its own and uses them at
-once: chunks carry their path, so it does not matter what others know (NetStorm VII-B).
+Auxiliary paths follow the plan that was used last (`auxiliary_paths_of`). Each rank receives its own and uses them at
+once: chunks carry their path, so other ranks need not know them (NetStorm VII-B).
 """
 
 from __future__ import annotations
@@ -42,70 +42,70 @@ from tradewind.planning.auxiliary import auxiliary_paths
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
-Told = tuple[str, m.Message]
-"""Whom to tell what."""
+Addressed = tuple[str, m.Message]
+"""A rank, and a message for it."""
 CHECKS_PER_UPDATE = 10
-"""How often estimates are compared with the snapshot, for a significant change."""
+"""How often per update time the estimates are compared with the snapshot, for a significant change."""
 NOISE = 0.02
-"""Changes below are nothing to plan for, even when it is time."""
+"""Relative change below which there is no replanning, even when an update is due."""
 LONGEST_WAIT = 32
-"""Updates are put off by this many update times at most."""
+"""Largest delay of an update, in update times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What came of looking at a plan again."""
+    """The result of one review of a plan."""
 
     at_s: float
     gain: float
     version: int | None
-    """The new plan's; None: the old one stays."""
+    """Version of the new plan; None: the old one stays."""
     problem: str = ""
     is_return: bool = False
-    """To the plan before, because rounds took longer."""
+    """Whether it is a rollback, because rounds took longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A new plan that rounds start with from now on."""
+    """A new plan that future rounds start with."""
 
     version: int
     gain: float
     """How much sooner rounds are predicted to end, as a share."""
     onto: Plan | None
-    """The plan, where it is so much better that rounds under way should go on by it."""
+    """The plan, if it is so much better that running rounds should switch to it; else None."""
 
 
 class Replanning:
-    """One run's."""
+    """Decides for one run when plans are made again, whether they are used, and which links are probed."""
 
     def __init__(self, plans: Plans, options: Awareness, now_s: float) -> None:
         self.options = options
         self.updates: list[Update] = []
-        """The last hundred."""
+        """The last hundred reviews of plans."""
         self.uses_auxiliary = options.auxiliary
         self._plans = plans
         self._updated_s = now_s
         self._check_s = float("inf")
         self._under_way = 0
         self._wait = 1
-        """How many update times to wait after the last update."""
+        """Number of update times to wait after the last update."""
         self._trials: dict[Key, Trials] = {}
         self._refuted = False
-        """A plan was not used because rounds do not take as long as estimates say: look again when it is time."""
+        """Whether a plan was rejected because rounds are shorter than the estimates predict: review it again later."""
         self._exploring = Exploring(plans.view, options, now_s)
         self._network_shift = NetworkShift(plans.view, options)
         self._is_due = False
-        """A network shift has ended, and nothing was planned for it yet."""
+        """Whether a network shift has ended for which no plan was requested yet."""
         self._ended_s = now_s
-        """When the last round did."""
+        """Time at which the last round ended."""
         self._probing: Probing | None = None
         self._auxiliary_version = 0
         self._auxiliary: dict[str, tuple[m.AuxiliaryPath, ...]] = {}
 
     @property
     def wake_at_s(self) -> float:
-        """When `tick` has something to do."""
+        """Time at which `tick` must be called."""
         return self._check_s if self._probing is None else self._probing.wake_at_s
 
     @property
@@ -115,40 +115,40 @@ class Replanning:
 
     @property
     def is_probing(self) -> bool:
-        """Whether links are being measured, and rounds have to wait."""
+        """Whether all links are being probed, so that rounds must wait."""
         return self._probing is not None
 
-    def begin(self, now_s: float) -> list[Told]:
-        """Everybody is there."""
+    def begin(self, now_s: float) -> list[Addressed]:
+        """Begin, when all ranks have joined: probe all links if the option `probe` is set."""
         network = self._plans.view.network
         if not self.options.probe or len(network) < 2:
             return []
         self._probing = Probing(network.names, [(link.src, link.dst) for link in network.links], self.options)
         return self._probed(self._probing.start(now_s), now_s)
 
-    def _probed(self, trains: list[tuple[str, m.Explore]], now_s: float) -> list[Told]:
+    def _probed(self, trains: list[tuple[str, m.Explore]], now_s: float) -> list[Addressed]:
         if self._probing is not None and self._probing.done:
             self._plans.view.probed(self._probing.results, now_s)
             self._updated_s, self._probing = now_s, None
         return _with_connections(trains)
 
-    def measured(self, worker: str, message: m.Measured, now_s: float) -> list[Told]:
-        """A worker has measured its link from a peer."""
+    def measured(self, worker: str, message: m.Measured, now_s: float) -> list[Addressed]:
+        """Handle a rank's measurement of the link from a peer."""
         if self._probing is not None:
             return self._probed(self._probing.measured(worker, message, now_s), now_s)
         if not self.options.measure:
             return []
-        on_purpose = message.train > 0
-        what = message.bandwidth_bps, now_s, message.full, message.latency_s, on_purpose
+        active = message.train > 0
+        what = message.bandwidth_bps, now_s, message.full, message.latency_s, active
         self._plans.view.measured(message.peer, worker, *what)
         if self._check_s == float("inf"):
             self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
         return []
 
     def ended(self, nbytes: int, members: int, version: int, started_s: float, now_s: float) -> int | None:
-        """A round has moved an array by some version of its plan; at the least, that is what its links carried.
+        """Record a round that has ended by a version of its plan.
 
-        Returns the version that rounds start with from now on where the plan on trial is taken back.
+        Returns the version that rounds start with from now on if the plan on trial is rolled back; else None.
         """
         self._exploring.moved(2 * nbytes * (members - 1))
         if not self.options.measure or nbytes <= SMALL_BYTES:
@@ -171,7 +171,7 @@ class Replanning:
         return adopted
 
     def tick(self, now_s: float) -> list[PlanWanted]:
-        """Look at the estimates, if it is time."""
+        """Review the estimates if that is due; return requests for new plans."""
         if now_s < self._check_s:
             return []
         self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
@@ -194,7 +194,7 @@ class Replanning:
         return wanted
 
     def links_changed(self) -> list[PlanWanted]:
-        """Links were lost or are back, and rounds go on by patched plans: better ones, for what is left."""
+        """Return requests for new plans after links were lost or restored; rounds use patched plans until then."""
         wanted = [] if self._plans.is_fixed else self._plans.wanted(least_bytes=0)
         self._under_way += len(wanted)
         return wanted
@@ -204,7 +204,7 @@ class Replanning:
         if begins:
             self._exploring.forget()
         if begins or ends:
-            self._trials.clear()  # what rounds took before is no measure
+            self._trials.clear()  # earlier rounds are no reference any more
             self._wait, self._is_due = 1, ends
 
     def given(self, network: Network, now_s: float) -> None:
@@ -214,7 +214,7 @@ class Replanning:
         self._wait, self._is_due, self._check_s = 1, True, now_s
 
     def planned(self, made: PlanMade, now_s: float) -> Adopted | None:
-        """A plan that was wanted is there: what comes of it, if it is used."""
+        """Handle a new plan; return what is adopted, or None if the plan is not used."""
         self._under_way = max(0, self._under_way - 1)
         adopted = None
         needed = max(self.options.min_gain, self._plans.view.noise)
@@ -228,7 +228,7 @@ class Replanning:
         return adopted
 
     def _gain_over_rounds(self, made: PlanMade) -> float:
-        """How much sooner rounds would end than they do: a link that is not slow, but thought to be, promises a lot."""
+        """Return the gain over observed rounds, which is not inflated by estimates that are too low."""
         if not made.seconds:
             return made.gain
         return self._trials_of(made.key).seconds_per_byte * made.key[1] / made.seconds - 1.0
@@ -242,15 +242,15 @@ class Replanning:
     def _note(self, update: Update) -> None:
         self.updates = [*self.updates[-99:], update]
 
-    def explorations(self, now_s: float) -> list[Told]:
-        """Trains of probes to send now, and by whom, as far as the budget goes."""
+    def explorations(self, now_s: float) -> list[Addressed]:
+        """Return the trains of probes to send now, within the budget, each with the rank that sends it."""
         options = self.options
         if self._probing is not None:
             return self._probed(self._probing.tick(now_s), now_s)
         return _with_connections(self._exploring.trains(now_s, self._network_shift.is_on)) if options.measure else []
 
-    def auxiliary_changes(self) -> list[Told]:
-        """Auxiliary paths that have changed, and whose they are."""
+    def auxiliary_changes(self) -> list[Addressed]:
+        """Return messages to the ranks whose auxiliary paths have changed."""
         newest = self._plans.last_used
         if not self.uses_auxiliary or newest is None or newest == self._auxiliary_version:
             return []
@@ -264,7 +264,7 @@ class Replanning:
         return [*_connect(hops), *told]
 
     def seen(self, now_s: float) -> m.NetworkSeen:
-        """All that is known of the network."""
+        """Return the estimates of all links, as a message."""
         view = self._plans.view
         links = self.links_seen([(link.src, link.dst) for link in view.unbroken.links], now_s)
         return m.NetworkSeen(tuple((site.name, site.zone or "") for site in view.network.sites), links)
@@ -281,12 +281,12 @@ class Replanning:
         return tuple(found)
 
 
-def _with_connections(trains: list[tuple[str, m.Explore]]) -> list[Told]:
+def _with_connections(trains: list[tuple[str, m.Explore]]) -> list[Addressed]:
     return [*_connect((src, explore.peer) for src, explore in trains), *trains]
 
 
-def _connect(links: Iterable[tuple[str, str]]) -> list[Told]:
-    """Either end may be the one that calls: tell both."""
+def _connect(links: Iterable[tuple[str, str]]) -> list[Addressed]:
+    """Return messages that ask both ends of each link to connect, since either may open the connection."""
     peers: dict[str, set[str]] = {}
     for a, b in links:
         peers.setdefault(a, set()).add(b)
@@ -295,17 +295,17 @@ def _connect(links: Iterable[tuple[str, str]]) -> list[Told]:
 
 
 MOST_PATHS = 4
-"""A pair of sites, its own link included: later ones are slow."""
+"""Most paths per pair of sites, its own link included; further ones are slow."""
 WORST_DETOUR = 16.0
-"""A detour so many times slower than the link never pays."""
+"""A detour that is slower than the link by more than this factor is not used."""
 
 
 def auxiliary_paths_of(plan: Plan, network: Network, busy_bound: int) -> dict[str, tuple[m.AuxiliaryPath, ...]]:
-    """For each site that sends, its auxiliary paths, those that take the least time first, and when each pays.
+    """Return the auxiliary paths of each sending site, the fastest first, with the queue length from which each pays.
 
-    A detour takes as long as the sum of its hops. While one chunk takes it, the link itself carries as many as fit into
-    that time: only if more than so many wait is a chunk better off on the detour. NetStorm uses one bound for all
-    paths, which here is the least.
+    The time of a detour is the sum of its hops. Meanwhile the link itself carries as many chunks as fit into that time:
+    a chunk is faster on the detour only if more than that wait. NetStorm uses one bound for all paths, which is the
+    minimum here.
     """
     edges = {(route[0], route[-1]) for s in plan.shards for route in (*s.reduce, *s.broadcast) if len(route) == 2}
     found = auxiliary_paths(network, sorted(edges), limit=MOST_PATHS)
@@ -324,6 +324,6 @@ def auxiliary_paths_of(plan: Plan, network: Network, busy_bound: int) -> dict[st
 
 
 def _slowness(network: Network, path: tuple[str, ...]) -> float:
-    """Seconds a bit, store-and-forward."""
+    """Return the seconds per bit of a path, store-and-forward."""
     rows = [network.index[name] for name in path]
     return float(sum(1.0 / network.bandwidth_bps[i, j] for i, j in pairwise(rows)))

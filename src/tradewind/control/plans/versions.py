@@ -1,8 +1,8 @@
-"""Plans of a run and their versions: made when first needed, used again for arrays of about the same size.
+"""Plans of a run and their versions: made when first needed, and reused for arrays of about the same size.
 
-The first plan for some members and size is made on the spot, since a round waits for it. Later ones, for a network that
-has changed, are work for the driver (`PlanWanted`), which does it beside everything else and comes back with the
-result (`PlanMade`); rounds go on by the old plan until then.
+The first plan for given members and size is made immediately, since a round waits for it. Later ones, for a network
+that has changed, are made by the driver in the background (`PlanWanted`), which returns the result (`PlanMade`); rounds
+use the old plan until then.
 """
 
 from __future__ import annotations
@@ -24,43 +24,45 @@ from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard, default_ch
 
 FAST_CHUNK_BYTES, SLOW_CHUNK_BYTES = 4 * 2**20, 2 * DEFAULT_CHUNK_BYTES
 MIN_CHUNK_BYTES = 4096
-"""Smaller ones would be mostly headers."""
+"""Smallest chunk: smaller ones would be mostly headers."""
 WORTHWHILE_CHUNK_BYTES = 16 * 1024
-"""A frame costs about 0.1 ms of processor time whatever is in it: nobody gains by smaller ones."""
+"""Smallest chunk that pays: a frame costs about 0.1 ms of processor time, whatever its size."""
 FILL_SHARE = 0.04
-"""Of a round that chunks may take to fill its trees. In a simulator whose processors cost nothing 8 sites lose 2% more
-than with 0.015, and send 0.4 times as many frames."""
+"""Share of the time of a round that chunks may take to fill its trees. In a simulator without processor time 8 sites
+lose 2% more than with 0.015, and send 0.4 times as many frames."""
 SMALL_BYTES = 256 * 1024
-"""Up to this size arrays are a matter of latency and hops: what a link carries makes no difference to them."""
+"""Up to this size the time of a round depends on latency and hops, not on bandwidth."""
 SHARED_BYTES = 32 * 2**20
-"""Larger arrays up to this size share one plan where latency does not count: all of PyTorch's buckets do."""
+"""Larger arrays up to this size share one plan where latency does not matter, such as all of PyTorch's buckets."""
 LATENCY_COUNTS = 20
-"""Latency counts where a transfer takes less than so many times the longest one."""
+"""Latency matters if a transfer takes less than this many times the longest latency."""
 FOLLOWED_PLANS = 4
-"""So many follow the network: one for every size of array that a run uses over and over, such as DDP's buckets."""
+"""Number of plans that follow the network: one for each array size that a run uses repeatedly, such as DDP's
+buckets."""
 KEPT_VERSIONS = 64
-"""Plans that no new round uses are kept so long for rounds under way."""
+"""Number of the newest versions that are kept for running rounds, even if no new round uses them."""
 KEPT_KINDS = 256
-"""Kinds of rounds whose plans are kept for the network as it is: a policy may choose other members every time."""
+"""Number of kinds of rounds whose plans are kept for the current network: a policy may choose other members each
+time."""
 
 Key = tuple[tuple[str, ...], int, str, int]
 
 
 @dataclass(frozen=True)
 class PlanWanted:
-    """A plan to be made by whoever has the time; all that it takes is in here."""
+    """A request to the driver to make a plan, with all that `make` needs."""
 
     key: Key
     network: Network
     planner: str
     options: dict[str, Any]
     current: Plan
-    """What is used now: a new plan that is not better is not worth a change."""
+    """The plan in use, which the new one is compared with."""
     fast: bool = False
     chunk_bytes: int | None = None
 
     def make(self) -> PlanMade:
-        """Do the work."""
+        """Make the plan and compare it with the current one; this can take seconds."""
         members, nbytes = self.key[0], self.key[1]
         try:
             plan = finished_plan(self.planner, self.network, nbytes, members, self.options, self.fast, self.chunk_bytes)
@@ -72,20 +74,20 @@ class PlanWanted:
 
 @dataclass(frozen=True)
 class PlanMade:
-    """The plan that was wanted."""
+    """The result of a `PlanWanted`."""
 
     key: Key
     plan: Plan | None
-    """None: there is none."""
+    """The new plan; None if there is none, with the reason in `problem`."""
     gain: float
-    """How much sooner a round would end than by the current plan, as a share."""
+    """Predicted gain over the current plan: the ratio of round times minus 1."""
     problem: str
     seconds: float = 0.0
-    """What a round of the key's size would take by it, on the network as it is thought to be; 0: nobody knows."""
+    """Predicted time of a round of the key's size by the new plan, on the estimated network; 0: unknown."""
 
 
 class Plans:
-    """Plans by members, size, planner and the network they were made for."""
+    """The plans of a run, by members, size, planner and the generation of the network they were made for."""
 
     def __init__(
         self,
@@ -97,34 +99,35 @@ class Plans:
         first_version: int = 0,
         helpers: bool = True,
     ) -> None:
-        """`helpers`: whether plans may use sites that are not members."""
+        """`helpers`: whether plans may use sites that are not members. Raises `BadPlan` or `BadOption`."""
         self.view = view
         self.by_version: dict[int, Plan] = {}
         self.is_fixed = given is not None
-        """Somebody gave the plan: there is nothing to update."""
+        """Whether the user gave the plan, so that there is no replanning."""
         self.last_used: int | None = None
-        """The version of the plan that the last large round has started with."""
+        """Version of the plan that the last large round started with."""
         self._newest = first_version
         self.planner, self._options, self._given, self._chunk_bytes = planner, options, given, chunk_bytes
         self._latency = (-1, 0)
-        """For a generation of the network, the size below which latency counts."""
+        """A generation of the network, and the size in bytes below which latency matters on it."""
         self._version: dict[Key, int] = {}
         self._derived: dict[tuple[int, object], int] = {}
-        """Plans made from others, by the version that they were made from and what for."""
+        """Versions of plans derived from others, by the version of the original and the purpose."""
         self._used: dict[Key, None] = {}
-        """Plans that rounds used last, the latest last."""
+        """Kinds of rounds that were used last, the latest last."""
         self._helpers = helpers
         self._generation = view.generation
-        """The newest generation of the network that a plan was made for."""
+        """Newest generation of the network that a plan was made for."""
         if given is not None:
             ensure_valid(given, view.network)
         elif planner is not None:
-            planner_options(planner, options)  # a wrong option is refused now, not in the first round
+            planner_options(planner, options)  # raises BadOption now, not in the first round
 
     def plan_for(self, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
-        """The version of the plan that these members use for an array of that size.
+        """Return the version of the plan that these members use for an array of this size, made if necessary.
 
-        Plans are fractions, and fit any size, but what suits a kilobyte, few hops, does not suit a gigabyte.
+        Plans are expressed in fractions and fit any size, but a good plan for a kilobyte (few hops) is not good for a
+        gigabyte.
         """
         size = self._planned_bytes(nbytes)
         key = (members, size, planner or "", self.view.generation)
@@ -136,7 +139,7 @@ class Plans:
         return version
 
     def _version_of(self, key: Key, make: Callable[[], Plan]) -> int:
-        """The plan for rounds of a kind, made if there is none. Those that were used longest ago are let go."""
+        """Return the version of the plan for a kind of round, made if necessary; drop the least recently used ones."""
         self._forget_outdated()
         version = self._version[key] = self._version.pop(key, 0) or self.add(make())
         while len(self._version) > KEPT_KINDS:
@@ -146,9 +149,12 @@ class Plans:
         return version
 
     def server_plan_for(self, server: str, member: str, nbytes: int) -> int:
-        """The version of the plan by which a member exchanges with a server, which is no member."""
+        """Return the version of the plan by which a member exchanges with a server, which is not a member.
+
+        Raises `InfeasiblePlan` if the server is not present.
+        """
         if server not in self.view.network.index:
-            raise InfeasiblePlan(f"the server {server!r} is not there.")
+            raise InfeasiblePlan(f"the server {server!r} is not connected.")
         size, network = self._planned_bytes(nbytes), self.view.network
 
         def make() -> Plan:
@@ -159,10 +165,10 @@ class Plans:
         return self._version_of(((member,), size, f"server {server}", self.view.generation), make)
 
     def broadcast_plan_for(self, source: str, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
-        """The version of the plan by which these members get an array of the source's."""
+        """Return the version of the plan by which these members receive an array of the source."""
 
         def broadcast(plan: Plan) -> Plan:
-            if not all(shard.broadcast for shard in plan.shards):  # everybody sums for themselves
+            if not all(shard.broadcast for shard in plan.shards):  # every member sums for itself
                 star = {"root": source}
                 plan = finished_plan("star", self.view.network, plan.nbytes, members, star, self.view.is_guess)
             return plan_broadcast(plan, source)
@@ -170,13 +176,13 @@ class Plans:
         return self.derive(self.plan_for(members, nbytes, planner), source, broadcast)
 
     def derive(self, base: int, purpose: object, make: Callable[[Plan], Plan]) -> int:
-        """The version of a plan that is made from another one for a purpose; kept as long as that one is."""
+        """Return the version of a plan derived from another one for a purpose; it is kept as long as that one."""
         if self._derived.get((base, purpose)) not in self.by_version:
             self._derived[base, purpose] = self.add(make(self.by_version[base]))
         return self._derived[base, purpose]
 
     def add(self, plan: Plan) -> int:
-        """The version of a plan that somebody else made, such as a patched one: newer than all others."""
+        """Add a plan that was made elsewhere, such as a patched one; return its version, newer than all others."""
         self._newest += 1
         self.by_version[self._newest] = plan
         if len(self.by_version) > KEPT_VERSIONS:
@@ -186,7 +192,7 @@ class Plans:
         return self._newest
 
     def _forget_outdated(self) -> None:
-        """Let go of plans for a network that was: no round will start with them, and rounds under way have theirs."""
+        """Drop plans for earlier generations of the network: no round starts with them; running rounds keep theirs."""
         if self._generation != self.view.generation:
             self._generation = self.view.generation
             for key in [key for key in self._version if key[3] != self._generation]:
@@ -195,23 +201,23 @@ class Plans:
 
     @property
     def keys(self) -> list[Key]:
-        """Kinds of rounds that have a plan for the network as it is."""
+        """Kinds of rounds that have a plan for the current generation of the network."""
         return [key for key in self._version if key[3] == self.view.generation]
 
     @property
     def current(self) -> set[int]:
-        """Versions that rounds may start with; all others can be forgotten."""
+        """Versions that rounds may start with; ranks can forget all others."""
         current = set(self._version.values())
         self._derived = {made: version for made, version in self._derived.items() if made[0] in current}
         return current.union(self._derived.values())
 
     def set_cut(self, a: str, b: str, reason: str | None) -> bool:
-        """A link is lost, for that reason, or back (None); returns whether that is news.
+        """Mark a link as lost for a reason, or as restored (None); return whether that is a change.
 
-        Rounds go on by the plans that they have, patched where these need the lost link: planning anew may take
-        seconds, in which the controller would hear no heartbeat. Better plans are made beside it (`wanted`).
+        Rounds continue with the existing plans, patched if these need the lost link: making new ones may take seconds,
+        in which the controller would process no heartbeat. Better plans are made in the background (`wanted`).
         """
-        recent = [] if self.is_fixed else list(self._used)[-FOLLOWED_PLANS:]  # others are made when they are needed
+        recent = [] if self.is_fixed else list(self._used)[-FOLLOWED_PLANS:]  # others are made when needed
         before = {key: self._version[key] for key in recent if self.is_current(key)}
         if not self.view.set_cut(a, b, reason):
             return False
@@ -221,16 +227,16 @@ class Plans:
             plan, now = self.by_version[version], (*key[:3], generation)
             try:
                 self._version[now] = self.add(patch_plan(plan, network).plan) if check(plan, network) else version
-            except ImpossibleProblem:  # the round that needs it finds out whether there is another
+            except ImpossibleProblem:  # the next round of this kind makes a new plan, or fails
                 continue
             self._used[now] = self._used.pop(key)
         return True
 
     def wanted(self, least_bytes: int = SMALL_BYTES + 1) -> list[PlanWanted]:
-        """Plans to be made anew for the network as it is now: of the few that were used last.
+        """Return requests for new plans for the current network, for the few kinds of rounds that were used last.
 
-        Not of those since the last update: a round may take longer than several updates, and the next one is to begin
-        with a plan for what was measured during this one.
+        These include kinds not used since the last update: a round may take longer than several updates, and the next
+        one should start with a plan for what was measured during it.
         """
         for key in list(self._used)[:-FOLLOWED_PLANS]:
             del self._used[key]
@@ -246,26 +252,26 @@ class Plans:
         return found
 
     def adopt(self, key: Key, plan: Plan) -> int:
-        """Use a plan for all rounds of its kind that start from now on."""
+        """Use a plan for all future rounds of its kind; return its version."""
         self._version[key] = self.add(plan)
         return self._version[key]
 
     def key_of(self, version: int) -> Key | None:
-        """The kind of round that starts with this version now, if one does."""
+        """Return the kind of round that starts with this version now; None if there is none."""
         return next((key for key in self.keys if self._version[key] == version), None)
 
     def current_of(self, key: Key) -> tuple[Plan, int]:
-        """What rounds of this kind start with now, and its version."""
+        """Return the plan that rounds of this kind start with now, and its version."""
         return self.by_version[self._version[key]], self._version[key]
 
     def is_current(self, key: Key) -> bool:
-        """Whether a plan that was wanted still is: members and links are what they were."""
+        """Whether a requested plan is still needed: members and links have not changed."""
         return key in self._version and key[3] == self.view.generation
 
     def _planned_bytes(self, nbytes: int) -> int:
-        """The size that an array is planned as: few, so that a plan is made once and not for every array.
+        """Return the size that an array is planned as: one of few, so that not every array needs its own plan.
 
-        Where somebody asked for chunks of a certain size, or latency counts, sizes go by powers of two.
+        Sizes are powers of two if the chunk size is set, or if latency matters.
         """
         if self._latency[0] != self.view.generation:
             self._latency = (self.view.generation, latency_counts_below(self.view.network))
@@ -274,26 +280,27 @@ class Plans:
         return 1 << max(10, (nbytes - 1).bit_length())
 
     def _planner_for(self, hint: str, nbytes: int) -> tuple[str, dict[str, Any]]:
-        """Without a network nothing can be optimised: equal shares on every member.
+        """Return the planner and its options; on an unknown network a planner with equal shares for all members.
 
-        Small arrays take few hops. Large ones take a ring, where a site has one sender and one receiver: no
-        contribution has to wait in memory for its turn, and what is passed on is still in the cache.
+        There, small arrays get a plan of few hops. Large ones get a ring, where a site has one sender and one receiver:
+        no contribution waits in memory for its turn, and forwarded data is still in the cache.
         """
         unknown = "multi-star" if nbytes <= SMALL_BYTES else "ring"
         chosen = hint or self.planner or (unknown if self.view.is_guess else "optimal")
         return chosen, self._options if hint in ("", self.planner) else {}
 
     def make(self, members: tuple[str, ...], nbytes: int, hint: str | None = None) -> Plan:
-        """A plan for the network as it is now, which nobody uses yet.
+        """Make a plan for the current network, without adding it as a version.
 
-        A plan that was given, and one of a planner that needs links that are lost, is patched: it goes around them.
+        A given plan, and one of a planner that cannot do without lost links, is patched to avoid these. Raises
+        `BadPlan` if the given plan has other members, and `ImpossibleProblem` if there is no plan.
         """
         network = self.view.network
         if self._given is not None:
             if set(self._given.members) != set(members):
                 raise BadPlan(
-                    f"the plan that was given is for {', '.join(self._given.members)}, but this round is of "
-                    f"{', '.join(members)}. Use a planner instead, or a policy that synchronises them all."
+                    f"the given plan is for members {', '.join(self._given.members)}, but this round has "
+                    f"{', '.join(members)}. Use a planner instead, or a policy that synchronises all ranks."
                 )
             return patch_plan(self._given, network).plan if check(self._given, network) else self._given
         planner, options = self._planner_for(hint or "", nbytes)
@@ -307,12 +314,12 @@ class Plans:
             return patch_plan(finished_plan(planner, unbroken, *more), self._among(network, members)).plan
 
     def _among(self, network: Network, members: tuple[str, ...]) -> Network:
-        """What a plan for these members may use."""
+        """Return the part of the network that a plan for these members may use."""
         return network if self._helpers else network.subnetwork(members)
 
 
 def latency_counts_below(network: Network) -> int:
-    """Arrays of fewer bytes spend so little time on the narrowest site's links that fewer hops may be worth more.
+    """Return the size in bytes below which latency matters: transfers are short compared with the longest latency.
 
     >>> from tradewind.network import Site
     >>> latency_counts_below(Network("two", [Site("a"), Site("b")], [[0, 8e6], [8e6, 0]], [[0, 0.1], [0.1, 0]]))
@@ -333,7 +340,10 @@ def finished_plan(
     fast: bool,
     chunk_bytes: int | None = None,
 ) -> Plan:
-    """A planner's plan as workers get it; `chunk_bytes` is the size of chunks that somebody asked for."""
+    """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of the network.
+
+    `fast`: whether to assume a fast network, as for one that is unknown.
+    """
     plan = checked_plan(planner, network, nbytes, members, **options)
     if chunk_bytes is not None:
         sizes = [chunk_bytes] * len(plan.shards)
@@ -347,20 +357,22 @@ def finished_plan(
 
 
 def _fast_chunks(plan: Plan) -> list[int]:
-    """Nobody who runs on one machine or in one rack says what the network is like, and there a chunk costs more than
-    its bytes: two to a shard keep all of them busy."""
+    """Return chunk sizes for an unknown network, usually one machine or one rack.
+
+    There a chunk costs more than its bytes, and two chunks per shard keep all sites busy.
+    """
     halves = (int(shard.fraction * plan.nbytes) // 2 for shard in plan.shards)
     least = [min(FAST_CHUNK_BYTES, max(DEFAULT_CHUNK_BYTES, half)) for half in halves]
     return [max(shard.chunk_bytes, size) for shard, size in zip(plan.shards, least, strict=True)]
 
 
 def _slow_chunks(plan: Plan, network: Network) -> list[int]:
-    """Chunks as large as the round can afford: what the first and the last one of a shard add to it is bounded.
+    """Return chunk sizes as large as the round can afford: the time to fill the trees is a bounded share of it.
 
-    A planner thinks of the network alone, where small chunks are best; here every frame costs processor time. With
-    many trees, as few as 16 chunks a shard are many small ones, and worse than fewer larger ones in both respects: it
-    is the size of a chunk that fills a pipeline late, whatever the shard's. Whoever chose larger ones, as `mtree` does,
-    gets them.
+    A planner considers the network alone, where small chunks are best; here every frame costs processor time. With many
+    trees even 16 chunks per shard are many small ones, and worse than fewer large ones in both respects: the time to
+    fill a pipeline depends on the size of a chunk, not of the shard. Larger chunks than the default, as `mtree` chooses
+    them, are kept.
     """
     affordable = filling_chunk_bytes(plan, network, FILL_SHARE)
     planned = [shard.chunk_bytes for shard in plan.shards]

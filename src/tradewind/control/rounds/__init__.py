@@ -1,1 +1,1 @@
-"""Rounds: who synchronises when, and a round from its start to its end."""
+"""Rounds: which ranks synchronise when, and each round from its start to its end."""

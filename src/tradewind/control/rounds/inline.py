@@ -1,15 +1,15 @@
-"""Rounds of small arrays, which the controller does by itself.
+"""Inline rounds: rounds of small arrays, which the controller computes itself.
 
-A small array is a matter of hops, not of bytes. Where every member's array came with its `Ready`, the controller has
-all that it takes: it combines them in the plan's order of members, so that the same inputs give the same bits, and
-answers with the result. That is two hops, where a round by a plan takes four through the controller and two or more
-between members, each of which wakes somebody up.
+The time of a small round depends on hops, not on bytes. If the array of every member came with its `Ready`, the
+controller combines them in the order of members in the plan, so that the same inputs give the same bits, and answers
+with the result. That takes two hops. A round by a plan takes four through the controller and two or more between
+members, each of which wakes up a process.
 
-In a strict run the answer is the end of the round: whoever is lost after it ends the run, but for nobody this round.
-In a tolerant run it takes effect with `Commit`, as any round's result, because a controller may be lost between two
-answers, and the next one must be able to tell whether all members have theirs. Nothing of it travels between members:
-it needs no links, and none that breaks can disturb it. A member that is lost has contributed, and the others, who get
-the same bytes, go on.
+In a strict run the answer ends the round: the loss of a rank afterwards ends the run, but not this round. In a tolerant
+run the result takes effect with `Commit`, as that of any round, because a controller may be lost between two answers,
+and the next one must be able to tell whether all members have theirs. Nothing travels between members, so the round
+needs no links and cannot be disturbed by a broken one. A member that is lost has contributed, and the others, which
+receive the same bytes, continue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tradewind.wire import messages as m
 
 
 def combined(ready: Mapping[str, m.Ready], order: Sequence[str], weights: Mapping[str, float]) -> bytes | None:
-    """The result for those who are ready, who want the same; None where an array is missing.
+    """Return the result for the ready members, whose operations are equal; None if an array is missing.
 
     >>> asked = m.Operation(1, 4, "int32", "sum")
     >>> one, two = (m.Ready(0, 1, asked, bytes([n, 0, 0, 0])) for n in (1, 2))
@@ -44,5 +44,5 @@ def combined(ready: Mapping[str, m.Ready], order: Sequence[str], weights: Mappin
 
 
 def plan_without_links(members: tuple[str, ...], nbytes: int) -> Plan:
-    """The plan of a round that travels in messages: nothing goes from one member to another."""
+    """Return the plan of an inline round, which has no shards: nothing travels between members."""
     return Plan("inline", "", members, nbytes, ())

@@ -1,31 +1,31 @@
-"""Rounds under way: started, halted when something is wrong with them, repaired or given up, committed.
+"""Running rounds: start, halt, repair, reroute, abandon and commit.
 
                  ┌────────────── Start with a patched plan ───────────────┐
                  v                                                        │
-    Start ──> running ──a site or link of it is lost──> halted ──all who are left have reported
+    Start ──> running ──a site or link of it is lost──> halted ──all remaining sites have reported
                  │                                                        │
-                 └── all have finished ──> committed       given up <─────┘  no plan is left
+                 └── all have finished ──> committed       given up <─────┘  no plan exists
 
-**Repair.** A round in trouble is halted: every site of it that is left stops, lets what is being added or stored come
-to its end, and reports which chunks of its result are final (`Progress`). Nothing moves then. The plan is patched
-(`planning.patch`) and the round starts again under a newer version, on the same cuts of the tensor, without the chunks
-that are final at every member that is left. Chunks that are final at some of them only are done again and overwritten:
-so for each chunk either all members hold what the first version made, or all hold what the second one makes, and the
-members' bytes never differ.
+**Repair.** A round that has lost a site or link is halted: every remaining site stops, completes the additions and
+stores that are in progress, and reports which chunks of its result are final (`Progress`). Then nothing moves. The plan
+is patched (`planning.patch`) and the round starts again under a newer version, with the same cuts of the tensor and
+without the chunks that are final at every remaining member. Chunks that are final at only some members are computed
+again and overwritten: so for each chunk either all members hold the result of the first version, or all hold that of
+the second, and the bytes of members never differ.
 
-**Going on by a better plan.** A round that runs by a plan for a network that was, and would take long, is halted in the
-same way and goes on by the new plan, whose trees share what is left of the array (`remaining`): the cuts are moved so
-that between two of them lies the tree's share of that. Where old and new chunks do not begin at the same item, a new
-one is final if all of it is; the rest of an old one is done again, by all members alike. That takes inputs that
-are still there: a round whose results go over their inputs ends as it began.
+**Rerouting.** A round that runs by a plan for an outdated network, and would take long, is halted in the same way and
+continues with the new plan, whose trees share the rest of the array (`remaining`): the cuts are moved so that each tree
+gets its share of that rest. Where old and new chunks do not begin at the same item, a new one is final if all of it is;
+the rest of an old one is computed again, by all members alike. This needs the inputs: a round whose results overwrite
+its inputs keeps its plan.
 
-**What a repaired mean is.** A chunk that was final everywhere stays as it is, with the lost member's share in it, by
-the weights of then. A chunk that is done again is the mean of those who are left, their weights scaled to a sum of 1.
-Each is a weighted mean of models of that step, and identical at all members. A sum, product, minimum or maximum over
-two sets of members at once would be nobody's, so when a contributor is lost these are done again from the start.
-A broadcast that lost a member is broken off: whoever asked for it decides.
+**The mean of a repaired round.** A chunk that was final everywhere stays as it is, with the lost member's contribution
+and the original weights. A chunk that is computed again is the mean of the remaining members, their weights scaled to a
+sum of 1. Each is a weighted mean of models of that step, and identical at all members. A sum, product, minimum or
+maximum that mixes two sets of members would be wrong for both, so these start from the beginning when a contributor is
+lost. A broadcast that loses a member is ended: the caller decides.
 
-**Inputs** are only read. Until `Commit`, giving a round up costs nothing but time.
+**Inputs** are only read. Until `Commit`, giving a round up costs only time.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from tradewind.wire.packed_plans import PackedPlan
 Items = NDArray[np.int64]
 
 HALT_SHARE = 10
-"""A round that is halted for a better plan runs for so many times as long as that takes before it is again."""
+"""A round that was rerouted runs for at least this many times the duration of the halt before it is rerouted again."""
 MOST_REPAIRS = 20
-"""Of one round: a connection that keeps breaking must not hold its members for ever."""
+"""Most repairs of one round, so that a connection that keeps breaking does not block its members forever."""
 REMEMBERED = 256
-"""Rounds that a worker may come back and ask about."""
+"""Number of committed rounds that are remembered for ranks that rejoin."""
 
 
 class Rounds:
-    """The owner of all rounds and steps that run. Policies only know their own numbers of them."""
+    """The owner of all running rounds and steps. Policies have their own numbers for them."""
 
     def __init__(
         self,
@@ -76,22 +76,25 @@ class Rounds:
         self.members, self.outbox, self.plans = members, outbox, plans
         self._scattering = scattering
         self.uses_auxiliary = False
-        """Whether chunks may take links that are not in their plan."""
+        """Whether chunks may use links that are not in their plan."""
         self.running: dict[int, Round] = {}
         self.steps: dict[tuple[int, int], Step] = {}
-        """Steps that a policy has under way, by its stream and its number of them."""
+        """Running steps, by stream and by the policy's number for them."""
         self.next_number = first_number
         self.committed: dict[int, int] = {}
-        """The last ones, with the version that they ended in."""
+        """The last committed rounds, with the version that was committed."""
         self._halting_s = 0.0
-        """What it took to halt a round, the last time that one went on by a better plan."""
+        """Duration of the last halt for rerouting."""
         self.rerouted = 0
-        """How many went on by a better plan."""
+        """Number of rounds that were rerouted."""
         self._knowing: dict[int, set[str]] = {}
-        """Who has been sent each version, and not been told to forget it."""
+        """Ranks that have received each plan version and were not told to forget it."""
 
     def start(self, step: Step, stream: int, ready: dict[str, m.Ready], now_s: float) -> bool:
-        """Start a part of a step; whether that was all of it. Raises what the planner says if there is no plan."""
+        """Start a part of a step; return whether it has ended with that, as an inline round of a strict run.
+
+        Raises `ImpossibleProblem` if there is no plan.
+        """
         assert step.decided is not None
         operation = next(iter(ready.values())).operation
         order = tuple(name for name in self.plans.view.names if name in ready)
@@ -124,7 +127,7 @@ class Rounds:
     def _start_inline(
         self, step: Step, stream: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float
     ) -> bool:
-        """Send a result to everybody, who may use it at once unless the run is tolerant (`inline`)."""
+        """Send the result to all members, which may use it at once unless the run is tolerant (`inline`)."""
         final, number = not self.members.options.is_tolerant, self.next_number
         self.next_number += 1
         by_name, behind = step.weights, step.staleness
@@ -133,7 +136,7 @@ class Rounds:
             iteration: m.InlineResult(number, stream, iteration, order, weights, staleness, result, final)
             for iteration in {asked.iteration for asked in ready.values()}
         }
-        for name in order:  # those who ask for the same step share a message, which is encoded once
+        for name in order:  # members with the same step number share a message, which is encoded once
             self.outbox.send(name, answers[ready[name].iteration])
         if not final:
             plan, operation = plan_without_links(order, len(result)), ready[order[0]].operation
@@ -156,7 +159,7 @@ class Rounds:
         return final
 
     def finished(self, worker: str, message: m.Finished) -> None:
-        """A site is done with its part. Late reports mean nothing."""
+        """Record that a site has finished its part; reports about earlier versions are ignored."""
         round_ = self.running.get(message.round)
         if round_ is None or round_.version != message.version or round_.halted_s is not None:
             return
@@ -164,21 +167,21 @@ class Rounds:
             round_.finished[worker] = message.digest
 
     def over(self) -> list[Round]:
-        """Rounds that all who are left have finished."""
+        """Return the rounds that all remaining sites have finished."""
         return [r for r in self.running.values() if r.halted_s is None and r.finished.keys() == r.sites]
 
     def diverging(self, round_: Round) -> tuple[str, ...]:
-        """Members whose result is not that of most, by name; all of them where there is no most."""
+        """Return the members whose result differs from that of the majority; all members if there is no majority."""
         digests = {name: round_.finished[name] for name in sorted(round_.ready)}
         count = {digest: list(digests.values()).count(digest) for digest in digests.values()}
         if len(count) < 2 or any(not shard.broadcast for shard in round_.plan.shards):
-            return ()  # where everybody sums for themselves, the order of the parts may differ
+            return ()  # if every member sums for itself, the order of the parts may differ
         most = max(count, key=lambda digest: count[digest])
         agreed = 2 * count[most] > len(digests)
         return tuple(name for name, digest in digests.items() if digest != most or not agreed)
 
     def commit(self, round_: Round) -> None:
-        """Everybody may use the result."""
+        """End a round: all members may use the result."""
         self._remove(round_)
         self.committed[round_.number] = round_.version
         if len(self.committed) > REMEMBERED:
@@ -189,11 +192,11 @@ class Rounds:
             self.outbox.send(site, commit)
 
     def running_records(self) -> list[RoundEnded]:
-        """Rounds that are not over."""
+        """Return a record of each running round."""
         return [_record(round_, "running", round_.reason) for round_ in self.running.values()]
 
     def abandon(self, round_: Round, reason: str, by_policy: bool = False) -> dict[str, m.Ready]:
-        """Give a round up: what its members asked for, who still want it, and have sent nothing that counts."""
+        """End a round without effect; return the requests of its members, which stay open."""
         self._remove(round_)
         self.outbox.note(_record(round_, "abandoned" if by_policy else "failed", reason))
         for site in sorted(round_.involved):
@@ -201,7 +204,7 @@ class Rounds:
         return {name: structs.replace(said, scatter=None) for name, said in round_.ready.items()}
 
     def tell_plan(self, version: int) -> None:
-        """Let every site of a plan know it, whoever does not yet: the sooner, the less a round has to wait for it."""
+        """Send a plan to those of its sites that do not have it, ahead of the round that uses it."""
         plan = self.plans.by_version[version]
         packed = PackedPlan(plan)
         messages: dict[tuple[int, ...], m.PlanChanged] = {}
@@ -214,7 +217,7 @@ class Rounds:
             for old in forget:
                 self._knowing[old].discard(worker)
             told.add(worker)
-            # Those who are told the same share a message, which is encoded once.
+            # Ranks that get the same message share it, and it is encoded once.
             if forget not in messages:
                 messages[forget] = m.PlanChanged(version, packed, forget)
             self.outbox.send(worker, messages[forget])
@@ -222,10 +225,10 @@ class Rounds:
             if not self._knowing[old]:
                 del self._knowing[old]
 
-    # --- trouble -----------------------------------------------------------------------------------------------
+    # --- losses and repair -------------------------------------------------------------------------------------
 
     def lose(self, worker: str, now_s: float) -> None:
-        """A site is gone: halt what it had a part in."""
+        """Handle a lost site: halt the rounds that it took part in."""
         for told in self._knowing.values():
             told.discard(worker)
         for round_ in self.running.values():
@@ -239,12 +242,15 @@ class Rounds:
                 self.halt(round_, now_s)
 
     def joined(self, worker: str) -> None:
-        """Somebody came, or came back."""
+        """Record that a rank joined or rejoined: running rounds do not use it."""
         for round_ in self.running.values():
             round_.newcomers.add(worker)
 
     def disturb(self, a: str, b: str, now_s: float) -> Round | None:
-        """Something may have been lost between two sites: halt what they exchange. A round that cannot be repeated."""
+        """Halt the rounds that use the link between two sites, where chunks may be lost.
+
+        Returns a round among them that cannot be repeated, if there is one.
+        """
         touched = [r for r in self.running.values() if not r.inline and (self.uses_auxiliary or r.uses(a, b))]
         for round_ in touched:
             if not round_.is_repeatable:
@@ -253,7 +259,7 @@ class Rounds:
         return None
 
     def halt(self, round_: Round, now_s: float) -> None:
-        """Stop a round and ask how far it has come; once is enough."""
+        """Halt a round that is not halted yet, and request the progress of its sites."""
         if round_.halted_s is None and not round_.inline:
             round_.halted_s = now_s
             round_.reports.clear()
@@ -261,7 +267,7 @@ class Rounds:
                 self.outbox.send(site, m.Halt(round_.number, round_.version))
 
     def progressed(self, worker: str, message: m.Progress) -> None:
-        """A site of a halted round has reported."""
+        """Record the progress of a site of a halted round."""
         round_ = self.running.get(message.round)
         if round_ is None or round_.halted_s is None or round_.version != message.version or worker not in round_.sites:
             return
@@ -270,22 +276,20 @@ class Rounds:
             round_.reports[worker] = message
 
     def settled(self) -> list[Round]:
-        """Halted rounds that can be repaired now."""
+        """Return the halted rounds whose sites have all reported."""
         return [round_ for round_ in self.running.values() if round_.is_settled]
 
     def repair(self, round_: Round, now_s: float) -> None:
-        """Go on with a settled round on a patched plan; raises `ImpossibleProblem` where there is none."""
+        """Continue a settled round with its better or patched plan; raise `ImpossibleProblem` if there is none."""
         if round_.repairs == MOST_REPAIRS:
-            raise InfeasiblePlan(f"round {round_.number} was repaired {MOST_REPAIRS} times already.")
+            raise InfeasiblePlan(f"round {round_.number} was already repaired {MOST_REPAIRS} times.")
         if round_.operation.op == "broadcast":
-            raise InfeasiblePlan(
-                f"round {round_.number} is a broadcast, which starts again rather than being repaired."
-            )
+            raise InfeasiblePlan(f"round {round_.number} is a broadcast, which is started again instead of repaired.")
         chunk_items, done = round_.reports[min(round_.ready)].chunk_items, round_.done()
         onto, round_.onto = round_.onto, None
         if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
             rest = remaining(round_.plan, onto, round_.operation, chunk_items, done)
-            self.outbox.note(Decided("plan again", "a better plan is there", round=round_.number))
+            self.outbox.note(Decided("plan again", "a better plan is available", round=round_.number))
             self._restart(round_, rest.plan, rest.chunk_items, rest.done)
             self.rerouted += 1
             self._halting_s = now_s - round_.rerouted_s
@@ -296,15 +300,15 @@ class Rounds:
         round_.moved_shards += sum(
             round_.plan.shards[old].root != new.root for old, new in zip(patch.shards, patch.plan.shards, strict=True)
         )
-        self.outbox.note(Decided("plan again", "something that it needs is lost", round=round_.number))
+        self.outbox.note(Decided("plan again", "a site or link that it needs is lost", round=round_.number))
         kept = tuple(done[old] for old in patch.shards) if done else ()
         self._restart(round_, patch.plan, tuple(chunk_items[old] for old in patch.shards), kept)
 
     def reroute(self, plan: Plan, pause_s: float, now_s: float) -> None:
-        """A plan is much better than what rounds of its members run by: they go on by it.
+        """Halt the running rounds of a plan's members, so that they continue with this much better plan.
 
-        Each time nothing moves while sites report, and chunks on their way are lost. So a round has peace for a pause
-        then, the next time for two, and so on: however restless the network is, rounds end.
+        Nothing moves while sites report, and chunks in flight are lost. So after each reroute of a round the next one
+        is possible only after a pause, which doubles each time: rounds end however often the network changes.
         """
         pause_s = max(pause_s, HALT_SHARE * self._halting_s)
         for round_ in self.running.values():
@@ -316,7 +320,7 @@ class Rounds:
                 self.halt(round_, now_s)
 
     def _works(self, plan: Plan, newcomers: set[str]) -> bool:
-        """Whether all that a plan needs is there."""
+        """Whether all sites and links of a plan are available."""
         return newcomers.isdisjoint(plan.sites) and not check(plan, self.plans.view.network)
 
     def _restart(self, round_: Round, plan: Plan, chunk_items: tuple[int, ...], done: tuple[bytes, ...]) -> None:
@@ -329,11 +333,11 @@ class Rounds:
         self._send_start(round_, chunk_items, done)
 
     def overdue(self, limit_s: float, now_s: float) -> list[Round]:
-        """Rounds that somebody does not say how far they have come."""
+        """Return the halted rounds whose sites have not all reported within `limit_s`."""
         return [r for r in self.running.values() if r.halted_s is not None and r.halted_s + limit_s <= now_s]
 
     def wake_at_s(self, limit_s: float) -> float:
-        """When the next round will be overdue."""
+        """Return the time at which the next halted round will be overdue."""
         halted = [r.halted_s + limit_s for r in self.running.values() if r.halted_s is not None]
         return min(halted, default=float("inf"))
 
@@ -373,7 +377,7 @@ class Rounds:
             repaired=round_.repairs > 0,
             turn=round_.step.first_round,
         )
-        by_iteration = {0: start}  # those who are told the same share a message, which is encoded once
+        by_iteration = {0: start}  # ranks that get the same message share it, and it is encoded once
         for worker in round_.plan.sites:
             asked = round_.ready.get(worker)
             iteration = 0 if asked is None else asked.iteration
@@ -391,7 +395,7 @@ def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What a round starts again with; fields as in `wire.messages.Start`."""
+    """The plan and chunks that a rerouted round starts again with; fields as in `wire.messages.Start`."""
 
     plan: Plan
     chunk_items: tuple[int, ...]
@@ -401,9 +405,11 @@ class Remaining:
 def remaining(
     old: Plan, new: Plan, operation: m.Operation, chunk_items: Sequence[int], done: Sequence[bytes]
 ) -> Remaining:
-    """The rest of a round by `old`, whose shards were cut into chunks of so many items, of which some are done.
+    """Return the rest of a round by plan `old` as a round by plan `new`.
 
-    Both plans split the array among their shards once. Chunks are no larger than they were: that fitted everybody.
+    `chunk_items` is the number of items per chunk of each old shard, `done` the bitmap of its final chunks. Both plans
+    must split the array among their shards once. New chunks are no larger than the largest old ones, which fitted into
+    the buffers of all sites.
     """
     edges = _edges(old, operation.items, chunk_items)
     flags = [_flags(done[k] if done else b"", len(of_shard) - 1) for k, of_shard in enumerate(edges)]
@@ -417,12 +423,15 @@ def remaining(
 
 
 def _with_cuts_moved(plan: Plan, ends: Items, left: Items) -> Plan:
-    """Each tree gets its share of what is left: so many items up to each end. One that gets no item goes."""
+    """Return the plan with cuts moved so that each tree gets its share of the remaining items; drop empty shards.
+
+    `left` is the number of remaining items before each position in `ends`.
+    """
     if not left[-1]:
         return plan
     shares = np.cumsum([shard.fraction for shard in plan.shards])
     wanted = shares / shares[-1] * left[-1]
-    behind = np.minimum(np.searchsorted(left, wanted), len(left) - 1)  # the first end with as much before it
+    behind = np.minimum(np.searchsorted(left, wanted), len(left) - 1)  # the first end with at least that many before it
     cuts = ends[behind] - (left[behind] - wanted)
     cuts[-1] = ends[-1]
     fractions = np.diff(cuts, prepend=0.0) / ends[-1]
@@ -431,7 +440,7 @@ def _with_cuts_moved(plan: Plan, ends: Items, left: Items) -> Plan:
 
 
 def _edges(plan: Plan, items: int, chunk_items: Sequence[int]) -> list[Items]:
-    """Of each shard, where its chunks begin and where the last one ends: as `engine.layout` cuts."""
+    """Return for each shard where its chunks begin and where the last one ends, as `engine.layout` cuts them."""
     points = split_points([shard.fraction for shard in plan.shards], items)
     return [
         np.append(np.arange(start, end, size, dtype=np.int64), end)
@@ -440,6 +449,6 @@ def _edges(plan: Plan, items: int, chunk_items: Sequence[int]) -> list[Items]:
 
 
 def _flags(bits: bytes, count: int) -> NDArray[np.bool_]:
-    """A bit a chunk, lowest first; those that are missing are not set."""
+    """Return a flag per chunk from a bitmap, lowest bit first; missing bits are not set."""
     whole = np.frombuffer(bits.ljust(-(-count // 8), b"\0"), np.uint8)
     return np.unpackbits(whole, count=count, bitorder="little").astype(bool)

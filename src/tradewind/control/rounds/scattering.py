@@ -1,12 +1,12 @@
 """Non-blocking scatter, the controller's part (CREW IV-A2): default splittings, and rounds rearranged from them.
 
-Everybody is told how to send an array of each size that is in use before its round is known (`ScatterBy`): the plan for
-all workers, cut into whole chunks by Algorithm 1. When a round is decided its own plan is made as ever; then the blocks
-of the default are rearranged by Algorithm 2 to that plan's shares, so that chunks that left first stay where they are.
-Each run of consecutive chunks of a block becomes a shard of the round's plan: after that it is a plan like any other,
-and is carried out, repaired or given up like any other.
+For each array size in use, all ranks receive how to send such an array before its round is known (`ScatterBy`): the
+plan for all ranks, cut into whole chunks by Algorithm 1. When a round is decided, its own plan is made as usual. Then
+the blocks of the default are rearranged by Algorithm 2 to the shares of that plan, so that chunks that were sent first
+stay at their aggregator. Each sequence of consecutive chunks of a block becomes a shard of the round's plan, which is
+then executed, repaired or given up like any other.
 
-Weights are not known when chunks leave, so a round takes over what was sent only where all its members count the same.
+Weights are not known when chunks are sent, so a round uses what was sent only if all its members have the same weight.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ from tradewind.planning.plan import Plan, Shard
 from tradewind.wire import messages as m
 
 CHUNKS_PER_BLOCK = 16
-"""Blocks are whole chunks: with fewer of them rounding costs more than an early start gains."""
+"""Number of chunks that a block should have: with fewer, rounding to whole chunks costs more than an early start
+gains."""
 FEWEST_PER_BLOCK = 2
-"""Smaller arrays, which cannot be cut so finely, wait for their rounds."""
+"""Fewest chunks per block; smaller arrays wait for their rounds."""
 KEPT_DEFAULTS = 4
-"""Of each size: workers may be sending by one that was replaced since."""
+"""Number of defaults kept for each size: ranks may still be sending by one that was replaced."""
 
 Size = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class DefaultScatter:
-    """How an array is sent before its round is known."""
+    """The default splitting by which an array is sent before its round is known."""
 
     said: m.ScatterBy
     splitting: Splitting
 
     def is_like(self, other: DefaultScatter) -> bool:
-        """Whether they differ in their version at most."""
+        """Whether both are equal apart from their version."""
         return structs.replace(self.said, version=other.said.version) == other.said
 
 
 class Scattering:
-    """All defaults of a run."""
+    """The default splittings of a run."""
 
     def __init__(
         self, plans: Plans, members: Members, outbox: Outbox, first_version: int, most_kept_bytes: int
     ) -> None:
-        """`most_kept_bytes`: what all ranks together may have an aggregator keep of rounds that are not known."""
+        """`most_kept_bytes`: bytes that an aggregator may hold for unknown rounds, from all ranks together."""
         self._most_kept_bytes = most_kept_bytes
         self._plans, self._members, self._outbox, self._version = plans, members, outbox, first_version
         self._defaults: dict[Size, list[DefaultScatter]] = {}
-        """The newest last."""
+        """Defaults by size, the newest last."""
         self._made_for: dict[Size, object] = {}
         self._epoch = first_version
 
     def announce(self, operation: m.Operation) -> None:
-        """Tell everybody how to send an array like this, if that is news."""
+        """Send all ranks the default for an array like this, if it has changed."""
         size = operation.items, operation.item_bytes, operation.parts
         view = self._plans.view
         made_for = (view.generation, view.snapshots, tuple(self._members.joined))
@@ -79,7 +80,7 @@ class Scattering:
         self._outbox.send_all(default.said)
 
     def joined(self) -> None:
-        """Somebody came, or came back, who was told nothing: all hear of everything anew, under newer versions."""
+        """Make `announce` send all defaults again under newer versions, since a rank that joined has received none."""
         self._made_for.clear()
         self._version += 1
         self._epoch = self._version
@@ -87,9 +88,9 @@ class Scattering:
     def take_over(
         self, base: int, operation: m.Operation, ready: Mapping[str, m.Ready], stream: int
     ) -> tuple[int, m.Scattered | None, tuple[int, ...]]:
-        """The version that a round starts with, what it takes over of its members' scatters, and how it is cut.
+        """Return the plan version that a round starts with, what it uses of its members' scatters, and its chunk items.
 
-        `base` is the version of its plan, which it starts with if it takes over nothing.
+        `base` is the version of its own plan, with which it starts if it uses nothing that was sent.
         """
         size = operation.items, operation.item_bytes, operation.parts
         begun = {message.scatter for message in ready.values()}
@@ -106,11 +107,11 @@ class Scattering:
         return version, m.Scattered(said.epoch, part, tuple(counted), tuple(counted.values())), cut
 
     def _default(self, operation: m.Operation) -> DefaultScatter | None:
-        """As the network is now; None where everybody has to wait for their rounds."""
-        everybody = tuple(name for name in self._plans.view.network.names if name in self._members.joined)
+        """Return the default for the current network; None if all ranks must wait for their rounds."""
+        all_ranks = tuple(name for name in self._plans.view.network.names if name in self._members.joined)
         nbytes = operation.items * operation.item_bytes
         try:
-            plan = self._plans.make(everybody, nbytes)
+            plan = self._plans.make(all_ranks, nbytes)
         except ImpossibleProblem:
             return None
         if not is_direct(plan):
@@ -120,7 +121,7 @@ class Scattering:
         chunk_bytes = min(max(shard.chunk_bytes for shard in plan.shards), finest)
         chunk_items = max(1, chunk_bytes // operation.item_bytes)
         chunks = -(-operation.items // chunk_items)
-        keeping = len(everybody) * operation.parts * chunk_items * operation.item_bytes
+        keeping = len(all_ranks) * operation.parts * chunk_items * operation.item_bytes
         if chunks < FEWEST_PER_BLOCK * len(shares) or keeping > self._most_kept_bytes:
             return None
         splitting = split(list(shares.values()), chunks)
@@ -133,7 +134,7 @@ class Scattering:
 
 
 def shares_of(plan: Plan) -> dict[str, float]:
-    """Each aggregator's share of the array."""
+    """Return the share of the array of each aggregator."""
     shares: dict[str, float] = {}
     for shard in plan.shards:
         shares[shard.root] = shares.get(shard.root, 0.0) + shard.fraction
@@ -141,12 +142,12 @@ def shares_of(plan: Plan) -> dict[str, float]:
 
 
 def is_direct(plan: Plan) -> bool:
-    """Whether each block goes straight to the site that sums it. Where links are missing some take another way."""
+    """Whether each block goes directly to its aggregator; where links are missing, some are relayed."""
     return all(len(route) == 2 and route[-1] == shard.root for shard in plan.shards for route in shard.reduce)
 
 
 def rearranged_plan(plan: Plan, default: DefaultScatter, items: int) -> Plan:
-    """A round's plan with its blocks cut from the default's (Algorithm 2): a shard for each run of chunks, in order."""
+    """Return a round's plan with its blocks cut from the default (Algorithm 2): a shard per sequence of chunks."""
     said, shares = default.said, shares_of(plan)
     sites = (*said.sites, *(site for site in shares if site not in said.sites))
     none = ((),) * (len(sites) - len(said.sites))

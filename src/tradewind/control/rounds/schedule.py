@@ -1,15 +1,16 @@
-"""Who synchronises when: readiness in, rounds started, and what becomes of a step when somebody is lost.
+"""Which ranks synchronise when: requests of ranks start rounds, and losses repair or end steps.
 
-Workers say `Ready` in a stream (`streams`); that stream's policy decides, and its decision, a `Step`, starts a round
-for each of its parts as soon as all its members have that part. Policies hear of a worker or link that is lost or back,
-and say whether a round is to be repaired or abandoned; how that is done is `rounds`' business.
+Ranks send `Ready` in a stream (`steps`). The policy of that stream decides, and its decision, a `Step`, starts a round
+for each part as soon as all members have that part. Policies are notified of lost and restored ranks and links, and
+decide whether a round is repaired or abandoned; `rounds` carries that out.
 
-When everybody else waits for an operation of everybody, nobody can join those who are in the policy's queue: for the
-policy, whoever waits so is *away* until that operation starts, and the rest make smaller rounds or go on alone.
+When all other ranks wait for an operation of all ranks, no rank can join those in the policy's queue. For the policy
+the waiting ranks are *away* until that operation starts, and the rest form smaller rounds or proceed alone.
 
-A step that cannot go on is given up: its members wait, ready as before, and the policy decides anew. Where a part of
-it is in use already, the step cannot be had again: its other parts end alone, and it counts as done. If the policy gave
-it up by itself, it takes those members to be ready although they train on: their next `Ready` is then no news to it.
+A step that cannot continue is given up: its members wait, ready as before, and the policy decides again. If a part of
+it was already committed, the step cannot be repeated: its other parts end alone, and it counts as done. If the policy
+gave the step up itself, it counts those members as ready although they continue training: their next `Ready` is then
+not forwarded to it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tradewind.control.members import Members
 from tradewind.control.options import STRICT_POLICY, ControlOptions, Decided
 from tradewind.control.outbox import Outbox
 from tradewind.control.rounds.rounds import Rounds
-from tradewind.control.rounds.steps import Round, Step, Stream, disagreement, waiting_for_everybody
+from tradewind.control.rounds.steps import Round, Step, Stream, disagreement, waiting_for_all_ranks
 from tradewind.errors import ImpossibleProblem, InternalError, TradewindError
 from tradewind.network import Matrix
 from tradewind.planning.zones import with_zones
@@ -34,11 +35,11 @@ from tradewind.wire import messages as m
 from tradewind.wire.messages import POLICY_STREAM
 
 WORTH_TELLING = 0.05
-"""Policies hear of links that have changed by more than this share."""
+"""Relative change of a link above which the policy is notified."""
 
 
 class RunOver(Exception):
-    """The run cannot go on."""
+    """Raised when the run cannot continue; `lost` names the rank that was lost, if any."""
 
     def __init__(self, reason: str, lost: str = "") -> None:
         super().__init__(reason)
@@ -46,7 +47,7 @@ class RunOver(Exception):
 
 
 class UnexpectedReady(Exception):
-    """A worker says what does not fit what is known of it: it may have gone on alone while it was away."""
+    """Raised when a `Ready` does not fit the state of its rank, which may have proceeded alone while disconnected."""
 
     def __init__(self, worker: str, what: str) -> None:
         super().__init__(what)
@@ -54,35 +55,35 @@ class UnexpectedReady(Exception):
 
 
 class Schedule:
-    """All streams of a run that has begun."""
+    """The streams and policies of a run that has begun."""
 
     def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, rounds: Rounds) -> None:
         self.options, self.members, self.outbox, self.rounds = options, members, outbox, rounds
         self.streams: dict[int, Stream] = {}
         self._steps: dict[str, Step] = {}
-        """What was last decided for each worker in the policy's stream."""
+        """The last step of each rank in the policy's stream."""
         self._away: set[str] = set()
         self._counted_ready: set[str] = set()
-        """Whose next step the policy takes to be there already."""
+        """Ranks that the policy already counts as ready for their next step."""
         self._events: deque[tuple[int, on.Event]] = deque()
         self._told_bps: Matrix | None = None
-        """What the policy knows about links."""
+        """Link rates that the policy was last given."""
         self._told_snapshots = 0
         self._now_s = 0.0
 
     def begin(self, now_s: float) -> None:
-        """All who are there train from here on, and the run's policy knows it; wrong options of it are refused."""
+        """Create the policy of the run with the present ranks; raises `InputError` for wrong options."""
         self._now_s = now_s
         self._stream(POLICY_STREAM)
 
-    # --- what happens ------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------
 
     def ready(self, worker: str, message: m.Ready, now_s: float) -> None:
-        """A worker has an array to synchronise."""
+        """Handle a request of a rank. Raises `UnexpectedReady` if it does not fit the state of the rank."""
         self._now_s = now_s
         stream = self._stream(message.stream)
         if worker in stream.ready:
-            raise UnexpectedReady(worker, "was ready twice in one stream")
+            raise UnexpectedReady(worker, "sent Ready twice in one stream")
         self._wait(message.stream, worker, message)
         if message.stream > POLICY_STREAM:
             step = self._steps.get(worker)
@@ -96,23 +97,23 @@ class Schedule:
                 self._come_back([worker])
             try:
                 self._tell(message.stream, on.WorkerReady(worker, message.iteration))
-            except InternalError as error:  # the roster refuses what cannot happen, such as a step that was before
+            except InternalError as error:  # the policy refuses what cannot happen, such as a repeated step
                 what = str(error).splitlines()[0]
-                raise UnexpectedReady(worker, f"was ready when it could not be: {what}") from error
+                raise UnexpectedReady(worker, f"sent an unexpected Ready: {what}") from error
         self._settle()
 
     def joined(self, worker: str, now_s: float) -> None:
-        """A worker came to a run that has begun."""
+        """Handle a rank that joined a run that has begun."""
         self._now_s = now_s
         for number in self._decided_streams():
             self._tell(number, on.WorkerJoined(worker))
         self._settle()
 
     def rebuild(self, now_s: float) -> None:
-        """Policies know a network that somebody new is not part of: begin anew, with everybody ready as now."""
+        """Create all policies again, because a new rank is not part of their network; ranks stay ready."""
         self._now_s = now_s
         for (number, round_), step in list(self.rounds.steps.items()):
-            self._give_up(step, "somebody new came", by_policy=True)
+            self._give_up(step, "a new rank joined", by_policy=True)
             self.rounds.steps.pop((number, round_), None)
         waiting = {n: dict(self.streams[n].ready) for n in self._decided_streams()}
         for number in waiting:
@@ -124,7 +125,7 @@ class Schedule:
                 self.ready(worker, message, now_s)
 
     def lost(self, worker: str, reason: str, now_s: float) -> None:
-        """A worker is gone, and `rounds` knows."""
+        """Handle a lost rank, after `rounds` has."""
         self._now_s = now_s
         for stream in self.streams.values():
             stream.ready.pop(worker, None)
@@ -139,7 +140,7 @@ class Schedule:
         self._settle()
 
     def link_changed(self, a: str, b: str, bandwidth_bps: tuple[float, float], now_s: float) -> None:
-        """A link was lost (0) or is back, each way; links that the network never had stay out of it."""
+        """Notify policies of a lost (0) or restored link, with its rate in each direction."""
         self._now_s = now_s
         for number in self._decided_streams():
             for (src, dst), rate in zip(((a, b), (b, a)), bandwidth_bps, strict=True):
@@ -147,7 +148,7 @@ class Schedule:
         self._settle()
 
     def network_measured(self, now_s: float) -> None:
-        """If plans are made with other rates by now, the policy, which may group workers by them, hears of those."""
+        """Notify the policy, which may group ranks by link rates, of rates that changed with the last snapshot."""
         view, told_bps = self.rounds.plans.view, self._told_bps
         if told_bps is None or view.snapshots == self._told_snapshots:
             return
@@ -161,20 +162,20 @@ class Schedule:
         self._settle()
 
     def committed(self, round_: Round, now_s: float) -> None:
-        """A round's members hold its result."""
+        """Handle that a round was committed."""
         self._now_s = now_s
         round_.step.committed += 1
         self._part_ended(round_.step)
         self._settle()
 
     def failed(self, round_: Round, reason: str, now_s: float) -> None:
-        """A round cannot be repaired."""
+        """Give up the step of a round that cannot be repaired."""
         self._now_s = now_s
         self._give_up(round_.step, reason, by_policy=False)
         self._settle()
 
     def tick(self, now_s: float) -> None:
-        """Time has passed."""
+        """Fire policy timers that are due, and check for stragglers."""
         self._now_s = now_s
         for number in sorted(self.streams):
             stream = self.streams[number]
@@ -186,7 +187,7 @@ class Schedule:
 
     @property
     def wake_at_s(self) -> float:
-        """When `tick` is to be called."""
+        """Time at which `tick` must be called."""
         times = [at_s for stream in self.streams.values() for at_s in stream.timers.values()]
         if not self.options.is_tolerant:
             limit_s = self.options.deadlines.straggler_s
@@ -214,7 +215,7 @@ class Schedule:
         return sorted(number for number in self.streams if number <= POLICY_STREAM)
 
     def _tell(self, number: int, event: on.Event) -> None:
-        """Policies are told one thing after the other: what one event leads to is done before the next."""
+        """Pass an event to a policy; all actions that it causes are done before the next event."""
         self._events.append((number, event))
         if len(self._events) > 1:
             return
@@ -252,15 +253,15 @@ class Schedule:
                 self._give_up(step, reason, by_policy=True)
 
     def _settle(self) -> None:
-        """Nobody can join the policy's queue: all who are not in it wait for an operation of everybody."""
+        """Mark ranks as away if all ranks outside the policy's queue wait for an operation of all ranks."""
         queue = self.streams.get(POLICY_STREAM)
         if queue is None or not queue.ready:
             return
-        gone = waiting_for_everybody(self.streams)
+        gone = waiting_for_all_ranks(self.streams)
         if gone and gone.union(queue.ready).issuperset(self.members.trainers):
             for worker in sorted(gone - self._away - self._counted_ready):
                 self._away.add(worker)
-                self._tell(POLICY_STREAM, on.WorkerLost(worker, "it waits for everybody"))
+                self._tell(POLICY_STREAM, on.WorkerLost(worker, "it waits for an operation of all ranks"))
 
     def _come_back(self, workers: Iterable[str]) -> None:
         for worker in sorted(self._away.intersection(workers)):
@@ -295,13 +296,13 @@ class Schedule:
                 self._start_part(step, number)
 
     def _start_waiting(self, worker: str) -> None:
-        """Somebody whom the policy took to be ready is."""
+        """Start the parts of a step whose rank the policy already counted as ready."""
         step = self._steps.get(worker)
         if step is not None and (step.decided is None or (step.stream, step.decided.round) in self.rounds.steps):
             self._start_parts(step)
 
     def _start_part(self, step: Step, number: int) -> None:
-        """Start a part of a step if all its members have it."""
+        """Start a part of a step if all its members are ready for it."""
         stream = self.streams[number]
         ready = step.take(stream.ready)
         if not ready:
@@ -318,7 +319,7 @@ class Schedule:
             return
         for worker, message in sorted(ready.items()):
             self.outbox.send(worker, m.Mismatch(number, message.iteration, differing))
-        if number == step.stream:  # then the others can never start, and the policy need not wait for them
+        if number == step.stream:  # the other parts can never start, so the policy does not wait for them
             step.broken, step.left = differing, 1
         if not step.broken or number == step.stream:
             self._part_ended(step)
@@ -348,7 +349,7 @@ class Schedule:
             self._tell(step.stream, on.RoundFinished(step.decided.round, step.members, seconds))
 
     def _go_on(self, step: Step, lost: str, reason: str) -> None:
-        """A member is lost: rounds under way are halted already, and parts to come are for those who are left."""
+        """Continue a step without a lost member: its running rounds are halted, its later parts have fewer members."""
         step.iterations.pop(lost, None)
         rooted = [round_ for round_ in list(step.rounds) if round_.operation.root]
         for round_ in rooted:
@@ -359,7 +360,7 @@ class Schedule:
             self._start_parts(step)
 
     def _give_up(self, step: Step, reason: str, by_policy: bool) -> None:
-        """End a step without effect, or with what it had."""
+        """End a step without effect, or with the parts that were committed."""
         assert step.decided is not None
         if self.rounds.steps.pop((step.stream, step.decided.round), None) is None:
             return
@@ -399,10 +400,12 @@ class Schedule:
                 names = ", ".join(map(repr, missing))
                 first = next(iter(stream.ready))
                 raise RunOver(
-                    f"{names} did not become ready within {limit_s:g} s of {first!r}", missing[0] if missing else ""
+                    f"{names} did not become ready within {limit_s:g} s of {first!r}; raise straggler_s if steps take "
+                    "longer",
+                    missing[0] if missing else "",
                 )
 
 
 def _first_number(step: Step) -> int | None:
-    """The number of a step's first round that runs."""
+    """Return the number of a step's first running round."""
     return min((round_.number for round_ in step.rounds), default=None)

@@ -1,11 +1,10 @@
-"""Streams, steps and rounds: operations under way at the same time, who decides about each of them, and how far each
-is.
+"""Streams, steps and rounds: the state of concurrent operations.
 
-Streams below `POLICY_STREAM` carry operations of all ranks, such as broadcasts and barriers: `bsp` decides there,
-whatever the run's policy is, and each stream has one round at a time. `POLICY_STREAM` belongs to the run's policy,
-which so sees every rank once. A rank's step may come in parts (layers, or types of numbers): the policy decides when
-ranks have the first part, and part k runs in stream `POLICY_STREAM + k` with the same members and weights, as soon as
-all of them have it. Each part is a round. A step ends, for the policy, when all its parts have.
+Streams below `POLICY_STREAM` carry operations of all ranks, such as broadcasts and barriers: policy `bsp` decides
+there, whatever the policy of the run is, and each stream has one round at a time. `POLICY_STREAM` belongs to the policy
+of the run, which so sees every rank once. A step of a rank may have several parts (layers, or data types): the policy
+decides when ranks have the first part, and part k runs in stream `POLICY_STREAM + k` with the same members and weights,
+as soon as all of them have it. Each part is a round. For the policy, a step ends when all its parts have ended.
 """
 
 from __future__ import annotations
@@ -22,47 +21,47 @@ from tradewind.wire.messages import POLICY_STREAM, Ready
 
 @dataclass(slots=True)
 class Stream:
-    """Who is ready in a stream; streams of later parts have no policy of their own."""
+    """The ready ranks of a stream; streams of later parts have no policy of their own."""
 
     policy: Policy | None
     ready: dict[str, Ready] = field(default_factory=dict)
     since_s: float = 0.0
-    """When the first of them became ready."""
+    """Time at which the first of them became ready."""
     timers: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """What was decided about a step of some workers, until all its parts have ended."""
+    """A policy's decision about a step of some ranks, until all its parts have ended."""
 
     stream: int
-    """Of its first part."""
+    """Stream of its first part."""
     iterations: dict[str, int]
-    """Each member's own number of this step; who is lost is taken out."""
+    """Each member's own number of this step, without lost members."""
     started_s: float
     decided: StartRound | None
-    """None: its one member goes on alone."""
+    """The decision; None: its one member proceeds alone."""
     reason: str = ""
-    """Why it goes on alone."""
+    """Why its member proceeds alone."""
     left: int = 0
-    """Parts that have not ended."""
+    """Number of parts that have not ended."""
     broken: str = ""
-    """What the members disagree about, if they do: no part starts any more."""
+    """What the members disagree about, if they do; then no further part starts."""
     committed: int = 0
-    """Parts whose result is in use."""
+    """Number of parts whose result was committed."""
     first_round: int | None = None
-    """Of its parts, where it has several."""
+    """Number of the first round of its parts, if it has several."""
     rounds: list[Round] = field(default_factory=list)
-    """Its parts that run, in the order in which they started."""
+    """Its running parts, in the order in which they started."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Those who take part and are there."""
+        """Members that are not lost, sorted."""
         return tuple(sorted(self.iterations))
 
     @property
     def weights(self) -> dict[str, float]:
-        """What each member that is left counts in a mean."""
+        """Weight of each remaining member in a mean, rescaled to a sum of 1 if members were lost."""
         assert self.decided is not None
         given, members = dict(zip(self.decided.members, self.decided.weights, strict=True)), self.members
         if len(members) == len(given):
@@ -72,12 +71,12 @@ class Step:
 
     @property
     def staleness(self) -> dict[str, int]:
-        """How far each member's model is behind."""
+        """Number of steps that each member's model is behind."""
         assert self.decided is not None
         return dict(zip(self.decided.members, self.decided.staleness, strict=True))
 
     def take(self, ready: dict[str, Ready]) -> dict[str, Ready] | None:
-        """Everybody's part out of a stream, when all of it is there."""
+        """Remove and return the requests of all members from a stream; None if one is missing."""
         if any(w not in ready or ready[w].iteration != iteration for w, iteration in self.iterations.items()):
             return None
         return {worker: ready.pop(worker) for worker in self.members}
@@ -85,68 +84,68 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """A part of a step that runs: its members, its plan, and how far each of them has come."""
+    """A running part of a step: its members, its plan, and the progress of each site."""
 
     number: int
     stream: int
     step: Step
     ready: dict[str, m.Ready]
-    """The members that are left, and what they asked for."""
+    """The remaining members, with their requests."""
     operation: m.Operation
     plan: Plan
     version: int
     sites: set[str]
-    """Those of the plan that are there."""
+    """Sites of the plan that are not lost."""
     involved: set[str]
-    """And those who had a part before it was patched: they are told of its end, too."""
+    """These sites and those of earlier versions of the plan: all are informed of the end of the round."""
     started_s: float
     newcomers: set[str] = field(default_factory=set)
-    """Who joined since it started: they may have had a part in it before, and cannot have another."""
+    """Ranks that joined since it started: they may have had a part in it before, and must not get another."""
     finished: dict[str, int | None] = field(default_factory=dict)
-    """Who is done with this version, and the digest of its result."""
+    """Sites that have finished this version, with the digest of their result."""
     halted_s: float | None = None
     reports: dict[str, m.Progress] = field(default_factory=dict)
     lost_contributor: str = ""
     onto: Plan | None = None
-    """It was halted to go on by this plan; None: because something is wrong with it."""
+    """The better plan that it was halted for; None: it was halted for repair."""
     reroutes: int = 0
     rerouted_s: float = float("-inf")
     repairs: int = 0
     moved_shards: int = 0
-    """Shards that got another root because something was lost."""
+    """Number of shards that got another root because a rank or link was lost."""
     inline: bool = False
-    """Its result went out with a message: nothing of it moves, and nothing has to be repaired."""
+    """Whether it is an inline round: its result was sent in a message, and nothing has to be repaired."""
     scattered: bool = False
-    """Members have sent parts of it before they knew of it."""
+    """Whether members have sent parts of it before its start."""
 
     @property
     def reason(self) -> str:
-        """Why it was started."""
+        """The policy's reason for starting it."""
         return "" if self.step.decided is None else self.step.decided.reason
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is halted everywhere."""
+        """Whether it is halted and all its sites have reported their progress."""
         return self.halted_s is not None and self.reports.keys() == self.sites
 
     def uses(self, a: str, b: str) -> bool:
-        """Whether something of it travels between two sites."""
+        """Whether its plan uses the link between two sites."""
         return frozenset((a, b)) in self.plan.pairs
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether what is missing can be done again: what was added into an input cannot be taken out."""
+        """Whether it can be repeated: not if a result overwrites an input."""
         return self.operation.op == "broadcast" or not any(asked.overwrites for asked in self.ready.values())
 
     @property
     def can_go_on_by_another(self) -> bool:
-        """Whether it can change its plan."""
+        """Whether it can switch to another plan while it runs."""
         is_cut_once = all(shard.broadcast for shard in self.plan.shards) and not self.scattered
         is_moving = self.halted_s is None and not self.inline and self.operation.op != "broadcast"
         return is_cut_once and is_moving and self.is_repeatable
 
     def done(self) -> tuple[bytes, ...]:
-        """For each shard, the chunks that are final at every member that is to hold them."""
+        """Return for each shard a bitmap of the chunks that are final at every member that receives them."""
         if self.lost_contributor and self.operation.op != "mean":
             return ()
         reports = [self.reports[name] for name in sorted(self.ready)]
@@ -154,7 +153,7 @@ class Round:
 
 
 def disagreement(ready: Mapping[str, Ready]) -> str:
-    """What the members of a round brought, in words, where it is not the same; else nothing."""
+    """Return a message that lists the operations of a round's members if they differ; else an empty string."""
     if len({message.operation for message in ready.values()}) < 2:
         return ""
     said = "; ".join(
@@ -163,18 +162,18 @@ def disagreement(ready: Mapping[str, Ready]) -> str:
         + (f" in {r.operation.parts} parts" if r.operation.parts > 1 else "")
         for worker, r in sorted(ready.items())
     )
-    return f"the members of a round must bring the same: {said}."[:3000]
+    return f"the members of a round must ask for the same operation: {said}."[:3000]
 
 
-def waiting_for_everybody(streams: Mapping[int, Stream]) -> frozenset[str]:
-    """Those who are in no queue of the policy's, but in one for everybody."""
-    everybody = {worker for number, stream in streams.items() if number < POLICY_STREAM for worker in stream.ready}
+def waiting_for_all_ranks(streams: Mapping[int, Stream]) -> frozenset[str]:
+    """Return the ranks that wait for an operation of all ranks, and not in the policy's queue."""
+    waiting = {worker for number, stream in streams.items() if number < POLICY_STREAM for worker in stream.ready}
     queue = streams[POLICY_STREAM].ready if POLICY_STREAM in streams else {}
-    return frozenset(everybody - queue.keys())
+    return frozenset(waiting - queue.keys())
 
 
 def _all_of(bitmaps: Iterable[bytes]) -> bytes:
-    """The bits that are set in all of them; a site that is not to hold a shard says nothing about it."""
+    """Return the bits that are set in all bitmaps; empty ones, of sites that get no result, are ignored."""
     said = [int.from_bytes(bits, "little") for bits in bitmaps if bits]
     if not said:
         return b""

@@ -1,1 +1,1 @@
-"""The chunk engine: what one site does about every chunk of every round, as a state machine without I/O."""
+"""The chunk engine: how one site handles every chunk of every round, as a state machine without I/O."""

@@ -1,13 +1,13 @@
-"""Other paths for chunks that would else wait (NetStorm VI): where each may go, and what is under way.
+"""Auxiliary paths for chunks that would otherwise wait (NetStorm VI), and the chunks in flight on them.
 
 Theory of operation. A flow's own link is its primary path. When it is busy and enough chunks wait for it, the next
-chunk may take an auxiliary path to the same site, over links that have nothing else to send: a path is only ever used
-when its first link is idle. Sites on the way forward without adding, as the path in the chunk's header says, so they
-need not know anything, and stale paths do no harm (NetStorm VII-B).
+chunk may take an auxiliary path to the same site, over links that have nothing else to send: a path is only used when
+its first link is idle. Relays forward along the path in the chunk's header without adding, so they need no state, and
+outdated paths do no harm (NetStorm VII-B).
 
-How long to wait before a detour pays depends on how much slower it is: `busy_bound` chunks on the primary path take
-about as long as one on this one. At most `queue_length` chunks are under way on a path, from here to its end, which
-acknowledges each: that bounds what relays keep, and sends no more to a path than it carries.
+From which queue length a detour pays depends on how much slower it is: `busy_bound` chunks on the primary path take
+about as long as one on the auxiliary path. At most `queue_length` chunks are in flight on a path until its end, which
+acknowledges each: that bounds the memory of relays, and the load of a path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Chunk = tuple[int, int, int, Phase, int]
 
 @dataclass(slots=True, eq=False)
 class AuxiliaryPath:
-    """One way round, from this site to the last one."""
+    """One auxiliary path, from this site to the last one."""
 
     sites: Path
     busy_bound: int
@@ -33,20 +33,20 @@ class AuxiliaryPath:
 
 
 class AuxiliaryPaths:
-    """One site's."""
+    """The auxiliary paths of one site."""
 
     def __init__(self) -> None:
         self.used = False
-        """Whether there are any: looked at for every frame."""
+        """Whether there are any; checked for every frame."""
         self.queue_length = 1
         self._to: dict[int, tuple[AuxiliaryPath, ...]] = {}
         self._over: dict[int, tuple[AuxiliaryPath, ...]] = {}
         self._known: dict[Path, AuxiliaryPath] = {}
         self._waiting: dict[int, dict[Flow, None]] = {}
-        """Flows to each site that have a chunk in a queue."""
+        """Flows to each site that have a chunk in a send queue."""
 
     def change(self, paths: Iterable[tuple[Path, int]], queue_length: int) -> None:
-        """Use these from now on, the fastest first; what is under way on others is not forgotten."""
+        """Replace the paths, the fastest first; paths that stay keep their chunks in flight."""
         self.queue_length = queue_length
         under_way = {sites: path.under_way for sites, path in self._known.items()}
         made = [AuxiliaryPath(sites, bound, under_way.get(sites, set())) for sites, bound in paths]
@@ -56,13 +56,13 @@ class AuxiliaryPaths:
         self._over = _grouped(made, 1)
 
     def first_hops(self, flow: Flow) -> tuple[int, ...]:
-        """Peers over which a chunk of the flow could go instead."""
+        """Return the first hops of the free auxiliary paths for a flow."""
         if len(flow.route) > 2 or not self._known:
             return ()
         return tuple(path.sites[1] for path in self._to.get(flow.route[-1], ()) if self._is_free(path))
 
     def note(self, flow: Flow) -> None:
-        """Whether a flow waits in its queue may have changed."""
+        """Update whether a flow waits in its send queue."""
         if len(flow.route) > 2 or not (self._known or self._waiting):
             return
         waiting = self._waiting.setdefault(flow.route[-1], {})
@@ -72,9 +72,9 @@ class AuxiliaryPaths:
             waiting.pop(flow, None)
 
     def find(self, first_hop: int, backlog: Callable[[int], int]) -> tuple[Flow, AuxiliaryPath] | None:
-        """A chunk for an idle link: the flow whose next one it is, and its path.
+        """Return a flow whose next chunk an idle link can take, and the path; None if there is none.
 
-        `backlog` says how many flows wait for a peer that is busy, 0 if it is not.
+        `backlog` returns the number of flows that wait for a busy peer, 0 if the peer is not busy.
         """
         for path in self._over.get(first_hop, ()):
             if not self._is_free(path):
@@ -86,11 +86,11 @@ class AuxiliaryPaths:
         return None
 
     def sent(self, path: AuxiliaryPath, header: FrameHeader) -> None:
-        """A chunk is on its way."""
+        """Record that a chunk was sent on a path."""
         path.under_way.add(_chunk(header))
 
     def acknowledged(self, header: FrameHeader) -> int | None:
-        """A chunk has come to the end of its path; over whom that went, if it is still used."""
+        """Record that a chunk reached the end of its path; return the first hop of the path if it is still used."""
         path = self._known.get(header.path[::-1])
         if path is None:
             return None
@@ -98,7 +98,7 @@ class AuxiliaryPaths:
         return path.sites[1]
 
     def forget(self, round_: int) -> None:
-        """Nothing of a round matters any more, whatever has become of it."""
+        """Drop all state of a round."""
         for path in self._known.values():
             if path.under_way:
                 path.under_way = {chunk for chunk in path.under_way if chunk[0] != round_}
@@ -111,7 +111,7 @@ class AuxiliaryPaths:
 
 
 def acknowledgement(header: FrameHeader) -> FrameHeader:
-    """What the end of an auxiliary path sends back along it."""
+    """Return the acknowledgement that the end of an auxiliary path sends back along it."""
     return FrameHeader(
         kind=FrameKind.ACK,
         run=header.run,

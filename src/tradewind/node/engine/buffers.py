@@ -1,7 +1,7 @@
-"""The buffers that the driver keeps for the engine: whose they are, and when they can go.
+"""The buffers that the driver holds for the engine: which round owns them, and when they are released.
 
-A buffer that an action is working with is pinned: it is released only when that work is done, even if its round is
-over by then, so that a driver never has to wait for its own threads before it can close a round.
+A buffer that an action is using is pinned: it is released only when that action is done, even if its round has ended by
+then, so that a driver never has to wait for its own threads before it can close a round.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tradewind.node.actions import Action, Release
 from tradewind.wire.frames import FrameHeader
 
 MAX_EARLY_BYTES = 512 * 2**20
-"""Of all rounds together: windows keep honest peers far below."""
+"""Limit of early chunks of all rounds together; windows keep correct peers far below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """A chunk of a round, or of a version of its plan, that this site has not been told of yet."""
+    """A chunk of a round, or of a version of its plan, that this site does not know yet."""
 
     origin: int
     header: FrameHeader
@@ -26,29 +26,29 @@ class Early:
 
 
 class EarlyChunks:
-    """Chunks that came before their round was known: kept, not dropped."""
+    """The chunks that arrived before their round was known, and are kept for it."""
 
     def __init__(self) -> None:
         self.total_bytes = 0
-        """Those that are still being received included."""
+        """Bytes of all early chunks, including those that are still being received."""
         self._kept: dict[tuple[int, int], list[Early]] = {}
 
     def admit(self, peer: int, header: FrameHeader) -> None:
-        """Make room for a chunk that is about to come."""
+        """Reserve room for a chunk that is about to arrive; raise `BadFrame` if there is too little."""
         if self.total_bytes + header.payload_bytes > MAX_EARLY_BYTES:
-            raise BadFrame(f"{peer} sent more than {MAX_EARLY_BYTES} bytes of rounds that have not started.")
+            raise BadFrame(f"peer {peer}: early chunks exceed {MAX_EARLY_BYTES} bytes of rounds that have not started.")
         self.total_bytes += header.payload_bytes
 
     def put(self, early: Early) -> None:
-        """It has come, and its round is still not known."""
+        """Keep a chunk that has arrived, whose round is still unknown."""
         self._kept.setdefault((early.header.round, early.header.plan_version), []).append(early)
 
     def left(self, early: Early) -> None:
-        """It is used, or not needed."""
+        """Free the room of a chunk that is used or not needed."""
         self.total_bytes -= early.header.payload_bytes
 
     def take(self, first_round: int, last_round: int, version: int | None = None) -> list[Early]:
-        """All of these rounds, up to that version of their plan; they are not early any more."""
+        """Remove and return the chunks of these rounds, up to this version of their plan."""
         keys = sorted(
             key for key in self._kept if first_round <= key[0] <= last_round and (version is None or key[1] <= version)
         )
@@ -60,21 +60,21 @@ class EarlyChunks:
 
 @dataclass(slots=True)
 class Buffer:
-    """A buffer that the driver keeps."""
+    """A buffer that the driver holds."""
 
     nbytes: int
     round: int | None
-    """Whose it is; None: a relayed chunk's, or one of a round that is not open."""
+    """The round that owns it; None: it holds a relayed chunk, or one of a round that is not open."""
     pins: int = 0
-    """How many actions are working with it right now."""
+    """Number of actions that are using it."""
     waiting: int = 0
-    """How many flows have yet to send it."""
+    """Number of flows that still have to send it."""
     doomed: bool = False
-    """Released as soon as nobody works with it."""
+    """Whether it is released as soon as no action uses it."""
 
 
 class Buffers:
-    """All of one site's."""
+    """All buffers of one site."""
 
     def __init__(self) -> None:
         self.total_bytes = self.most_bytes = 0
@@ -90,7 +90,7 @@ class Buffers:
         return self._known[number]
 
     def new(self, nbytes: int, round_: int | None, pins: int = 0) -> int:
-        """The number of a new buffer."""
+        """Create a buffer and return its number."""
         self._next += 1
         self._known[self._next] = Buffer(nbytes, None, pins)
         self.total_bytes += nbytes
@@ -100,27 +100,27 @@ class Buffers:
         return self._next
 
     def give(self, number: int, round_: int) -> None:
-        """Make it a round's."""
+        """Make a round the owner of a buffer."""
         self._known[number].round = round_
         self.of_round.setdefault(round_, set()).add(number)
 
     def doom(self, number: int, actions: list[Action]) -> None:
-        """Nobody needs it any more: release it, now or when nobody works with it."""
+        """Release a buffer, now or as soon as no action uses it."""
         self._known[number].doomed = True
         if self._known[number].pins == 0:
             self._release(number, actions)
 
     def doom_round(self, round_: int, actions: list[Action]) -> None:
-        """Doom all of a round's."""
+        """Doom all buffers of a round."""
         for number in sorted(self.of_round.get(round_, ())):
             self.doom(number, actions)
 
     def pin(self, number: int) -> None:
-        """An action starts to work with it."""
+        """Record that an action starts to use a buffer."""
         self._known[number].pins += 1
 
     def unpin(self, number: int, actions: list[Action]) -> bool:
-        """That work is done; whether the buffer is still there."""
+        """Record that an action is done; return whether the buffer is still needed."""
         kept = self._known[number]
         kept.pins -= 1
         if kept.doomed and kept.pins == 0:

@@ -1,22 +1,24 @@
-"""The engine: what one site does about every chunk, as a state machine without I/O.
+"""The engine: how one site handles every chunk, as a state machine without I/O.
 
-Theory of operation. A shard's chunks climb its reduce tree and come down its broadcast tree, each by itself:
+Theory of operation. The chunks of a shard go up its reduce tree and down its broadcast tree, independently of each
+other:
 
-- a **leaf** may send every chunk at once, straight from its array;
+- a **leaf** may send every chunk at once, directly from its array;
 - a site with **children** adds their contributions to its own, always in the plan's order of children, so that the same
-  inputs give the same bits whatever the network does. The child whose turn it is is added while it is received
-  (ADD); who comes out of turn is kept and added when it is due (`Combine`). A finished sum goes up;
-- the **root** turns a finished sum around at once: its chunk goes down while later ones still climb;
-- who gets a result puts it in its place (STORE) and passes it on;
-- a **helper**, no member, has no array: it keeps what it sums or passes on until that has left;
-- a **relay** passes on what its header's path says, without knowing the plan.
+  inputs give the same bits whatever the network does. The next child in that order is added while it is received (ADD);
+  others are kept and added in their turn (`Combine`). A finished sum goes up;
+- the **root** sends a finished sum down at once, while later chunks still go up;
+- a **receiver** stores a result in its place (STORE) and passes it on;
+- a **helper** is not a member and has no array: it keeps what it sums or passes on until that was sent;
+- a **relay** forwards a chunk along the path in its header, without knowing the plan.
 
-A round is complete here when every chunk of the result is final and every chunk that others need has left. Chunks of a
-round that is not open yet, or of a newer version of its plan, are kept until it is. Chunks of rounds that are over, of
-older versions, and chunks that have come before are discarded. A chunk that fits no plan raises `BadFrame`: its
-connection is to be closed.
+A round is complete at a site when every chunk of the result is final and every chunk that other sites need was sent.
+Chunks of a round that is not open yet, or of a newer version of its plan, are kept until it is. Chunks of rounds that
+have ended, of older versions, and duplicates are discarded. A chunk that does not fit the plan raises `BadFrame`; its
+connection must be closed.
 
-Opening and closing a round apart, no event's cost grows with arrays or plans, so drivers can hold one lock for it.
+Apart from opening and closing a round, the cost of an event does not grow with arrays or plans, so drivers can hold one
+lock for it.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ Work = TypeVar("Work", Receive, Combine)
 
 
 class ResultWork:
-    """What the driver is doing to each round's result right now.
+    """The driver's writes to the result of each round that are in progress.
 
-    Payload work goes on outside the engine while a round is halted or closed: a thread may be in the middle of storing
-    a chunk. Before the same arrays serve another round, or another version of this one, that has to come to its end.
-    What is only read (inputs, and results that are being sent to sites that will discard them) need not be waited for.
+    Payload work continues outside the engine while a round is halted or closed: a thread may be storing a chunk. It
+    must end before the same arrays are used by another round, or another version of this one. Reads (of inputs, and of
+    results that are being sent to sites that will discard them) need not be waited for.
     """
 
     def __init__(self) -> None:
@@ -49,14 +51,14 @@ class ResultWork:
         self._awaited: set[int] = set()
 
     def begun(self, action: Work) -> Work:
-        """The action, which the driver is asked for."""
+        """Record an action that the driver is asked to do; return it."""
         number = _round_written(action)
         if number is not None:
             self._under_way[number] = self._under_way.get(number, 0) + 1
         return action
 
     def ended(self, action: Receive | Combine) -> int | None:
-        """It is done, and what follows from it has begun: the round that is quiet now, if somebody waits for it."""
+        """Record that an action is done; return its round if that has no more writes and was awaited."""
         number = _round_written(action)
         if number is None:
             return None
@@ -71,7 +73,7 @@ class ResultWork:
         return number
 
     def awaited(self, number: int) -> int | None:
-        """The round, if nobody works on it; if somebody does, `ended` will tell."""
+        """Return the round if it has no writes in progress; else None, and `ended` returns it later."""
         if number in self._under_way:
             self._awaited.add(number)
             return None
@@ -79,14 +81,14 @@ class ResultWork:
 
 
 def _round_written(action: Receive | Combine) -> int | None:
-    """The round whose result it changes; None if it does not."""
+    """Return the round whose result the action writes; None if it writes none."""
     if isinstance(action, Receive):
         return action.header.round if action.how is How.ADD or action.how is How.STORE else None
     return action.round if action.into is None else None
 
 
 class Engine:
-    """One site's data plane."""
+    """The chunk engine of one site, numbered `site` in the run with number `run`."""
 
     def __init__(self, run: int, site: int) -> None:
         self.run, self.site = run, site
@@ -100,7 +102,10 @@ class Engine:
         self._actions: list[Action] = []
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """What to do about an event. Raises BadFrame where a peer is at fault, before anything has changed."""
+        """Handle an event and return the actions to do.
+
+        Raises `BadFrame` if a peer is at fault; the state is then unchanged.
+        """
         self._actions = []
         match event:  # the most frequent first
             case ev.HeaderReceived(peer, header):
@@ -135,7 +140,7 @@ class Engine:
 
     @property
     def kept_bytes(self) -> int:
-        """In all buffers that the driver keeps for us now."""
+        """Bytes in all buffers that the driver holds for the engine."""
         return self._buffers.total_bytes
 
     @property
@@ -145,11 +150,11 @@ class Engine:
 
     @property
     def open_rounds(self) -> tuple[int, ...]:
-        """Rounds that are being worked on."""
+        """Numbers of the open rounds."""
         return tuple(sorted(self._rounds))
 
     def waiting_for(self) -> tuple[int, ...]:
-        """Sites whose chunks some open round still needs; not quick, for when nothing moves."""
+        """Return the sites whose chunks an open round still needs. This is slow, for use when there is no progress."""
         return tuple(sorted({origin for state in self._rounds.values() for origin in state.late()}))
 
     # --- rounds --------------------------------------------------------------------------------------------
@@ -157,7 +162,9 @@ class Engine:
     def _open(self, event: ev.OpenRound) -> None:
         known = self._rounds.get(event.round)
         if event.round in self._closed or event.round < self._floor or (known and known.version >= event.version):
-            raise InternalError(f"round {event.round} is opened in version {event.version}, but it was before.")
+            raise InternalError(
+                f"round {event.round} is opened twice, or after it was closed (version {event.version})."
+            )
         if known:
             self._drop(known)
         state = self._rounds[event.round] = RoundState(self.run, event)
@@ -176,7 +183,7 @@ class Engine:
             self._actions.append(RoundComplete(state.number, state.version, state.early_bytes))
 
     def _end_early(self, early: Early, state: RoundState) -> None:
-        """What came early can be used now, unless it should not have come."""
+        """Use a chunk that arrived early, now that its round is open; report its sender if it does not fit the plan."""
         header, buffer = early.header, early.buffer
         if header.plan_version < state.version:
             self._doom(buffer)
@@ -227,15 +234,15 @@ class Engine:
         for early in dropped:
             self._doom(early.buffer)
 
-    # --- frames coming in ------------------------------------------------------------------------------------
+    # --- incoming frames -------------------------------------------------------------------------------------
 
     def _header(self, peer: int, header: FrameHeader) -> None:
         if header.run != self.run:
             raise BadFrame(f"a frame belongs to another run ({header.run:#x}, not {self.run:#x}).")
         if header.path and not (header.path[header.hop] == self.site and header.path[header.hop - 1] == peer):
-            raise BadFrame(f"a frame from {peer} has come to {self.site}, but its path is {header.path}.")
+            raise BadFrame(f"a frame from {peer} arrived at {self.site}, but its path is {header.path}.")
         if header.kind is FrameKind.MESSAGE:
-            raise BadFrame("a control message came on a data connection.")
+            raise BadFrame("a control message arrived on a data connection.")
         if header.auxiliary and header.hop == len(header.path) - 1:
             self._outgoing.came(header, self._actions)
         if header.kind is FrameKind.ACK:
@@ -243,14 +250,14 @@ class Engine:
         elif header.kind is FrameKind.SCATTER:
             self._scatter(peer, header)
         elif header.path and header.hop < len(header.path) - 1:
-            self._keep(peer, header, None)  # whether or not the round is over for us: it is not ours
+            self._keep(peer, header, None)  # to be relayed, whether or not its round has ended here
         elif header.kind is FrameKind.PROBE or header.round < self._floor or header.round in self._closed:
             self._actions.append(Receive(How.DISCARD, peer, header))
         else:
             self._chunk(peer, header)
 
     def _scatter(self, peer: int, header: FrameHeader) -> None:
-        """A chunk that left before its round was known, here at least."""
+        """Handle a chunk that was sent before its round was known."""
         known, dropped = self._scattered.admit(peer, header)
         if known is None:
             self._actions.append(Receive(How.DISCARD, peer, header))
@@ -319,7 +326,7 @@ class Engine:
                 self._take(state, shard, origin, header, buffer)
 
     def _receive_failed(self, action: Receive) -> None:
-        """Its chunk counts as seen and is never used: whoever notices the broken connection has the round repaired."""
+        """Handle a payload that arrived incompletely: it is never used, and the broken connection causes a repair."""
         buffer, header = action.buffer, action.header
         if buffer is None:
             return
@@ -355,16 +362,16 @@ class Engine:
     # --- summing -----------------------------------------------------------------------------------------------
 
     def _take(self, state: RoundState, shard: ShardState, origin: int, header: FrameHeader, buffer: int) -> None:
-        """A kept chunk is there and may be used."""
+        """Use a chunk that was kept in a buffer."""
         if header.phase is Phase.BROADCAST and not shard.work.receives:
             self._final(state, shard, header.index, buffer)
             return
-        # A result that came before the round was open here is copied as the only part of a sum.
+        # A result that arrived before the round was open here is copied as the only part of a sum.
         shard.sums.setdefault(header.index, Sum()).kept[shard.place.get(origin, 0)] = buffer
         self._advance(state, shard, header.index)
 
     def _advance(self, state: RoundState, shard: ShardState, index: int) -> None:
-        """Add what is kept and due, if nobody is adding."""
+        """Add the kept parts whose turn it is, unless an addition is in progress."""
         sum_, work = shard.sums[index], shard.work
         if sum_.busy:
             return
@@ -379,7 +386,7 @@ class Engine:
         if not work.in_place and sum_.into is None:
             sum_.into = self._buffers.new(self._buffers[parts[0]].nbytes, state.number) if own else parts[0]
         finish = work.is_root and complete
-        if parts == (sum_.into,) and not own and not finish:  # a helper's first part: it is the sum so far
+        if parts == (sum_.into,) and not own and not finish:  # the first part at a helper is the sum so far
             self._added(state, shard, index, 1)
             return
         sum_.busy = True
@@ -414,27 +421,27 @@ class Engine:
         del shard.sums[index]
         if work.is_root:
             self._final(state, shard, index, sum_.into)
-        elif shard.up is None or not work.children:  # a result, whose only inbound flow is that of the parent
+        elif shard.up is None or not work.children:  # a result: its only inbound flow comes from the parent
             self._final(state, shard, index, None)
             self._outgoing.finished(state, shard, *next(iter(shard.inbound)), self._actions)
         else:
             self._outgoing.send(state, shard, [shard.up], index, sum_.into, self._actions)
 
     def _final(self, state: RoundState, shard: ShardState, index: int, buffer: int | None) -> None:
-        """A chunk of the result is known here."""
+        """Handle a final chunk of the result."""
         shard.final[index] = 1
         if shard.work.receives:
             self._progress(state)
         self._outgoing.send(state, shard, shard.down, index, buffer, self._actions)
 
-    # --- frames going out ----------------------------------------------------------------------------------------
+    # --- outgoing frames -----------------------------------------------------------------------------------------
 
     def _transmitted(self, action: Transmit) -> None:
         header, buffer = action.header, action.buffer
         state = self._rounds.get(header.round)
         if state is not None and state.version != header.plan_version:
             state = None
-        is_ours = header.kind is FrameKind.CHUNK and header.hop < 2  # else an acknowledgement, or relayed
+        is_ours = header.kind is FrameKind.CHUNK and header.hop < 2  # otherwise an acknowledgement, or relayed
         if buffer is not None:
             kept = self._buffers[buffer]
             kept.waiting -= 1

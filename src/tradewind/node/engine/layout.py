@@ -1,15 +1,15 @@
-"""What one site does in a plan, for an array of a given length: which items, in which chunks, from whom and to whom.
+"""The layout of a plan at one site, for an array of a given length: items, chunks, senders and receivers.
 
-Sites are numbers in the run's roster here, as in frames. Arrays are cut by items, never inside one, by
-`plan.split_points`, so that every site computes the same cuts.
+Sites are numbers in the roster of the run, as in frames. Arrays are cut between items by `plan.split_points`, so that
+every site computes the same cuts.
 
-**Windows.** Some chunks have to be kept until they can be used or passed on: contributions that come out of turn or
-before the site itself has started, chunks that are relayed, sums at sites that are no members and so have no array of
-their own to put them in. The sender of such a flow may be ahead of what its receiver has finished with by `window`
-chunks and no more, which bounds what any site keeps to KEPT_BYTES a round. The window follows from the plan alone, so
-both ends know it without asking. A result straight to a member is put where it belongs at once and needs none: it
-cannot come before the member has contributed, and so has started. Only where members contribute before they know of
-their round (`scatter`) it can, and needs one like all others.
+**Windows.** Some chunks must be kept until they can be used or forwarded: contributions that arrive out of order or
+before the site itself has started, relayed chunks, and sums at sites that are not members and have no array to store
+them in. The sender of such a flow may be ahead of its receiver by at most `window` chunks, which bounds the memory of
+any site to KEPT_BYTES per round. The window follows from the plan alone, so both ends know it. A result sent directly
+to a member is stored in its place at once and needs no window: it cannot arrive before the member has contributed, and
+so has started. If members contribute before they know their round (`scatter`), it can, and needs a window like all
+others.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from tradewind.planning.plan import Plan, Route, Shard, split_points
 from tradewind.wire.frames import MAX_CHUNK_BYTES, MAX_PATH_SITES, Phase
 
 KEPT_BYTES = 40 * 2**20
-"""What a site keeps of a round beside its arrays, at most: see the windows above."""
+"""Most bytes that a site keeps of a round beside its arrays; see the windows above."""
 MIN_CHUNK_BYTES = 4096
-"""Chunks are not cut below this to fit the window: a plan with more flows than fit keeps more."""
+"""Chunks are not made smaller than this to fit the window: a plan with more flows needs more memory."""
 FITTED_CHUNK_BYTES = 16 * 1024
-"""Nor to fit a smaller array: a frame costs about 0.1 ms whatever is in it, and small ones say nothing of a link."""
+"""Chunks are not made smaller than this for a smaller array: a frame costs about 0.1 ms whatever its size, and small
+ones do not measure a link."""
 PIPELINED_CHUNKS = 16
-"""So many chunks of a shard are enough to keep every hop busy; a plan with fewer wants no more."""
+"""Number of chunks per shard that keeps every hop busy."""
 MIN_WINDOW = 2
-"""One chunk on its way while another is used."""
+"""Smallest window: one chunk in flight while another is processed."""
 
 Path = tuple[int, ...]
 
@@ -46,25 +47,25 @@ class ShardWork:
     chunk_items: int
     chunks: int
     reduces: bool
-    """Contributions climb; else the root's own array goes down as it is: a broadcast."""
+    """Whether contributions are summed; otherwise it is a broadcast of the root's own array."""
     contributes: bool
-    """Adds its own array: a member, where there is something to add to."""
+    """Whether it adds its own array: it is a member, and the shard is not a broadcast."""
     receives: bool
-    """Gets the result, and holds it in its array at the end."""
+    """Whether it gets the result, and holds it in its array at the end."""
     in_place: bool
-    """Sums in its result array, whose items of this shard nobody needs before; else in a kept buffer."""
+    """Whether it sums in its result array, whose items of this shard are not used before; else in a kept buffer."""
     is_root: bool
     children: Path
-    """Whose contributions to add, in this order."""
+    """Sites whose contributions it adds, in this order."""
     up: Path
-    """Where the sum goes: the whole route to the parent; empty at the root and where nothing is contributed."""
+    """Route of the sum to the parent; empty at the root, and if nothing is contributed."""
     parent_down: int | None
-    """Who sends the result."""
+    """The site that sends the result."""
     down: tuple[Path, ...]
-    """Where the result goes on to."""
+    """Routes on which it sends the result on."""
 
     def span(self, index: int) -> tuple[int, int]:
-        """First item and end of a chunk, in the whole array."""
+        """Return the first item and the end of a chunk in the whole array."""
         start = index * self.chunk_items
         return self.first_item + start, self.first_item + min(start + self.chunk_items, self.items)
 
@@ -78,18 +79,18 @@ class Layout:
     item_bytes: int
     window: int
     shards: tuple[ShardWork, ...]
-    """By number; shards too small to hold an item have no chunks."""
+    """Shards by number; shards too small to hold an item have no chunks."""
     peers: tuple[int, ...]
-    """Whom it exchanges chunks with directly, relayed ones included."""
+    """Sites that it exchanges chunks with directly, relayed ones included."""
     helpers: frozenset[int]
-    """Sites of the plan that are no members."""
+    """Sites of the plan that are not members."""
     overlaps: bool
-    """Several shards hold the same items, so that one is summed while another still needs the input."""
+    """Whether several shards hold the same items, so that one is summed while another still needs the input."""
     scattered: bool = False
-    """Some members have contributed before they know of the round."""
+    """Whether some members have contributed before they know the round."""
 
     def needs_window(self, work: ShardWork, phase: Phase, route: Path) -> bool:
-        """Whether the receiver of a flow that starts here, or a relay of it, may have to keep chunks."""
+        """Whether the receiver or a relay of a flow that starts here may have to keep chunks."""
         waited_for = phase is Phase.BROADCAST and work.reduces and not self.scattered
         return not waited_for or len(route) > 2 or route[-1] in self.helpers
 
@@ -103,11 +104,15 @@ def lay_out(
     chunk_items: Sequence[int] = (),
     scattered: bool = False,
 ) -> Layout:
-    """The part of `site` in a valid plan; `chunk_items` cuts each shard as was decided elsewhere."""
+    """Return the layout of `site` in a valid plan.
+
+    `chunk_items`: the items per chunk of each shard, if they were decided elsewhere. Raises `BadPlan` if a site of the
+    plan is not in the roster, or a route is too long.
+    """
     numbers = _numbers(plan, roster)
     members = set(plan.members)
     if chunk_items and len(chunk_items) != len(plan.shards):
-        raise BadPlan(f"plan {plan.planner!r} has {len(plan.shards)} shards, but {len(chunk_items)} were cut.")
+        raise BadPlan(f"plan {plan.planner!r} has {len(plan.shards)} shards, got {len(chunk_items)} chunk sizes.")
     given_bytes = [n * item_bytes for n in chunk_items]
     chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, given_bytes, scattered)
     spans = shard_spans(plan, items)
@@ -139,7 +144,7 @@ def _numbers(plan: Plan, roster: Mapping[str, int]) -> dict[str, int]:
 
 
 def _splits(plan: Plan) -> list[list[int]]:
-    """Shards that split the array among them; those without a broadcast do it once for each root."""
+    """Return groups of shards that split the array; shards without a broadcast are one group for each root."""
     splits: dict[str, list[int]] = {}
     for number, shard in enumerate(plan.shards):
         splits.setdefault("" if shard.broadcast else shard.root, []).append(number)
@@ -147,7 +152,7 @@ def _splits(plan: Plan) -> list[list[int]]:
 
 
 def shard_spans(plan: Plan, items: int) -> list[tuple[int, int]]:
-    """First item and count of each shard."""
+    """Return the first item and the number of items of each shard."""
     spans = [(0, 0)] * len(plan.shards)
     for group in _splits(plan):
         points = split_points([plan.shards[number].fraction for number in group], items)
@@ -166,9 +171,10 @@ def _routes(plan: Plan) -> list[tuple[int, Phase, Route]]:
 
 
 def _even_cut(items: int, limit: int) -> int:
-    """Items to a chunk so that no shard ends in a short one: as many chunks as the limit takes, about equally long.
+    """Return the items per chunk so that chunks have about equal lengths, with as few chunks as the limit allows.
 
-    A chunk's place in its shard is what frames are ordered by, and a short last one is sent as late as a long one.
+    Frames are ordered by the position of a chunk in its shard, so a short last chunk would be sent as late as a long
+    one.
 
     >>> _even_cut(100, 64), _even_cut(64, 64), _even_cut(0, 64)
     (50, 64, 64)
@@ -177,7 +183,7 @@ def _even_cut(items: int, limit: int) -> int:
 
 
 def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:
-    """The plan's chunk size, or less for an array much smaller than planned, so that chunks still follow each other."""
+    """Return the plan's chunk size, or less for an array much smaller than planned, so that it is still pipelined."""
     if 2 * nbytes >= planned_bytes:
         return shard.chunk_bytes
     chunks = min(PIPELINED_CHUNKS, max(1, round(shard.fraction * planned_bytes / shard.chunk_bytes)))
@@ -185,15 +191,13 @@ def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:
 
 
 def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int], scattered: bool = False) -> tuple[list[int], int]:
-    """The chunk size of each shard, and how many chunks of a flow may be under way, so that no site keeps too much."""
+    """Return the chunk size of each shard, and the window in chunks, so that no site keeps too much."""
     members = set(plan.members)
     size = [min(_fitting_chunk(shard, plan.nbytes, nbytes), MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
     keeping: Counter[str] = Counter()
     for number, phase, route in _routes(plan):
         if len(route) > MAX_PATH_SITES:
-            raise BadPlan(
-                f"plan {plan.planner!r}: a route of {len(route)} sites is too long; the most is {MAX_PATH_SITES}."
-            )
+            raise BadPlan(f"plan {plan.planner!r}: a route must have at most {MAX_PATH_SITES} sites, got {len(route)}.")
         for site in route[1:-1]:
             keeping[site] += 1
         if phase is Phase.REDUCE or route[-1] not in members or not plan.shards[number].reduce:
@@ -211,7 +215,7 @@ def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int], scattered:
 
 
 def peers_in(plan: Plan, site: str) -> list[str]:
-    """Whom a site exchanges chunks with directly, relayed ones included."""
+    """Return the sites that a site exchanges chunks with directly, relayed ones included."""
     peers: set[str] = set()
     for _, _, route in _routes(plan):
         if site in route:
@@ -231,7 +235,7 @@ def _shard_work(
 ) -> ShardWork:
     first_item, items = span
     is_root, is_member = shard.root == site, site in members
-    is_source = is_root and not shard.reduce and bool(shard.broadcast)  # of a broadcast: its array is the result
+    is_source = is_root and not shard.reduce and bool(shard.broadcast)  # its array is the result
     receives = is_member and (bool(shard.broadcast) or is_root) and not is_source
     up = next((route for route in shard.reduce if route[0] == site), ())
     children = [route[0] for route in shard.reduce if route[-1] == site]

@@ -1,4 +1,4 @@
-"""The queues towards all peers, and the frames that idle connections are given from them."""
+"""The send queues of all peers, and the frames that idle connections get from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 
 class _Outboxes(dict[int, Outbox]):
-    """By peer; made when first asked for."""
+    """Send queues by peer, created on first use."""
 
     def __missing__(self, peer: int) -> Outbox:
         self[peer] = Outbox(peer)
@@ -25,7 +25,7 @@ class _Outboxes(dict[int, Outbox]):
 
 
 class Outgoing:
-    """One site's; what it adds to `actions` is what to send now."""
+    """The outgoing frames of one site; its methods append what to send now to `actions`."""
 
     def __init__(self, run: int, rounds: Mapping[int, RoundState], buffers: Buffers) -> None:
         self._run, self._rounds, self._buffers = run, rounds, buffers
@@ -45,7 +45,7 @@ class Outgoing:
         | ev.EndScatter,
         actions: list[Action],
     ) -> None:
-        """What concerns connections and no round."""
+        """Handle an event that concerns connections, not a round."""
         if isinstance(event, ev.AuxiliaryChanged):
             self._auxiliary.change(event.paths, event.queue_length)
             return
@@ -77,7 +77,7 @@ class Outgoing:
                     self.acknowledge(event.peer, FrameHeader(FrameKind.ACK, self._run), actions)
 
     def offer(self, flow: Flow, actions: list[Action]) -> None:
-        """A flow may have a chunk to send."""
+        """Queue a flow that may have a chunk to send."""
         outbox = self._outboxes[flow.route[1]]
         outbox.offer(flow)
         self._serve(outbox, actions)
@@ -95,11 +95,11 @@ class Outgoing:
         buffer: int | None,
         actions: list[Action],
     ) -> None:
-        """A chunk that a round's flows wait for is there."""
+        """Send a chunk that is available now on the flows that wait for it."""
         if buffer is not None:
             self._buffers[buffer].waiting = len(flows)
             if not flows:
-                raise InternalError(f"round {state.number}: chunk {index} of shard {shard.work.shard} goes nowhere.")
+                raise InternalError(f"round {state.number}: chunk {index} of shard {shard.work.shard} has no receiver.")
         for flow in flows:
             flow.ready[index] = 1
             if buffer is not None:
@@ -107,13 +107,13 @@ class Outgoing:
             self.offer(flow, actions)
 
     def finished(self, state: RoundState, shard: ShardState, phase: Phase, origin: int, actions: list[Action]) -> None:
-        """A chunk takes no room here any more: let its sender know, now and then."""
+        """Acknowledge, if that is due, that a chunk needs no memory here any more."""
         header = state.ack_due(self._run, shard, phase, origin)
         if header is not None:
             self.acknowledge(header.path[1] if header.path else origin, header, actions)
 
     def left(self, state: RoundState, header: FrameHeader, actions: list[Action]) -> None:
-        """A chunk that was kept here has left: whoever sent it, or parts of it, may send more."""
+        """Handle that a kept chunk was sent on: the senders of its parts may send more."""
         shard = state.shards[header.shard]
         came = Phase.REDUCE if shard.work.is_root else header.phase
         for _, origin in [flow for flow in shard.inbound if flow[0] is came]:
@@ -125,7 +125,7 @@ class Outgoing:
         self._serve(outbox, actions)
 
     def acknowledged(self, peer: int, header: FrameHeader, actions: list[Action]) -> None:
-        """An acknowledgement came: it goes on to whom it is for, lets a flow send more, or is a keepalive."""
+        """Handle an acknowledgement: forward it to its flow's sender, or let a flow send more; ignore keepalives."""
         if not header.chunks:
             return
         if header.path and header.hop < len(header.path) - 1:
@@ -139,7 +139,7 @@ class Outgoing:
                 self.offer(flow, actions)
 
     def came(self, header: FrameHeader, actions: list[Action]) -> None:
-        """A chunk or acknowledgement has come to the end of an auxiliary path."""
+        """Handle a chunk or acknowledgement that reached the end of an auxiliary path."""
         if header.kind is FrameKind.CHUNK:
             back = acknowledgement(header)
             self.acknowledge(back.path[1], back, actions)
@@ -149,23 +149,23 @@ class Outgoing:
             self._serve(self._outboxes[peer], actions)
 
     def forget(self, round_: int) -> None:
-        """A round is over here, or starts again."""
+        """Drop the state of a round that has ended here, or starts again."""
         self._auxiliary.forget(round_)
 
     def forward(self, header: FrameHeader, buffer: int, actions: list[Action]) -> None:
-        """A relayed chunk is there."""
+        """Queue a relayed chunk."""
         outbox = self._outboxes[header.path[header.hop + 1]]
         outbox.forward(header, buffer)
         self._serve(outbox, actions)
 
     def acknowledge(self, peer: int, header: FrameHeader, actions: list[Action]) -> None:
-        """An acknowledgement is due."""
+        """Queue an acknowledgement."""
         outbox = self._outboxes[peer]
         outbox.acks.append(header)
         self._serve(outbox, actions)
 
     def _serve(self, outbox: Outbox, actions: list[Action], follows: bool = False) -> None:
-        """Hand frames to idle connections; `follows`: the one that is idle has sent something right before."""
+        """Give frames to idle connections; `follows`: the idle connection has just sent another frame."""
         while outbox.idle and (entry := outbox.pop(follows)) is not None:
             outbox.idle -= 1
             if isinstance(entry, Flow):

@@ -1,4 +1,4 @@
-"""What has come in of one round, and what is being summed: the state behind the engine's decisions."""
+"""The state of one round at one site: which chunks have arrived, and what is being summed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 
 def flags_of(bits: bytes, count: int) -> bytearray:
-    """A byte for each of `count` bits, lowest first.
+    """Return a byte for each of `count` bits, lowest first.
 
     >>> flags_of(b"\\x05", 4)
     bytearray(b'\\x01\\x00\\x01\\x00')
@@ -24,7 +24,7 @@ def flags_of(bits: bytes, count: int) -> bytearray:
 
 
 def bits_of(flags: bytearray) -> bytes:
-    """The reverse: as many bytes as the flags need.
+    """Return the bitmap of flags, the reverse of `flags_of`.
 
     >>> bits_of(bytearray([1, 0, 1, 0, 0, 0, 0, 0, 1]))
     b'\\x05\\x01'
@@ -35,16 +35,16 @@ def bits_of(flags: bytearray) -> bytes:
 
 @dataclass(slots=True)
 class Inbound:
-    """A flow that ends here: which chunks were seen, and how many are finished with and acknowledged."""
+    """A flow that ends here: which chunks have arrived, and how many are processed and acknowledged."""
 
     seen: bytearray
     path: tuple[int, ...] = ()
-    """As its chunks say; empty for a direct one."""
+    """The path in the headers of its chunks; empty for a direct flow."""
     finished: int = 0
     acknowledged: int = 0
 
     def mark_seen(self, header: FrameHeader) -> bool:
-        """Note that a chunk is here; False if it was before."""
+        """Record that a chunk has arrived; return False if it is a duplicate."""
         fresh = not self.seen[header.index]
         self.seen[header.index] = 1
         if not header.auxiliary:
@@ -57,13 +57,13 @@ class Sum:
     """A chunk that is being summed."""
 
     applied: int = 0
-    """The first so many children are in it."""
+    """Number of children whose contributions were added, in the plan's order."""
     busy: bool = False
-    """Somebody is adding to it: nobody else may."""
+    """Whether an addition is in progress, so that no other may start."""
     kept: dict[int, int] = field(default_factory=dict)
-    """Contributions that wait for their turn: the child's place to the buffer."""
+    """Buffers of contributions that wait for their turn, by the child's place."""
     into: int | None = None
-    """The buffer that it is summed in; None: the result, or nothing yet."""
+    """The buffer that holds the sum; None: the result, or no sum yet."""
 
 
 class ShardState:
@@ -76,7 +76,7 @@ class ShardState:
         self.work = work
         done = flags_of(opened.done[work.shard], work.chunks) if opened.done else bytearray(work.chunks)
         self.final = bytearray(done)
-        """For each chunk, whether its result is known here."""
+        """For each chunk, whether its result is final here."""
         self.place = {child: place for place, child in enumerate(work.children)}
         self.sums: dict[int, Sum] = {}
         self.inbound = {(Phase.REDUCE, child): Inbound(bytearray(done)) for child in work.children}
@@ -98,7 +98,7 @@ class ShardState:
 
     @property
     def flows(self) -> list[Flow]:
-        """All that start here."""
+        """The flows that start here."""
         return self.down if self.up is None else [self.up, *self.down]
 
 
@@ -114,37 +114,40 @@ class RoundState:
         self.halted = False
         self.shards = [ShardState(run, opened, work) for work in opened.layout.shards]
         self.remaining = sum(state.final.count(0) * (state.work.receives + len(state.flows)) for state in self.shards)
-        """Chunks of the result that are not final, and chunks that have not left."""
+        """Number of chunks of the result that are not final, plus chunks that were not sent."""
         self.early_bytes = 0
-        """Of the own array, what had left before the round was known."""
+        """Bytes of the own array that were sent before the round was known."""
 
     def expect(self, site: int, origin: int, header: FrameHeader, early: bool = False) -> ShardState:
-        """The shard that a chunk belongs to, if the plan expects it at `site`; `early`: before the round was open."""
+        """Return the shard that a chunk belongs to; raise `BadFrame` if the plan does not expect it at `site`.
+
+        `early`: whether the chunk arrived before the round was open.
+        """
         if header.shard >= len(self.shards):
             raise _unfit(origin, header, f"the plan has {len(self.shards)} shards")
         shard = self.shards[header.shard]
         if (header.phase, origin) not in shard.inbound:
             raise _unfit(origin, header, f"the plan does not expect it at {site}")
         if header.chunks != shard.work.chunks:
-            raise _unfit(origin, header, f"it is one of {header.chunks} chunks, here of {shard.work.chunks}")
+            raise _unfit(origin, header, f"it is one of {header.chunks} chunks, expected {shard.work.chunks}")
         expected = self.payload_bytes(shard.work, header.index)
         if header.payload_bytes != expected:
-            raise _unfit(origin, header, f"it has {header.payload_bytes} bytes, not {expected}")
+            raise _unfit(origin, header, f"it has {header.payload_bytes} bytes, expected {expected}")
         contributed = header.phase is Phase.BROADCAST and shard.work.receives and shard.work.reduces
         if early and contributed and not self.layout.scattered:
-            raise _unfit(origin, header, f"it is a result that came before {site} contributed")
+            raise _unfit(origin, header, f"it is a result that arrived before {site} contributed")
         return shard
 
     def shard_at(self, item: int) -> ShardState | None:
-        """The shard that holds an item, where shards follow each other through the array."""
+        """Return the shard that holds an item, where shards are consecutive in the array; None if there is none."""
         place = bisect_right(self.shards, item, key=lambda shard: shard.work.first_item) - 1
         return self.shards[place] if place >= 0 and item < self.layout.items else None
 
     def ack_due(self, run: int, shard: ShardState, phase: Phase, origin: int) -> FrameHeader | None:
-        """One more chunk of a flow takes no room here any more: the acknowledgement, when one is due.
+        """Record that a chunk of a flow needs no memory here any more; return an acknowledgement if one is due.
 
-        A quarter of the window at a time: often enough that the sender never waits for one, rarely enough that they
-        cost little. None where the sender has no window, or may send all that is left anyway.
+        One is due for each quarter of the window: often enough that the sender never waits, and rarely enough to cost
+        little. None is sent if the sender has no window, or may send all remaining chunks anyway.
         """
         inbound, window = shard.inbound[phase, origin], self.layout.window
         inbound.finished += 1
@@ -169,32 +172,32 @@ class RoundState:
         )
 
     def close_flows(self) -> None:
-        """Send nothing more."""
+        """Stop sending chunks of the round."""
         for shard in self.shards:
             for flow in shard.flows:
                 flow.closed = True
 
     def halted_report(self) -> RoundHalted:
-        """How far it has come, for a halted round: members say what is final."""
+        """Return the progress of a halted round: members report which chunks are final."""
         if not any(shard.work.receives for shard in self.shards):
             return RoundHalted(self.number)
         final = tuple(bits_of(shard.final) if shard.work.receives else b"" for shard in self.shards)
         return RoundHalted(self.number, tuple(shard.work.chunk_items for shard in self.shards), final)
 
     def late(self) -> set[int]:
-        """Sites whose chunks are still needed."""
+        """Return the sites whose chunks are still missing."""
         inbound = [item for shard in self.shards for item in shard.inbound.items()]
         return {origin for (_, origin), flow in inbound if not all(flow.seen)}
 
     def next_chunk(self, flow: Flow, follows: bool, auxiliary: Path = ()) -> Transmit:
-        """A flow's next chunk, on its way or on an auxiliary path."""
+        """Return the action that sends a flow's next chunk, on its own route or on an auxiliary path."""
         index = flow.next_index
         header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index), follows, auxiliary)
         flow.advance()
         return Transmit((auxiliary or flow.route)[1], header, flow.source, flow.buffers.pop(index, None))
 
     def payload_bytes(self, work: ShardWork, index: int) -> int:
-        """How long a chunk is."""
+        """Return the size of a chunk."""
         return min(work.chunk_items, work.items - index * work.chunk_items) * self.layout.item_bytes
 
 

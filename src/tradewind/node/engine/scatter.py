@@ -1,21 +1,21 @@
-"""Non-blocking scatter: chunks that leave before their round is known (CREW IV-A2), at both ends.
+"""Non-blocking scatter: chunks that are sent before their round is known (CREW IV-A2), at both ends.
 
-Theory of operation. A **blocking** scatter, the default, waits: a ready worker sends nothing until the controller has
-decided who is in its round and every site has the plan. A **non-blocking** one starts when the worker is ready, by a
-default splitting that the controller has sent around: whole chunks of the array, a block of consecutive ones for every
-aggregator, in rising order, on links that no round needs just now.
+Theory of operation. A **blocking** scatter, the default, waits: a ready rank sends nothing until the controller has
+decided the members of its round and every site has the plan. A **non-blocking** one starts when the rank is ready, by a
+default splitting that the controller has sent to all ranks: whole chunks of the array, a block of consecutive ones for
+every aggregator, in rising order, on links that no round is using.
 
-- An **aggregator** cannot add such chunks, since it does not know whose they will be added to. It keeps them, by
-  sender, step and part. Windows that the controller chose bound what everybody together may make it keep.
-- When the **round** is known, its plan is cut at the same chunks. The controller has rearranged the blocks for those
-  who take part (Algorithm 2), so that chunks that left first stay where they are. The round's members and their own
-  numbers of the step come along: what is kept of these, and what is still on its way, counts as if it had been sent in
-  the round. A chunk that now belongs to another aggregator is discarded where it arrived and sent again.
-- The **sender** marks what has left as sent, as long as the connection that took it stands. If that broke before, all
-  of it is sent again, and what comes twice is discarded. If it breaks afterwards, the round is repaired like any other,
-  and repaired rounds count nothing that came early.
-- An aggregator forgets what came over a connection that broke, and when a worker's next step begins, what is left of
-  the one before.
+- An **aggregator** cannot add such chunks, since it does not know which other members they will be added to. It keeps
+  them by sender, step and part. Windows that the controller chose bound what all ranks together may make it keep.
+- When the **round** is known, its plan is cut at the same chunks. The controller has rearranged the blocks for its
+  members (Algorithm 2), so that chunks that were sent first stay where they are. `Start` lists the members with their
+  own numbers of the step: chunks of these that are kept, or still in flight, count as sent in the round. A chunk that
+  now belongs to another aggregator is discarded where it arrived, and sent again.
+- The **sender** marks chunks as sent as long as the connection that carried them lasts. If it broke before, all of them
+  are sent again, and duplicates are discarded. If it breaks afterwards, the round is repaired like any other, and
+  repaired rounds do not use early chunks.
+- An aggregator forgets what arrived over a connection that broke, and when a rank's next step begins, the rest of the
+  one before.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tradewind.node.events import BeginScatter, ScatteredRound
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 AFTER_ALL_ROUNDS = (2**63, 0)
-"""Rounds are served in the order of their numbers, and scatters when no round has anything to send."""
+"""Order key of scatters: they are served when no round has anything to send."""
 
 
 @dataclass(slots=True, eq=False)
 class ScatterFlow:
-    """One aggregator's block on its way there, before the round is known."""
+    """The chunks of one aggregator's block, sent before the round is known."""
 
     run: int
     scatter: BeginScatter
     peer: int
     first: int
     end: int
-    """As far as the window allows."""
+    """End of the chunks that the window allows."""
     next_index: int = field(init=False)
     queued: bool = False
     closed: bool = False
@@ -54,21 +54,21 @@ class ScatterFlow:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place among rounds."""
+        """Key of the order among flows: after all rounds."""
         return AFTER_ALL_ROUNDS
 
     @property
     def progress(self) -> float:
-        """How far it has come, for its place among scatters."""
+        """Progress, for the order among scatters."""
         return (self.next_index - self.first + 0.5) / (self.end - self.first)
 
     @property
     def sendable(self) -> bool:
-        """Whether its next chunk may go now."""
+        """Whether its next chunk may be sent now."""
         return not self.closed and self.next_index < self.end
 
     def next_chunk(self, follows: bool) -> Transmit:
-        """Its next chunk."""
+        """Return the action that sends its next chunk."""
         scatter, index = self.scatter, self.next_index
         self.next_index += 1
         items = min(scatter.chunk_items, scatter.items - index * scatter.chunk_items)
@@ -94,7 +94,7 @@ class OwnScatters:
         self._flows: dict[int, list[ScatterFlow]] = {}
 
     def begin(self, scatter: BeginScatter) -> list[ScatterFlow]:
-        """The flows of a step's part, to be queued."""
+        """Create and return the flows of a part of a step, to be queued."""
         self.end(scatter.part)
         self._flows[scatter.part] = [
             ScatterFlow(self._run, scatter, peer, first, min(end, first + scatter.window))
@@ -104,21 +104,21 @@ class OwnScatters:
         return self._flows[scatter.part]
 
     def end(self, part: int) -> list[ScatterFlow]:
-        """Send nothing more of a part; what was sent of it."""
+        """Stop sending a part; return its flows, which know what was sent."""
         flows = self._flows.pop(part, [])
         for flow in flows:
             flow.closed = True
         return flows
 
     def broke(self, peer: int) -> list[ScatterFlow]:
-        """The connections to a peer are gone, and nobody knows what arrived: its blocks start again."""
+        """Restart the blocks of a peer whose connections have ended, since it is unknown what arrived; return them."""
         lost = [flow for flows in self._flows.values() for flow in flows if flow.peer == peer]
         for flow in lost:
             flow.next_index = flow.first
         return lost
 
     def adopt(self, scattered: ScatteredRound, state: RoundState) -> None:
-        """The round of a part is known: what was sent to the right aggregator need not be sent again."""
+        """Mark in a round what was already sent to the right aggregator, so that it is not sent again."""
         step = dict(scattered.steps).get(state.layout.site)
         flows = self.end(scattered.part)
         known = scattered.epoch, step
@@ -135,34 +135,35 @@ class OwnScatters:
 
 
 Step = tuple[int, int]
-"""An epoch and a worker's own number of its step in it: later steps are greater, even those of a new process."""
+"""An epoch, and a rank's own number of its step in it: later steps are greater, even those of a new process."""
 
 
 @dataclass(slots=True)
 class _Inbox:
-    """What one worker sent here early, of one part of its latest step."""
+    """The early chunks of one rank, for one part of its latest step."""
 
     step: Step
     kept: dict[int, Early] = field(default_factory=dict)
-    """By chunk."""
+    """Kept chunks by index."""
     seen: set[int] = field(default_factory=set)
     nbytes: int = 0
     bound: tuple[ScatteredRound, RoundState] | None = None
-    """Its round, if that is known."""
+    """The round that uses the chunks; None: it is not known yet."""
 
 
 class ScatteredChunks:
-    """What others have sent here before their rounds are known."""
+    """The chunks that other ranks have sent here before their rounds are known."""
 
     def __init__(self, rounds: Mapping[int, RoundState]) -> None:
         self._rounds = rounds
         self._inboxes: dict[tuple[int, int], _Inbox] = {}
-        """By worker and part of a step."""
+        """Early chunks by rank and part of a step."""
 
     def admit(self, origin: int, header: FrameHeader) -> tuple[FrameHeader | None, list[Early]]:
-        """What is about to come: its header in its round, if known; itself, to be kept; or None, to be discarded.
+        """Admit a chunk that is about to arrive; return its header, and chunks that are not needed any more.
 
-        And what is not needed any more.
+        The header is that of the chunk in its round, if that is known; the same header, if the chunk is to be kept; or
+        None, if it is to be discarded. Raises `BadFrame` if the rank sends too much.
         """
         dropped = self._move_on((origin, header.shard), (header.plan_version, header.round))
         known = self.place(origin, header)
@@ -172,13 +173,13 @@ class ScatteredChunks:
         if header.index in inbox.seen:
             return None, dropped
         if inbox.nbytes + header.payload_bytes > KEPT_BYTES:
-            raise BadFrame(f"{origin} sent more than {KEPT_BYTES} bytes of a round that is not known.")
+            raise BadFrame(f"peer {origin} sent more than {KEPT_BYTES} bytes of a round that is not known yet.")
         inbox.seen.add(header.index)
         inbox.nbytes += header.payload_bytes
         return header, dropped
 
     def place(self, origin: int, header: FrameHeader) -> FrameHeader | None:
-        """A chunk's header in its round; itself if that is not known yet; None if nobody needs it here."""
+        """Return a chunk's header in its round; the same header if that is not known yet; None if it is not needed."""
         inbox = self._inboxes.get((origin, header.shard))
         if inbox is None or inbox.step != (header.plan_version, header.round):
             return None
@@ -201,18 +202,18 @@ class ScatteredChunks:
         )
 
     def keep(self, early: Early) -> None:
-        """A chunk is here, and its round is not known."""
+        """Keep a chunk that has arrived, whose round is not known."""
         self._inboxes[early.origin, early.header.shard].kept[early.header.index] = early
 
     def failed(self, origin: int, header: FrameHeader) -> None:
-        """A chunk did not come whole: it may come again."""
+        """Forget a chunk that arrived incompletely: it may be sent again."""
         inbox = self._inboxes.get((origin, header.shard))
         if inbox is not None and inbox.step == (header.plan_version, header.round):
             inbox.seen.discard(header.index)
             inbox.nbytes -= header.payload_bytes
 
     def bind(self, scattered: ScatteredRound, state: RoundState) -> tuple[list[Early], list[Early]]:
-        """A round takes over what its members sent of it: chunks that it can use, and what nobody can."""
+        """Assign early chunks to a round; return the chunks that it uses, and those that are not needed."""
         useful, useless = list[Early](), list[Early]()
         for origin, number in scattered.steps:
             step = scattered.epoch, number
@@ -230,12 +231,12 @@ class ScatteredChunks:
         return useful, useless
 
     def drop(self, origin: int) -> list[Early]:
-        """The connections with a worker are gone, and it will send again: what it sent, which nobody needs."""
+        """Remove and return the chunks of a rank whose connections have ended; it will send them again."""
         gone = [self._inboxes.pop(key) for key in sorted(self._inboxes) if key[0] == origin]
         return [early for inbox in gone for early in inbox.kept.values()]
 
     def _move_on(self, key: tuple[int, int], step: Step) -> list[Early]:
-        """A worker is at this step: what is left of an earlier one."""
+        """Advance a rank to a step; return the chunks of an earlier one, which are not needed."""
         inbox = self._inboxes.get(key)
         if inbox is not None and inbox.step >= step:
             return []

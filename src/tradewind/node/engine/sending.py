@@ -1,14 +1,13 @@
-"""What goes out, and in which order.
+"""The send queue of a peer, and the order in which chunks are sent.
 
 Each peer has one queue for all its connections. Rounds are served in the order in which they started, which is the
-order of their numbers: first come, first served, and the same everywhere, so that no two sites wait for each other's
-later round. Parts of one step share a turn: of those that have something to send the one that started last goes first,
+order of their numbers: first come, first served, and the same at all sites, so that no two sites wait for each other's
+later round. Parts of one step share a turn: of those that have something to send, the one that started last goes first,
 since it holds the layers that the next forward pass needs first. Within a round the chunk with the least progress,
-(index + 0.5) / chunks of its shard, goes first, whoever it comes from: leaves have all their chunks ready at once and
-would else block what is relayed. A result counts as a little further than a contribution, which has a longer way to go
-until nobody waits for it. A round that has nothing to send just now holds up nobody. Acknowledgements go before
-everything: they are small, and somebody waits for them. Chunks whose round is not known yet (`scatter`) go after all
-rounds. Probes go after everything: they are there to be measured, and nobody waits for them.
+(index + 0.5) / chunks of its shard, goes first, own or relayed: leaves have all their chunks ready at once and would
+otherwise block relayed chunks. A result counts as a little further than a contribution, which has more hops left. A
+round that has nothing to send does not delay others. Acknowledgements go first: they are small, and a sender waits for
+them. Chunks whose round is not known yet (`scatter`) go after all rounds. Probes go last: no rank waits for them.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from tradewind.node.events import Explore
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 RESULT_AHEAD = 0.05
-"""So much of its shard a result is further than its index says. With 8 sites that is 1% of a round, on others up to 1%
-and nothing lost (`Engine`s on links that cost no processor time); with 0.1 some plans lose."""
+"""Progress that is added for a result. With 8 sites it shortens a round by 1%, with others by up to 1%, and never
+lengthens it (`Engine`s on links that cost no processor time); with 0.1 some plans are slower."""
 
 
 def progress_of(index: int, chunks: int, phase: Phase) -> float:
-    """How far a shard has come with a chunk: what is least is sent first."""
+    """Return the progress of a chunk in its shard; the chunk with the least progress is sent first."""
     return (index + 0.5) / chunks + (RESULT_AHEAD if phase is Phase.BROADCAST else 0.0)
 
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """One edge of a shard's tree that starts here: its chunks leave in order of index, as the window allows."""
+    """One edge of a shard's tree that starts here: its chunks are sent in order of index, as the window allows."""
 
     run: int
     round: int
@@ -45,38 +44,38 @@ class Flow:
     route: Path
     chunks: int
     window: int | None
-    """How far ahead of the receiver it may run; None: any."""
+    """Number of chunks that may be sent and not acknowledged; None: no limit."""
     source: Source
     ready: bytearray
     """For each chunk, whether it may be sent."""
     buffers: dict[int, int] = field(default_factory=dict)
-    """Where chunks are kept, for source KEPT."""
+    """Buffers of chunks, by index, for source KEPT."""
     done: bytes | bytearray = b""
-    """For each chunk, whether it need not be sent; empty: all have to be."""
+    """For each chunk, whether it need not be sent; empty: all must be sent."""
     next_index: int = 0
     sent: int = 0
     acknowledged: int = 0
     queued: bool = False
     closed: bool = False
     turn: int | None = None
-    """The first round of its step, whose other parts are served together with it."""
+    """First round of its step, if that has several parts, which share a turn."""
 
     def __post_init__(self) -> None:
         self._skip_done()
 
     @property
     def order(self) -> tuple[int, int]:
-        """Lower ones go first."""
+        """Key of the order among flows; lower ones go first."""
         return (self.round if self.turn is None else self.turn, -self.round)
 
     def advance(self) -> None:
-        """Its next chunk is on its way."""
+        """Record that the next chunk was handed out."""
         self.next_index += 1
         self.sent += 1
         self._skip_done()
 
     def sent_before(self, indices: range) -> None:
-        """Those chunks have left before the flow began."""
+        """Mark chunks that were sent before the flow began."""
         self.done = bytearray(self.done or self.chunks)
         for index in indices:
             self.done[index] = 1
@@ -89,7 +88,7 @@ class Flow:
 
     @property
     def sendable(self) -> bool:
-        """Whether its next chunk may go now."""
+        """Whether its next chunk may be sent now."""
         index = self.next_index
         return (
             not self.closed
@@ -100,11 +99,11 @@ class Flow:
 
     @property
     def progress(self) -> float:
-        """How far its shard has come with its next chunk."""
+        """Progress of its next chunk in its shard."""
         return progress_of(self.next_index, self.chunks, self.phase)
 
     def ready_ahead(self, most: int) -> int:
-        """How many chunks may go now, counted up to `most`."""
+        """Return how many chunks may be sent now, counted up to `most`."""
         end = min(self.chunks, self.next_index + most)
         if self.window is not None:
             end = min(end, self.acknowledged + self.window)
@@ -114,14 +113,14 @@ class Flow:
         return index - self.next_index
 
     def acknowledge(self, receiver: int, header: FrameHeader) -> bool:
-        """Take an acknowledgement, if it is for this flow."""
+        """Take in an acknowledgement; return whether it is for this flow."""
         if header.auxiliary or self.phase is not header.phase or self.route[-1] != receiver:
             return False
         self.acknowledged = max(self.acknowledged, min(header.index, self.sent))
         return True
 
     def header(self, payload_bytes: int, follows: bool = False, auxiliary: Path = ()) -> FrameHeader:
-        """The header of its next chunk; `auxiliary` is the path that it takes instead of its own."""
+        """Return the header of its next chunk; `auxiliary` is the path that it takes instead of its own."""
         route = auxiliary or self.route
         relayed = len(route) > 2
         return FrameHeader(
@@ -150,23 +149,23 @@ class Forward:
 
 
 class Sending(Protocol):
-    """What has chunks to send, one after the other: a flow of a round, or of a scatter."""
+    """A sequence of chunks to send: a flow of a round, or of a scatter."""
 
     queued: bool
 
     @property
     def order(self) -> tuple[int, int]:
-        """Lower ones go first."""
+        """Key of the order among flows; lower ones go first."""
         ...
 
     @property
     def progress(self) -> float:
-        """Among those of the same order, the least goes first."""
+        """Progress; among flows of the same order, the least goes first."""
         ...
 
     @property
     def sendable(self) -> bool:
-        """Whether its next chunk may go now."""
+        """Whether its next chunk may be sent now."""
         ...
 
 
@@ -174,21 +173,21 @@ Entry = Sending | Forward
 
 
 class Outbox:
-    """The queue towards one peer."""
+    """The send queue of one peer."""
 
     __slots__ = ("_heap", "_sequence", "acks", "idle", "peer", "probes")
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
         self.idle = 0
-        """How many connections wait for a frame."""
+        """Number of connections that are ready to send a frame."""
         self.acks: deque[FrameHeader] = deque()
         self.probes: deque[FrameHeader] = deque()
         self._heap: list[tuple[tuple[int, int], float, int, Entry]] = []
         self._sequence = 0
 
     def offer(self, flow: Sending) -> None:
-        """Queue a flow's next chunk, if it may go and is not queued already."""
+        """Queue a flow's next chunk, if it may be sent and is not queued yet."""
         if not flow.queued and flow.sendable:
             flow.queued = True
             self._push(flow.order, flow.progress, flow)
@@ -200,11 +199,11 @@ class Outbox:
 
     @property
     def backlog(self) -> int:
-        """How many entries wait while no connection is idle; 0 if one is."""
+        """Number of entries that wait while no connection is idle; 0 if one is."""
         return 0 if self.idle else len(self._heap)
 
     def explore(self, run: int, event: Explore) -> None:
-        """Queue a train of probes. The first is not measured by its bytes but by its delay, so it has hardly any."""
+        """Queue a train of probes. Only the delay of the first is measured, so it has one byte."""
         self.probes += (
             FrameHeader(
                 FrameKind.PROBE, run, event.chunk_bytes if index else 1, event.train, index=index, chunks=event.chunks
@@ -213,7 +212,7 @@ class Outbox:
         )
 
     def pop(self, follows: bool = False) -> Transmit | Sending | None:
-        """What goes next: a frame, or a flow that may send a chunk; None if there is nothing."""
+        """Remove and return what is sent next: a frame, or a flow that may send a chunk; None if the queue is empty."""
         if self.acks:
             return Transmit(self.peer, self.acks.popleft(), Source.NOTHING)
         while self._heap:
@@ -229,7 +228,7 @@ class Outbox:
         return None
 
     def drop(self) -> list[Forward]:
-        """Forget everything, for a peer that is gone: the relayed chunks among it."""
+        """Clear the queue of a lost peer; return the relayed chunks that were in it."""
         entries = [entry for *_, entry in self._heap]
         self._heap.clear()
         self.acks.clear()
