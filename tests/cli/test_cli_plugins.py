@@ -94,7 +94,7 @@ def blamed(path: Path, name: str, *arguments: object, saying: str) -> None:
 
 PLANNER_MISTAKES = {
     "raises": ("raise KeyError('fra')", "plan raised KeyError: 'fra'"),
-    "asks for a site that is not there": ("network.site('mars')", "raised UnknownName: no site is called 'mars'"),
+    "asks for a site that is not there": ("network.site('mars')", "raised UnknownName: unknown site 'mars'"),
     "returns nothing": ("pass", "returned NoneType, expected a tradewind.Plan"),
     "returns another size": ("return Plan('p', network.name, members, 1, ())", "a plan of 1 bytes among"),
     "returns an invalid plan": ("return Plan('p', network.name, members, nbytes, ())", "invalid plan"),
