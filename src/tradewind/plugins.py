@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 BUILT_IN = "built in"
+MOST_WORDS = 2000
+"""Characters of a reason: it is sent to every rank of a run."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -53,7 +55,8 @@ class Plugin:
 
     def error(self, reason: str) -> BadPlugin:
         """The plug-in's mistake, as an error that says whose it is."""
-        return BadPlugin(f"{self.kind} {self.name!r} is a plug-in ({self.origin}) with a mistake: {reason}")
+        said = reason if len(reason) <= MOST_WORDS else f"{reason[:MOST_WORDS]} ..."
+        return BadPlugin(f"{self.kind} {self.name!r} is a plug-in ({self.origin}) with a mistake: {said}")
 
     @contextmanager
     def blamed(self, what: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:

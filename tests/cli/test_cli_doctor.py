@@ -153,6 +153,8 @@ def test_a_missing_interface_a_taken_port_and_a_misspelt_option() -> None:
     code, seen = here(TRADEWIND_INTERFACE="nic77")
     assert code == 1 and seen["address"]["state"] == "fail" and "'nic77'" in seen["address"]["found"]
     assert "lo" in seen["address"]["advice"]
+    code, seen = here(TRADEWIND_BIND="203.0.113.7")
+    assert code == 1 and "no address of this machine" in seen["address"]["found"]
     with socket.create_server(("0.0.0.0", 0)) as taken:
         code, seen = here(TRADEWIND_PORTS=str(taken.getsockname()[1]))
         assert code == 1 and seen["ports"]["state"] == "fail" and "0 of 1 port" in seen["ports"]["found"]

@@ -99,6 +99,8 @@ PLANNER_MISTAKES = {
     "returns another size": ("return Plan('p', network.name, members, 1, ())", "a plan of 1 bytes among"),
     "returns an invalid plan": ("return Plan('p', network.name, members, nbytes, ())", "invalid plan"),
     "returns nonsense in a plan": ("return Plan('p', network.name, members, nbytes, 7)", "raised TypeError"),
+    "a name that is none": ("return Plan(3, network.name, members, nbytes, ())", "`planner` or `reason` is not text"),
+    "a very long reason": ("raise KeyError('x' * 10**5)", "xxx ..."),
     "exits": ("raise SystemExit(0)", "plan raised SystemExit"),
 }
 

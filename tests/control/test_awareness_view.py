@@ -82,6 +82,17 @@ def test_a_full_nic_is_not_taken_for_slow_links() -> None:
     assert view.estimate("a", "b", 6.0).bandwidth_bps < 2e7, "the NIC has room, and the link is slow"
 
 
+def test_plans_are_made_anew_for_a_given_network_only_if_it_is_another_one() -> None:
+    view = NetworkView(MESH)
+    plans = Plans(view, "multi-star", {})
+    first = plans.plan_for(("a", "b", "c"), MEGABYTE)
+    view.give(Network("mesh", MESH.sites, MESH.bandwidth_bps))
+    assert plans.plan_for(("a", "b", "c"), MEGABYTE) == first
+    view.give(MESH.scaled(0.5))
+    assert plans.plan_for(("a", "b", "c"), MEGABYTE) > first
+    assert view.network.link("a", "b").bandwidth_bps == 5e7
+
+
 def test_links_that_the_network_does_not_have_stay_out_of_it() -> None:
     sparse = Network("line", [Site(n) for n in "abc"], [[0, 1e8, 0], [1e8, 0, 1e8], [0, 1e8, 0]])
     view = NetworkView(sparse)

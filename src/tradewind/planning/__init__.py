@@ -145,6 +145,8 @@ def _guarded(function: Callable[..., Plan], plugin: Plugin) -> Callable[..., Pla
             plan = function(network, members, nbytes, options, **timed)
         if not isinstance(plan, Plan):
             raise plugin.error(f"{what} returned {type(plan).__name__}, expected a tradewind.Plan.")
+        if not (isinstance(plan.planner, str) and isinstance(plan.reason, str)):
+            raise plugin.error(f"{what} returned a plan whose `planner` or `reason` is not text.")
         with plugin.blamed(f"checking the plan of {what}"):
             if (plan.members, plan.nbytes) != (members, nbytes):
                 raise plugin.error(

@@ -26,6 +26,7 @@ from tradewind.runtime.addresses import (
     address_towards,
     interface_of_address,
     is_loopback,
+    is_on_this_host,
     listen_on,
 )
 from tradewind.runtime.group import find_secret
@@ -175,8 +176,9 @@ def check_address(options: RunOptions, peer: str = DEFAULT_ROUTE) -> Check:
         return Check("address", "fail", str(error), advice)
     name = interface_of_address(address)
     mtu = None if name is None else interface_mtu(name)
-    found = f"{address} on {name or 'no interface of this machine'}" + (f", MTU {mtu}" if mtu else "") + f": {why}"
-    if name is None and options.transport.advertise is None:
+    found = address + (f" on {name}" if name else "") + (f", MTU {mtu}" if mtu else "") + f": {why}"
+    if options.transport.advertise is None and not is_on_this_host(address):
+        found = f"{address} is no address of this machine: {why}"
         return Check(
             "address", "fail", found, "Set bind= to an address of this machine, or interface= to its interface."
         )

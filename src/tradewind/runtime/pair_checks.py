@@ -224,10 +224,15 @@ def _call_back(address: HostPort, credentials: Credentials) -> str:
 def check_pair(address: HostPort) -> Iterator[Check]:
     """Every check between this machine and one on which `tradewind doctor --listen` runs."""
     try:
-        credentials, options = _credentials(), resolve_options()[0]
+        credentials = _credentials()
+    except InputError as error:
+        yield Check("secret and release", "fail", str(error), "The same TRADEWIND_SECRET on both machines.")
+        return
+    try:
+        options = resolve_options()[0]
         own, why = announced_address(options, address.host)
     except InputError as error:
-        yield Check("address", "fail", str(error), "Correct it before another machine is involved.")
+        yield Check("way back", "fail", str(error), "See the rows on this machine.")
         return
     dialling = Dialling("this machine", "the other machine", f"Let a firewall there accept port {address.port}.")
     try:

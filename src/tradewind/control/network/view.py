@@ -89,12 +89,14 @@ class NetworkView:
         return Network(given.name, given.sites, bandwidth_bps, self._planned_latency_s, given.loss, given.trunks)
 
     def give(self, network: Network) -> None:
-        """Replace the network by one with the same sites; all plans are made again."""
+        """Replace the network by one with the same sites; all plans are made again unless nothing differs."""
+        differs = network != self.whole
         self._given = network
         self.estimates = LinkEstimates(network, self.is_guess, self._confirm_s)
         self._planned_bps, self._planned_latency_s = network.bandwidth_bps.copy(), network.latency_s.copy()
-        self.generation += 1
-        self.snapshots += 1
+        if differs:
+            self.generation += 1
+            self.snapshots += 1
 
     def correct(self, network: Network) -> None:
         """Take this network's rates as estimates; plans follow when they are reviewed."""
