@@ -70,6 +70,19 @@ def test_dead_links_and_anchors_are_found(tmp_path: Path, monkeypatch: pytest.Mo
     assert dead_links(page) == ["a.md: #nothing", "a.md: c.md"]
 
 
+def test_pages_that_sources_name_exist() -> None:
+    sources = [path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    named = [
+        (path, name)
+        for path in [*sources, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile"]
+        for name in re.findall(r"(?<![\w/])docs/[\w/.-]+\.(?:md|py|svg|png)\b", path.read_text())
+    ]
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}" for path, name in named if "NAME" not in name and not (ROOT / name).exists()
+    ]
+    assert not missing, missing
+
+
 def test_every_page_is_in_the_navigation() -> None:
     named = navigation()
     assert len(named) == len(set(named))

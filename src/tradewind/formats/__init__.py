@@ -2,7 +2,7 @@
 
 `read_network` picks the format by the file's suffix. Every reader takes text that anybody may have written, and
 ends in a valid `Network` or in a TradewindError that names the file, what is wrong and what to do: nothing is
-corrected silently, nothing is half-read. How each format is read is written in docs/networks.md.
+corrected silently, nothing is half-read. How each format is read is written in docs/reference/networks.md.
 """
 
 from __future__ import annotations

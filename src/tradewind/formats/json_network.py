@@ -1,4 +1,4 @@
-"""Our own file format: one JSON object with sites, directed links and trunks (docs/networks.md).
+"""Our own file format: one JSON object with sites, directed links and trunks (docs/reference/networks.md).
 
 Numbers in a file are megabits per second and milliseconds, because people write and read them; inside, they are
 bits and seconds. A network that came from a file is written back with the same numbers (of up to 15 digits), and
@@ -80,7 +80,7 @@ def network_from_json(data: bytes | str, source: str = "network JSON") -> Networ
     try:
         document = _DECODER.decode(text.encode())
     except msgspec.ValidationError as error:
-        raise BadNetwork(f"{source}: {error}. See docs/networks.md for the format.") from error
+        raise BadNetwork(f"{source}: {error}. See docs/reference/networks.md for the format.") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadNetwork(f"{source}: is not valid JSON ({error}).") from error
     return network_from_document(document, source)

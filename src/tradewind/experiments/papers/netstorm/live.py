@@ -3,7 +3,7 @@
 Everything that takes time is compressed by `COMPRESSION`, and rates by `RATE_SCALE`, so that minutes become seconds on
 one machine: the 180 s between two draws of the rates become 18 s, UPDATE_TIME's 5 s become 0.5 s, AlexNet's 244 MB
 become 2.4 MB. Slow links need few frames a second: at a quarter of the rates processors limited those who use many
-links, at a tenth iterations take what links take (docs/live.md). Times are then a tenth of what they would be, and
+links, at a tenth iterations take what links take. Times are then a tenth of what they would be, and
 ratios what they would be.
 
 Every site is one process, which takes part in all turns. A turn is one system on one network: all-reduces of a model,
