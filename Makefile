@@ -55,14 +55,15 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 DOCS := .venv-docs
-$(DOCS)/.installed: pyproject.toml
+$(DOCS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check $$(sed -n '/^docs = \[/,/^]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  $$(sed -n '/^docs = \[/,/^]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 	@touch $@
 
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict
-	@echo "open build/site/index.html"
+	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
 
 clean:
 	rm -rf .venv .venv-* build .pytest_cache .mypy_cache .ruff_cache .hypothesis

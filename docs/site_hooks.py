@@ -11,6 +11,8 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY_LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+(?:examples|tests|src|benchmarks|[A-Z]+)\b[^)]*)\)")
+REMOTE = re.compile(r"""<(?:script|img|iframe)[^>]*\bsrc="https?://|<link[^>]*\bhref="https?://""")
+WORKER_SHIM = re.compile(r"""<script src="https://[^"]*/iframe-worker/shim"></script>""")
 MANIFEST = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -38,3 +40,24 @@ def _as_path(found: re.Match[str], folder: Path) -> str:
         raise FileNotFoundError(f"{folder}: link to {found[2]}, which does not exist")
     inside = target.relative_to(ROOT).as_posix()
     return f"`{inside}`" if found[1].strip("`").endswith(inside) else f"{found[1]} (`{inside}`)"
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The page without the script that the theme takes from elsewhere for its search on `file://`.
+
+    Raises: ValueError where anything else is loaded from elsewhere: the site works offline.
+    """
+    return _local(output, page.file.src_uri)
+
+
+def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+    """The same for pages without a source, such as 404.html."""
+    return _local(output_content, template_name)
+
+
+def _local(output: str, name: str) -> str:
+    output = WORKER_SHIM.sub("", output)
+    remote = REMOTE.search(output)
+    if remote is not None:
+        raise ValueError(f"{name} loads something from elsewhere: {remote[0]}...")
+    return output

@@ -90,10 +90,19 @@ def test_documents_name_the_error_that_pytorch_users_see() -> None:
         assert f"`{type(lost).__name__}`" in (ROOT / "docs" / page).read_text(), page
 
 
+BLOCKS = [
+    pytest.param([command for command, _ in REFRESH.entries(block)], id=f"{path.stem}-{number}")
+    for path in REFRESH.documents()
+    for number, block in enumerate(REFRESH.BLOCK.findall(path.read_text()))
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_shown_work(command: str) -> None:
-    output = REFRESH.output_of(command)
-    assert "Traceback" not in output and "InternalError" not in output
-    if "exit code" not in command and "2>&1" not in command:
-        assert "Error" not in output and "Bad" not in output, output
+@pytest.mark.parametrize("commands", BLOCKS)
+def test_commands_shown_work(commands: list[str]) -> None:
+    """Commands of one block follow each other; no block needs what another one left behind."""
+    for command in commands:
+        output = REFRESH.output_of(command)
+        assert "Traceback" not in output and "InternalError" not in output, output
+        if "exit code" not in command and "2>&1" not in command:
+            assert "Error" not in output and "Bad" not in output, output

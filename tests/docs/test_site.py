@@ -139,6 +139,14 @@ def test_guides_hold_no_measurements_of_the_day() -> None:
             assert not stale.search(page.read_text()), page.relative_to(ROOT)
 
 
+def test_pages_written_by_hand_use_plain_words() -> None:
+    riddles = re.compile(r"\b(?:somebody|nobody|whoever|everybody|anybody)\b", re.IGNORECASE)
+    for page in PAGES:
+        parts = page.relative_to(DOCS).parts
+        if parts[0] not in ("benchmarks", "decisions") and page.name not in ("api.md", "ARCHITECTURE.md"):
+            assert not riddles.search(FENCED.sub("", page.read_text())), page.relative_to(ROOT)
+
+
 def test_every_result_says_when_where_with_what_and_how_it_was_measured() -> None:
     for page in sorted((DOCS / "benchmarks").glob("*.md")):
         if page.name != "index.md":
