@@ -86,7 +86,9 @@ def test_pages_that_sources_name_exist() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     named = navigation()
     assert len(named) == len(set(named))
-    assert set(named) == {path.relative_to(DOCS).as_posix() for path in PAGES}
+    there = {path.relative_to(DOCS).as_posix() for path in PAGES}
+    assert not there - set(named), f"add to `nav` in mkdocs.yml: {sorted(there - set(named))}"
+    assert not set(named) - there, f"mkdocs.yml names pages that do not exist: {sorted(set(named) - there)}"
 
 
 def clicks_to(start: Path, most: int) -> dict[Path, int]:

@@ -28,7 +28,7 @@ def run(
     network: NetworkArgument,
     scheme: Annotated[
         str,
-        typer.Option("--scheme", metavar="A,B,...", help="Names, or POLICY+PLANNER (docs/concepts/scheme.md)."),
+        typer.Option("--scheme", metavar="A,B,...", help="Schemes by name, or POLICY+PLANNER."),
     ] = "tradewind",
     policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Replace the scheme's policy.")] = None,
     planner: Annotated[

@@ -30,7 +30,8 @@ is silent, the notes of the experiment say which reading was built: `tradewind r
 numbers, and writes them as CSV, PNG and JSON. Experiments whose name ends in `/live` ran on real connections
 in an emulated network ([live](../guides/reproduce.md#live-figures)): `tradewind reproduce NAME --live`.
 
-This page is generated from the JSON files of earlier runs: `tradewind reproduce --page FILE --out DIR`.
+This page is generated from the JSON files of earlier runs in `docs/benchmarks/data/reproduction`:
+`tradewind reproduce --page FILE --out DIR`.
 """
 
 
