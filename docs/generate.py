@@ -184,17 +184,11 @@ def with_flags(text: str) -> str:
 
 def decisions_page() -> str:
     """The list of decisions."""
-    lines = [
-        "# Decisions",
-        "",
-        GENERATED,
-        "",
-        "Choices that a newcomer would question: context, decision, alternatives,",
-    ]
-    lines += ["consequences.", ""]
+    head = "Choices that a newcomer would question: context, decision, alternatives, consequences."
+    lines = ["# Decisions", "", GENERATED, "", head, "", "| | decision |", "|---|---|"]
     for path in sorted((DOCS / "decisions").glob("0*.md")):
-        title = path.read_text().partition("\n")[0].removeprefix("# ")
-        lines.append(f"- [{title}]({path.name})")
+        number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
+        lines.append(f"| {number} | [{title}]({path.name}) |")
     return "\n".join(lines) + "\n"
 
 

@@ -22,6 +22,7 @@ FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 FIRST_SCREEN_LINES = 40
 QUESTIONS = 25
+WITH_LONG_LINES = ("reproduction.md", "ARCHITECTURE.md")
 
 
 def anchors(text: str) -> set[str]:
@@ -147,6 +148,19 @@ def test_pages_written_by_hand_use_plain_words() -> None:
         parts = page.relative_to(DOCS).parts
         if parts[0] not in ("benchmarks", "decisions") and page.name not in ("api.md", "ARCHITECTURE.md"):
             assert not riddles.search(FENCED.sub("", page.read_text())), page.relative_to(ROOT)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"] if page.name not in WITH_LONG_LINES],
+    ids=lambda path: path.name,
+)
+def test_lines_are_at_most_120_characters_long(page: Path) -> None:
+    """But tables, which have one line for each row, and what commands print."""
+    long = [
+        line for line in bare(page.read_text()).splitlines() if len(line) > 120 and not line.startswith(("|", "    "))
+    ]
+    assert not long, long
 
 
 def test_every_result_says_when_where_with_what_and_how_it_was_measured() -> None:
