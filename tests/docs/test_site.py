@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -169,6 +170,24 @@ def test_every_result_says_when_where_with_what_and_how_it_was_measured() -> Non
             text = page.read_text()
             missing = [field for field in ("date", "commit", "machine", "command") if f"\n| {field} | " not in text]
             assert not missing, f"{page.name} lacks {missing}"
+
+
+def test_the_headline_of_the_readme_is_what_was_measured() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    measured = json.loads((DOCS / "benchmarks" / "data" / "wan.json").read_text())["data"]["networks"]
+    rows = [{row["system"]: row for row in one["rows"]}["tradewind auto"] for one in measured if one["sites"] >= 4]
+    assert {one["sites"] for one in measured} == {2, 4, 6, 8}
+
+    def span(key: str, form: str, unit: str = "") -> str:
+        values = [row[key] for row in rows]
+        return f"{min(values):{form}}{unit} to {max(values):{form}}{unit}"
+
+    assert f"**{span('speedup_over_gloo', '.0f')} times as fast as Gloo on 4 to 8 sites**" in text
+    assert f"{span('speedup_over_gloo_best_order', '.1f')} times" in text
+    assert f"at {span('of_limit', '.0%')} of" in text
+    runs = json.loads((DOCS / "benchmarks" / "data" / "training.json").read_text())["data"]
+    ours, gloo = (runs[name]["seconds"][-1] for name in ("tradewind", "gloo"))
+    assert f"took {ours:.1f} s instead of {gloo:.1f} s" in text
 
 
 def generator() -> ModuleType:
