@@ -83,7 +83,8 @@ def _signature(name: str, thing: Any) -> str:
     kinds = [one.kind for one in shown]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         parameters.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    returns = "" if found.return_annotation is found.empty else f" -> {_type(found.return_annotation)}"
+    bare = inspect.isclass(thing) or found.return_annotation is found.empty
+    returns = "" if bare else f" -> {_type(found.return_annotation)}"
     line = f"{name}({', '.join(parameters)}){returns}"
     if len(line) <= 100:
         return line
@@ -201,9 +202,9 @@ def results_page() -> str:
         "",
         GENERATED,
         "",
-        "Every page is made from stored data (`docs/benchmarks/data`), and says when,",
+        "Every page is made from stored data (`docs/benchmarks/data`), and says when, with which commit, on which machine",
     ]
-    lines += ["with which commit, on which machine and by which command they were measured.", ""]
+    lines += ["and by which command they were measured.", ""]
     lines += ["| result | date | command |", "|---|---|---|"]
     for path in sorted(STORED.glob("*.json")):
         result = stored(path)

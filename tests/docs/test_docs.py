@@ -50,6 +50,9 @@ def test_every_verb_is_documented_with_an_example() -> None:
     for command in app.registered_commands:
         assert f"## tradewind {command.name}" in text, f"docs/reference/cli.md has no section on {command.name}"
         assert any(re.match(rf"tradewind {command.name}\b", shown) for shown in COMMANDS)
+        assert f"<!-- flags {command.name} -->" in text, (
+            f"docs/reference/cli.md has no table of flags of {command.name}"
+        )
 
 
 def test_the_sample_of_bench_wan_has_the_columns_that_it_prints() -> None:
