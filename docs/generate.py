@@ -197,14 +197,9 @@ def results_page() -> str:
     """The list of results, with when and where each was measured."""
     from benchmarks._pages import STORED, stored
 
-    lines = [
-        "# Results",
-        "",
-        GENERATED,
-        "",
-        "Every page is made from stored data (`docs/benchmarks/data`), and says when, with which commit, on which machine",
-    ]
-    lines += ["and by which command they were measured.", ""]
+    head = "Every page is made from stored data (`docs/benchmarks/data`), and says when, with which commit, on which\n"
+    head += "machine and by which command they were measured."
+    lines = ["# Results", "", GENERATED, "", head, ""]
     lines += ["| result | date | command |", "|---|---|---|"]
     for path in sorted(STORED.glob("*.json")):
         result = stored(path)
