@@ -62,7 +62,7 @@ $(DOCS)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 docs: $(DOCS)/.installed
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
 
 clean:
