@@ -38,7 +38,7 @@ LONG_AGO = 10.0
 """A link that nobody has looked at for so many times as long is believed at once to be faster."""
 FEWEST_CHANGED, SHARE_CHANGED, SHARE_SEEMING = 3, 1 / 3, 1 / 2
 """So many links make a network shift, and so many of those that were looked at: of links that have changed, or seemed
-so twice, and of those that seemed so at least once. Where nothing changes 22% and 39% were seen (docs/awareness.md)."""
+so twice, and of those that seemed so at least once. Where nothing changes 22% and 39% were seen."""
 WELL_KNOWN = 4
 """A link that was measured more often can be said to have changed."""
 DOUBT = 2
