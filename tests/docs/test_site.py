@@ -198,6 +198,13 @@ def generator() -> ModuleType:
     return module
 
 
+def test_every_public_name_is_on_the_api_page() -> None:
+    import tradewind
+
+    described = {name for _, _, names in generator().API for name in names}
+    assert not set(tradewind.__all__) - described - {"__version__"}, "add it to API in docs/generate.py"
+
+
 def test_generated_pages_and_pictures_are_what_the_generator_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="the API page describes the PyTorch backend")
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
