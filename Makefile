@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-all test-torch check bench clean help
+.PHONY: demo test test-all test-torch check bench docs clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-torch TORCH=2.15.0  the PyTorch tests with that version, in an environment of its own"
 	@echo "make check     lint and types only"
 	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
+	@echo "make docs      the documentation as a site in build/site; a dead link is an error"
 	@echo "make clean     remove the virtual environments and caches"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -52,6 +53,17 @@ test-torch:
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+DOCS := .venv-docs
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  $$(sed -n '/^docs = \[/,/^]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
+	@touch $@
+
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
 
 clean:
 	rm -rf .venv .venv-* build .pytest_cache .mypy_cache .ruff_cache .hypothesis

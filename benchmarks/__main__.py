@@ -1,6 +1,7 @@
 """Run benchmarks: `python -m benchmarks` for all, `python -m benchmarks NAME ...` for some.
 
-Each prints its tables and writes them to docs/benchmarks/NAME.md; `--dry` only prints.
+Each prints its tables, stores what it measured in docs/benchmarks/data/NAME.json and makes docs/benchmarks/NAME.md from
+it; `--dry` only prints. `--render` measures nothing and makes all pages from what is stored.
 """
 
 from __future__ import annotations
@@ -8,14 +9,13 @@ from __future__ import annotations
 import argparse
 import inspect
 import io
-import os
-import platform
 import sys
 from importlib import import_module
 from pathlib import Path
 
+from benchmarks._pages import Result, blocks_of, header_of_this_run, render_all, write
+
 FOLDER = Path(__file__).parent
-RESULTS = FOLDER.parent / "docs" / "benchmarks"
 
 
 def names() -> list[str]:
@@ -23,15 +23,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
 
 
-def report(name: str) -> str:
-    """Run one benchmark; its report as Markdown."""
+def measure(name: str) -> Result:
+    """Run one benchmark."""
     module = import_module(f"benchmarks.{name}")
-    title, _, rest = (inspect.getdoc(module) or name).partition("\n")
+    title, _, about = (inspect.getdoc(module) or name).partition("\n")
+    header = header_of_this_run(f"python -m benchmarks {name}")
     tables = io.StringIO()
-    module.run(tables)
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-    intro = f"# {title.rstrip('.')}\n\n{rest.strip()}\n\n" if rest.strip() else f"# {title.rstrip('.')}\n\n"
-    return f"{intro}`python -m benchmarks {name}`, {machine}.\n\n{tables.getvalue().strip()}\n"
+    data = module.run(tables)
+    return Result(title.rstrip("."), about.strip(), header, blocks_of(tables.getvalue()), data or {})
 
 
 def main() -> int:
@@ -39,17 +38,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks.")
     parser.add_argument("name", nargs="*", help=f"one or more of: {', '.join(names())}; all by default")
     parser.add_argument("--dry", action="store_true", help="only print, write no files")
+    parser.add_argument("--render", action="store_true", help="measure nothing; make all pages from the stored data")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.name) - set(names()))
     if unknown:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(names())}")
+    if arguments.render:
+        print("\n".join(str(path) for path in render_all()) or "all pages are as their data say")
+        return 0
     for name in arguments.name or names():
         print(f"running {name} ...", file=sys.stderr, flush=True)
-        text = report(name)
-        print(text, flush=True)
+        result = measure(name)
+        print(result.markdown(), flush=True)
         if not arguments.dry:
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            (RESULTS / f"{name}.md").write_text(text)
+            write(name, result)
     return 0
 
 

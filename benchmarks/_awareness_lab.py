@@ -18,7 +18,7 @@ from tradewind.runtime.group import Group
 
 WAYS = ("described, awareness off", "described, awareness on (default)", "nobody described it, awareness on")
 TCP_SHARE = 0.956
-"""Of a rate of the lab's `htb`: the rest is headers (docs/lab.md)."""
+"""Of a rate of the lab's `htb`: the rest is headers (docs/guides/lab.md)."""
 CHANGE = "the network changes now"
 STEADY_ROUNDS, CHANGED_ROUNDS = 24, 16
 QUICK_UPDATE_S = 2.0

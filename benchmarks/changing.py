@@ -38,7 +38,7 @@ SYSTEMS = {
 TOLD = "ours, told"
 TRIALS = (0, 1, 2)
 TCP_SHARE = 0.956
-"""Of a rate of the lab's `htb`: the rest is headers (docs/lab.md)."""
+"""Of a rate of the lab's `htb`: the rest is headers (docs/guides/lab.md)."""
 
 
 class Telling:

@@ -1,7 +1,7 @@
 """Run every command that the documents show, and put its present output below it.
 
 A command is a line `$ COMMAND` in a block marked `console`; what follows, up to the next command or the block's end, is
-its output. `python docs/refresh.py` rewrites README.md and docs/*.md. `--computed` leaves out what measures the machine
+its output. `python docs/refresh.py` rewrites README.md and all pages. `--computed` leaves out what measures the machine
 (demo, bench, lab, doctor), which belongs on a quiet one. `--check` changes nothing and names the commands that print
 something else now: times of planning are not compared, and of what is measured only the form, since no two runs agree
 on the numbers. Other arguments name the documents to look at.
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"<!-- options (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 DURATION = re.compile(r"\b\d+(\.\d+)? (ns|µs|ms|s|h)\b|planning_seconds\": [\d.e-]+")
-MEASURED = re.compile(r"tradewind (demo|bench|lab|doctor)\b")
+MEASURED = re.compile(r"tradewind (demo|bench|lab|doctor)\b|local_sgd")
 MEASUREMENT = re.compile(r"\S+->\S+|[\d.]+(e-?\d+)?%?x?( (ns|µs|ms|s|h|[kMG]?bps))?")
 SPACES = re.compile(r"[\s─]+")
 

@@ -68,7 +68,7 @@ def test_a_failed_operation_is_counted_and_stats_work_on_a_closed_group() -> Non
 
     def body(group: Group) -> None:
         groups.append(group)
-        with pytest.raises(Exception, match="the members of a round must bring the same"):
+        with pytest.raises(Exception, match="the members of a round must ask for the same operation"):
             group.all_reduce(np.ones(3 + group.rank))
 
     run_ranks(2, body)

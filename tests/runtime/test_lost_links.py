@@ -74,7 +74,7 @@ def test_a_link_that_is_cut_one_way_is_lost() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [4, 8])
 def test_twenty_cuts_cost_less_than_the_patience_each(world: int) -> None:
-    """Prints the table of docs/failover.md (pytest -s). Every round uses every link."""
+    """Prints least, median and most (pytest -s). Every round uses every link."""
     patience_s, tries = 6.0, 20
     which = random.Random(world)
     took: list[tuple[float, float]] = []

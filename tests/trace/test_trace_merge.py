@@ -78,7 +78,7 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path, cut: int) -> N
     path.write_bytes(whole[:-cut])
     assert read_trace(path).records == (records if cut == 1 else records[:-1])
     path.write_bytes(whole[: whole.index(b"\n") - 3])
-    with pytest.raises(InputError, match="is not a trace"):
+    with pytest.raises(InputError, match="is not a valid trace"):
         read_trace(path)
 
 

@@ -1,8 +1,8 @@
 """The command line: `tradewind VERB`, one file per verb.
 
 Every verb follows the same rules. Data goes to stdout, progress and diagnostics to stderr. `--json` gives data that
-programs read, with the keys of docs/cli.md. The exit code is 0 for success, 1 for a failure, 2 for bad usage or
-input, 3 for a problem that has no solution. Verbs import what they need when they run, so that `--help` is instant.
+programs read, with the keys of docs/reference/cli.md. The exit code is 0 for success, 1 for a failure, 2 for bad usage
+or input, 3 for a problem that has no solution. Verbs import what they need when they run, so that `--help` is instant.
 """
 
 from __future__ import annotations

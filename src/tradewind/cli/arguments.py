@@ -14,7 +14,7 @@ MembersOption = Annotated[
     str | None, typer.Option("--members", metavar="A,B,...", help="Sites that synchronise; all by default.")
 ]
 BytesOption = Annotated[str, typer.Option("--bytes", metavar="SIZE", help="Size of the tensor: 180MB, 64KiB, 1.5GB.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (keys: docs/cli.md).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (keys: docs/reference/cli.md).")]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", metavar="N", help="Seed of a catalog network that is drawn at random.")
 ]

@@ -169,7 +169,7 @@ def _egress_table(comparison: Comparison) -> Table:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison with the keys of docs/cli.md."""
+    """The comparison with the keys of docs/reference/cli.md."""
     limit = comparison.limit
     return {
         "network": comparison.network.name,

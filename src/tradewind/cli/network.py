@@ -35,7 +35,7 @@ def run(
     """Show a network: its sites, links, NIC caps and trunks.
 
     All latencies are one way, in files as well as here. A CSV file is a matrix of bandwidths, or a list of links with a
-    header such as src,dst,mbps,ms. The JSON is the file format of docs/networks.md: what this prints can be edited and
+    header such as src,dst,mbps,ms. The JSON is a network file, see docs/reference/networks.md, which can be edited and
     read back.
     """
     from tradewind.cli.output import console, show

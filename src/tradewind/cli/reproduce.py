@@ -126,7 +126,9 @@ def _write_page(page: Path, folder: Path) -> None:
         raise InputError(
             f"results in {folder} are of an older version with other claims: {', '.join(outdated)}. Run them again."
         )
-    write_whole(page, reproduction_page(saved).encode(), "--page")
+    header = folder / "header.md"  # when, where and with which code, where that is known
+    text = reproduction_page(saved, header.read_text() if header.exists() else "")
+    write_whole(page, text.encode(), "--page")
     typer.echo(f"wrote {page}", err=True)
 
 

@@ -94,7 +94,7 @@ def _links_table(result: SimulationResult, network: Network) -> Table:
 
 
 def as_json(result: SimulationResult, network: Network) -> dict[str, Any]:
-    """The result with the keys of docs/cli.md."""
+    """The result with the keys of docs/reference/cli.md."""
     limit_s, took_s = result.limit_s(network)
     scheme = result.scheme
     return {

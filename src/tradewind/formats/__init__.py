@@ -2,7 +2,7 @@
 
 `read_network` chooses the format by the file's suffix. Every reader accepts arbitrary text, and returns a valid
 `Network` or raises a `TradewindError` with the file, what is wrong and what to do: nothing is corrected silently or
-read in part. Latencies are one way. docs/networks.md describes each format.
+read in part. Latencies are one way. docs/reference/networks.md describes each format.
 """
 
 from __future__ import annotations

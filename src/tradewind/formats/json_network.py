@@ -1,4 +1,4 @@
-"""Reader and writer of our own format: one JSON object with sites, directed links and trunks (docs/networks.md).
+"""Reader and writer of our own network format, one JSON object: docs/reference/networks.md describes it.
 
 Files use megabits per second and milliseconds, which are easy to read and write; a `Network` uses bits per second and
 seconds. A network read from a file is written with the same numbers (of up to 15 digits), and reading that again gives
@@ -80,7 +80,7 @@ def network_from_json(data: bytes | str, source: str = "network JSON") -> Networ
     try:
         document = _DECODER.decode(text.encode())
     except msgspec.ValidationError as error:
-        raise BadNetwork(f"{source}: {error}. See docs/networks.md for the format.") from error
+        raise BadNetwork(f"{source}: {error}. See docs/reference/networks.md for the format.") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadNetwork(f"{source}: is not valid JSON ({error}).") from error
     return network_from_document(document, source)

@@ -211,7 +211,7 @@ def plan_from_json(data: bytes | str, source: str = "plan") -> Plan:
     try:
         document: Any = msgspec.json.decode(data, type=_PlanDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadPlan(f"{source} is not a plan: {error}. The format is in docs/plans.md.") from error
+        raise BadPlan(f"{source} is not a plan: {error}. The format is in docs/concepts/plan.md.") from error
     if not 1 <= document.bytes <= MAX_BYTES:
         raise BadPlan(f"{source}: bytes is {document.bytes}; it must be between 1 and {MAX_BYTES}.")
     predicted = document.predicted and Prediction(

@@ -318,12 +318,13 @@ def connect(
     """Join a run of `world` processes; returns when all have joined.
 
     `address` is where the controller listens: rank 0 runs it there. With several addresses the first controller acts
-    and the others stand by (docs/failover.md), rank 1 running the second, and so on; such a run is tolerant. Where
-    `controller` is set, by argument, environment or file, `tradewind controller` runs it there and `address` may be
-    None. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
+    and the others stand by (docs/guides/elastic.md), rank 1 running the second, and so on; such a run is tolerant.
+    Where `controller` is set, by argument, environment or file, `tradewind controller` runs it there and `address` may
+    be None. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
 
-    Everything else is an option of the run (docs/options.md), as `options=RunOptions(planner="ring")` or as keywords
-    (`planner="ring"`), which mean the same. What is not given comes from TRADEWIND_* variables, then `tradewind.toml`.
+    Everything else is an option of the run (docs/reference/options.md), as `options=RunOptions(planner="ring")` or as
+    keywords (`planner="ring"`), which mean the same. What is not given comes from TRADEWIND_* variables, then
+    `tradewind.toml`.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank must be in [0, {world}), got {rank}.")

@@ -6,7 +6,7 @@ variable is TRADEWIND_ and the field's name in upper case, whichever group the f
 are tables (`[transport]`). A name or value that is not understood is refused: a misspelt option that is silently
 ignored is hard to find.
 
-To add an option, add a field with its meaning below it. Environment, file, `tradewind config` and docs/options.md
+To add an option, add a field with its meaning below it. Environment, file, `tradewind config` and the reference
 follow from the field.
 """
 
@@ -172,7 +172,7 @@ class RunOptions(OptionGroup):
     renamed: ClassVar = _ARGUMENTS
 
     scheme: str | None = None
-    """A system such as crew, or POLICY+PLANNER: sets policy, planner, their options and scatter (docs/options.md)."""
+    """A system such as crew, or POLICY+PLANNER: sets policy, planner, options and scatter (docs/concepts/scheme.md)."""
     policy: str = STRICT_POLICY
     """Which ranks average together in `Group.average` and `Synchronizer`; other operations involve all ranks."""
     policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -184,7 +184,7 @@ class RunOptions(OptionGroup):
     plan: Plan | Path | str | None = None
     """The plan to use, or its file, instead of a planner."""
     scatter: Scatter = "blocking"
-    """non-blocking: a ready rank sends before its round is known (docs/synchronizer.md)."""
+    """non-blocking: a ready rank sends before its round is known (docs/guides/synchronizer.md)."""
     network: Network | Path | str | None = None
     """What lies between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
     site: str | None = None
@@ -192,7 +192,7 @@ class RunOptions(OptionGroup):
     controller: str | tuple[str, ...] | None = None
     """HOST:PORT of a `tradewind controller`; several, separated by commas, with standbys. Default: rank 0 runs it."""
     awareness: Awareness = dataclasses.field(default_factory=Awareness)
-    """How links are measured and plans follow (docs/awareness.md)."""
+    """How links are measured and plans follow (docs/guides/changing-networks.md)."""
     transport: Transport = dataclasses.field(default_factory=Transport)
     """Where to listen, and how arrays travel."""
     tolerance: Tolerance = dataclasses.field(default_factory=Tolerance)

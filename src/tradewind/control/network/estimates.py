@@ -40,7 +40,7 @@ LONG_AGO = 10.0
 FEWEST_CHANGED, SHARE_CHANGED, SHARE_SEEMING = 3, 1 / 3, 1 / 2
 """A network shift needs this many changed links, and this share of the links that were measured: of links that have
 changed or seemed so twice, or of those that seemed so at least once. Without any change, shares of 22% and 39% were
-seen (docs/awareness.md)."""
+seen."""
 WELL_KNOWN = 4
 """Number of measurements above which a link can count as changed."""
 CONFIRMATIONS = 2

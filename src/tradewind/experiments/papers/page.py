@@ -1,4 +1,7 @@
-"""The page of all claims: each paper's claim, our result, and why they differ (`docs/reproduction.md`)."""
+"""The page of all claims: what each paper says, what we see, and why they differ.
+
+It is `docs/benchmarks/reproduction.md`.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,19 @@ figure. A claim **holds** where we see it in all cases that it speaks of, **hold
 not hold** in none; the remarks give the margin within which a number counts as met. Where a paper contradicts itself or
 is silent, the notes of the experiment say which reading was built: `tradewind reproduce NAME` shows them with all
 numbers, and writes them as CSV, PNG and JSON. Experiments whose name ends in `/live` ran on real connections
-in an emulated network ([live](live.md)): `tradewind reproduce NAME --live`.
+in an emulated network ([live](../guides/reproduce.md#live-figures)): `tradewind reproduce NAME --live`.
 
-This page is generated: `tradewind reproduce --page FILE` writes it from the JSON files of earlier runs.
+This page is generated from the JSON files of earlier runs in `docs/benchmarks/data/reproduction`:
+`tradewind reproduce --page FILE --out DIR`.
 """
 
 
-def reproduction_page(saved: Mapping[str, SavedOutcome]) -> str:
-    """The page in Markdown from saved outcomes; it lists the experiments that were not run."""
-    lines = [_INTRODUCTION, *_summary(saved)]
+def reproduction_page(saved: Mapping[str, SavedOutcome], header: str = "") -> str:
+    """The page, in Markdown, from the outcomes at hand; experiments that were not run are named.
+
+    `header` is Markdown about when, where and with which code they were run.
+    """
+    lines = [_INTRODUCTION, *([header] if header else []), *_summary(saved)]
     for paper, title in PAPERS.items():
         lines += ["", f"## {title}", "", *_paper(paper, saved)]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,7 @@
 All times are divided by `COMPRESSION`, and rates multiplied by `RATE_SCALE`, so that minutes become seconds on one
 machine: the 180 s between two draws of the rates become 18 s, UPDATE_TIME's 5 s become 0.5 s, AlexNet's 244 MB become
 2.4 MB. Slow links need few frames per second: at a quarter of the rates the processors limited systems that use many
-links, at a tenth the links are the limit (docs/live.md). Times are then a tenth of the originals, and ratios are
+links, at a tenth the links are the limit. Times are then a tenth of the originals, and ratios are
 unchanged.
 
 Every site is one process, which takes part in all turns. A turn is one system on one network: all-reduces of a model,
