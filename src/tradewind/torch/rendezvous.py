@@ -21,8 +21,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 from torch.distributed import PrefixStore
 
+from tradewind import version
 from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.plans.versions import SHARED_BYTES, Plans
 from tradewind.errors import BadOption, PeerLost, TradewindError, UnknownName
@@ -169,6 +171,9 @@ class Entry(msgspec.Struct, omit_defaults=True):
     network: str = ""
     sites: list[str] = []
     """Sites of the network that the rank plans with; rank 0's network is the one that is used."""
+    tradewind: str = ""
+    torch: str = ""
+    """Versions that the rank runs."""
 
 
 def identify(place: Place, options: RunOptions) -> Identity:
@@ -177,7 +182,7 @@ def identify(place: Place, options: RunOptions) -> Identity:
     If a rank raised alone, the others would wait for it until the group's timeout. So a rank with an invalid setting
     publishes its error, and every other rank raises `BadOption` with it.
     """
-    entry = Entry(options.site)
+    entry = Entry(options.site, tradewind=version.__version__, torch=str(torch.__version__))
     try:
         network = load_network(options.network)
         transport = options.transport
@@ -189,6 +194,7 @@ def identify(place: Place, options: RunOptions) -> Identity:
         publish_problem(place, error)
         raise
     entries = _exchange(place, entry, _identities(place))
+    _check_versions(place, entries)
     sites = _sites(place.global_ranks, entries)
     if max(Counter(sites).values()) > 1:
         # Several ranks share a site: the network does not describe the links between them.
@@ -237,6 +243,30 @@ def _exchange(place: Place, entry: Entry, store: Any) -> list[Entry]:
         if other.problem:
             raise BadOption(f"rank {place.global_ranks[rank]} cannot take part: {other.problem}")
     return entries
+
+
+def _check_versions(place: Place, entries: Sequence[Entry]) -> None:
+    """Raise `BadOption`, on every rank, if ranks run different versions of Tradewind; warn if PyTorch's differ."""
+    first = entries[0]
+    for rank, other in zip(place.global_ranks, entries, strict=True):
+        if other.tradewind != first.tradewind:
+            raise BadOption(
+                f"rank {rank} runs Tradewind {other.tradewind or 'of an older version'}, rank {place.global_ranks[0]} "
+                f"runs {first.tradewind}; all ranks need the same version. Install one of them on all hosts."
+            )
+        if _minor(other.torch) != _minor(first.torch) and place.is_world and place.rank in (0, rank):
+            log.warning(
+                "rank %d runs PyTorch %s, rank %d runs %s: collectives other than all-reduce, and the order of DDP's "
+                "buckets, may not match between minor versions. Install the same minor version on all hosts.",
+                rank,
+                other.torch,
+                place.global_ranks[0],
+                first.torch,
+            )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def _sites(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:

@@ -33,7 +33,7 @@ from enum import IntEnum
 
 from tradewind.errors import BadFrame
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 MAGIC = b"TW"
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
 HEADER_BYTES = HEADER.size
