@@ -333,7 +333,7 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
         if not site.name or site.name != site.name.strip():
             raise BadNetwork(f"network {name!r}: {site.name!r} is not a valid site name (empty, or spaces around it).")
         if site.name in seen:
-            raise BadNetwork(f"network {name!r}: site {site.name!r} is given twice.")
+            raise BadNetwork(f"network {name!r}: site {site.name!r} is given twice. Remove or rename one.")
         seen.add(site.name)
         if site.zone in ("", ANY_ZONE):
             raise BadNetwork(f"network {name!r}: site {site.name!r} has zone {site.zone!r}, a reserved name.")
@@ -345,7 +345,7 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
         for what, degrees, limit in (("lat", site.lat, 90), ("lon", site.lon, 360)):
             if degrees is not None and not abs(degrees) <= limit:
                 raise BadNetwork(
-                    f"network {name!r}: site {site.name!r} has {what} {degrees:g}, not in [-{limit}, {limit}]."
+                    f"network {name!r}: site {site.name!r} has {what} {degrees:g}, must be in [-{limit}, {limit}]."
                 )
         if (site.lat is None) != (site.lon is None):
             raise BadNetwork(f"network {name!r}: site {site.name!r} has only one of lat and lon. Give both or none.")
@@ -379,7 +379,7 @@ def _check_trunks(name: str, sites: tuple[Site, ...], trunks: tuple[Trunk, ...])
     seen: set[str] = set()
     for trunk in trunks:
         if trunk.name in seen:
-            raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} is given twice.")
+            raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} is given twice. Remove or rename one.")
         seen.add(trunk.name)
         if not (math.isfinite(trunk.capacity_bps) and trunk.capacity_bps > 0):
             raise BadNetwork(
@@ -388,6 +388,11 @@ def _check_trunks(name: str, sites: tuple[Site, ...], trunks: tuple[Trunk, ...])
             )
         for zone in (trunk.src_zone, trunk.dst_zone):
             if zone != ANY_ZONE and zone not in zones:
-                raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} names zone {zone!r}, which has no site.")
+                raise BadNetwork(
+                    f"network {name!r}: trunk {trunk.name!r} names zone {zone!r}, which has no site. "
+                    "Use the zone of a site."
+                )
         if trunk.src_zone == trunk.dst_zone:
-            raise BadNetwork(f"network {name!r}: trunk {trunk.name!r} connects zone {trunk.src_zone!r} to itself.")
+            raise BadNetwork(
+                f"network {name!r}: trunk {trunk.name!r} must connect two zones, got {trunk.src_zone!r} twice."
+            )

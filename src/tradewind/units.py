@@ -90,7 +90,7 @@ def parse_size(text: str) -> int:
         raise BadQuantity(f"{text!r}: {unit!r} is not a unit of size. Write it like 180MB, 64KiB or 1.5GB.")
     value = number * scale
     if value > MAX_BYTES:
-        raise BadQuantity(f"{text!r} is more than {format_size(MAX_BYTES)}, the largest size that Tradewind plans for.")
+        raise BadQuantity(f"{text!r}: a size must be at most {format_size(MAX_BYTES)}.")
     if not value >= 1:
         raise BadQuantity(f"{text!r}: a size must be at least one byte.")
     return round(value)

@@ -122,7 +122,7 @@ def test_a_byte_order_mark_is_no_problem() -> None:
         (example_site(egres_mbps=3), "unknown field `egres_mbps`"),
         (example_site(egress_mbps=0), "egress"),
         (example_site(egress_mbps=1e303), "too large"),
-        (example_site(lat=91, lon=0), "not in [-"),
+        (example_site(lat=91, lon=0), "must be in [-"),
         (example_site(lat=1), "only one of lat and lon"),
         (example_site(name=5), "Expected `str`, got `int`"),
         (example_link(bandwidth_mbps=0), "bandwidth 0"),

@@ -184,7 +184,7 @@ def test_options_out_of_range_are_refused(name: str, options: dict[str, object])
 
 @pytest.mark.parametrize("name", policy_names())
 def test_the_documentation_lists_every_policy_with_its_options_and_defaults(name: str) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "policies.md").read_text(encoding="utf-8")
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
     for field in policy(name).option_fields:
         default = "none" if field.default is None else field.default

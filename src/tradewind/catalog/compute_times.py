@@ -102,7 +102,9 @@ class ComputeTimes:
     def rescaled(self, low_s: float, high_s: float) -> ComputeTimes:
         """The distribution mapped linearly to [low_s, high_s]; CREW maps its traces to [0.05, 0.2] s."""
         if not 0 <= low_s < high_s < math.inf:
-            raise BadOption(f"compute times {self.name!r} cannot be rescaled to [{low_s}, {high_s}] s.")
+            raise BadOption(
+                f"compute times {self.name!r} cannot be rescaled to [{low_s}, {high_s}] s: expected 0 <= low < high."
+            )
         factor = (high_s - low_s) / (self.max_s - self.min_s)
         times = self._mapped(factor, low_s - factor * self.min_s)
         return ComputeTimes(

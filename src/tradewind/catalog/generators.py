@@ -123,7 +123,7 @@ def crew_n2(options: CrewOptions) -> Network:
 def random_mesh(options: MeshOptions) -> Network:
     """A full mesh with bandwidths uniform between two limits."""
     if options.min_mbps > options.max_mbps:
-        raise BadOption(f"mesh: min_mbps {options.min_mbps:g} is above max_mbps {options.max_mbps:g}.")
+        raise BadOption(f"mesh: min_mbps {options.min_mbps:g} must not be above max_mbps {options.max_mbps:g}.")
     rng = np.random.default_rng(options.seed)
     mbps = rng.uniform(options.min_mbps, options.max_mbps, size=(options.n, options.n))
     if options.symmetric:

@@ -209,7 +209,7 @@ def _options(name: str, kind: type, values: Mapping[str, Any]) -> Any:
         if isinstance(value, str) and isinstance(taken[key].default, tuple):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(value, float) and not math.isfinite(value):
-            raise BadOption(f"network {name!r}, option {key!r}: {value} is not a finite number.")
+            raise BadOption(f"network {name!r}, option {key!r}: expected a finite number, got {value}.")
         given[key] = value
     try:
         return msgspec.convert(given, kind, strict=False)

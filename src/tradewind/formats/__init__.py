@@ -77,5 +77,5 @@ def _read(path: Path) -> bytes:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadNetwork(f"{path}: cannot be read ({reason}). Check the path and its permissions.") from error
     if len(data) > MAX_FILE_BYTES:
-        raise BadNetwork(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, the limit for network files.")
+        raise BadNetwork(f"{path}: a network file must be at most {MAX_FILE_BYTES >> 20} MiB.")
     return data

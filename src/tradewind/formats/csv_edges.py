@@ -51,7 +51,7 @@ def network_from_edges(rows: Sequence[Row], source: str, name: str) -> Network:
     for number, cells in rows[1:]:
         where = f"{source}: line {number}"
         if len(cells) != len(rows[0][1]):
-            raise BadNetwork(f"{where} has {len(cells)} cells, but the header has {len(rows[0][1])} columns.")
+            raise BadNetwork(f"{where} has {len(cells)} cells, expected {len(rows[0][1])} as in the header.")
         link = _link({what: cells[column] for what, column in place.items()}, unit, where)
         ends = (link.src, link.dst)
         if ends in found:
@@ -90,7 +90,7 @@ def _columns(header: Row, source: str) -> dict[str, int]:
 def _link(cells: dict[str, str], unit: str, where: str) -> Link:
     src, dst = cells["source"], cells["destination"]
     if not src or not dst:
-        raise BadNetwork(f"{where}: the {'destination' if src else 'source'} is empty.")
+        raise BadNetwork(f"{where}: the {'destination' if src else 'source'} is empty. Give the name of a site.")
     if src == dst:
         raise BadNetwork(f"{where}: source and destination are both {src!r}, expected two sites. Remove the row.")
     convert: dict[str, Callable[[str], float]] = {

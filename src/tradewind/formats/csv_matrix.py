@@ -84,7 +84,7 @@ def _matrix(rows: list[Row], source: str, convert: Callable[[str], float], absen
     left = set(names)
     for number, row in rows[1:]:
         if row[0] not in left:
-            raise BadNetwork(f"{source}: row {number} is for {row[0]!r}, which is not in the header, or has two rows.")
+            raise BadNetwork(f"{source}: row {number} is for {row[0]!r}: expected one row for each name in the header.")
         if len(row) != len(names) + 1:
             raise BadNetwork(
                 f"{source}: row {number} ({row[0]!r}) has {len(row) - 1} cells for {len(names)} sites. "
@@ -119,7 +119,9 @@ def _rows(text: str, source: str) -> list[Row]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
     except csv.Error as error:
-        raise BadNetwork(f"{source}: is not valid CSV ({error}).") from error
+        raise BadNetwork(
+            f"{source}: is not valid CSV ({error}). See docs/reference/networks.md for the format."
+        ) from error
     rows = [(number, cells) for number, cells in lines if any(cells)]
     if len(rows) < 2:
         raise BadNetwork(

@@ -60,7 +60,7 @@ def _graph(document: Record) -> Graph:
         attributes = record.attributes()
         node = _required(attributes, "node", "id")
         if node in graph.nodes:
-            raise BadNetwork(f"node {node!r} is defined twice.")
+            raise BadNetwork(f"node {node!r} is defined twice. Remove one of them.")
         graph.nodes[node] = attributes
     for record in graphs[0].records("edge"):
         attributes = record.attributes()
@@ -71,7 +71,7 @@ def _graph(document: Record) -> Graph:
 
 def _required(attributes: Attributes, kind: str, name: str) -> str:
     if not attributes.get(name):
-        raise BadNetwork(f"a `{kind} [ ... ]` has no {name!r}.")
+        raise BadNetwork(f"a `{kind} [ ... ]` needs {name!r}.")
     return attributes[name]
 
 
@@ -82,7 +82,7 @@ def _parse(text: str) -> Record:
     for kind, value, line in _tokens(text):
         if kind == "bracket" and value == "]":
             if key is not None or len(open_records) == 1:
-                raise BadNetwork(f"line {line}: a ']' without its '[', or a key without a value.")
+                raise BadNetwork(f"line {line}: expected a value, or a '[' before this ']'.")
             open_records.pop()
         elif key is None:
             if kind != "word" or not _KEY.fullmatch(value):
@@ -94,7 +94,7 @@ def _parse(text: str) -> Record:
             open_records.append(record)
             key = None
             if len(open_records) > MAX_DEPTH:
-                raise BadNetwork(f"line {line}: nests records deeper than {MAX_DEPTH} levels.")
+                raise BadNetwork(f"line {line}: records must nest at most {MAX_DEPTH} levels deep.")
         else:
             open_records[-1].append((key, html.unescape(value).strip() if kind == "string" else value))
             key = None
@@ -108,7 +108,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None:
-            raise BadNetwork(f"line {line}: a quote that is not closed.")
+            raise BadNetwork(f"line {line}: a quote is not closed. Add the closing quote.")
         kind = found.lastgroup or "skip"
         if kind != "skip":
             yield kind, found[kind], line

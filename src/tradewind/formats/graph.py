@@ -104,7 +104,10 @@ def _links(graph: Graph, names: Mapping[str, str], sites: list[Site], default_bp
     for edge in graph.edges:
         for end in (edge.src, edge.dst):
             if end not in row:
-                raise BadNetwork(f"edge {edge.src}-{edge.dst} refers to node {end!r}, which is not in the file.")
+                raise BadNetwork(
+                    f"edge {edge.src}-{edge.dst} refers to node {end!r}, which is not in the file. "
+                    "Add the node, or remove the edge."
+                )
         where = f"edge {names[edge.src]}-{names[edge.dst]}"
         bps = _bandwidth_bps(edge.attributes, default_bps, where)
         latency_text, loss_text = _first(edge.attributes, LATENCY_NAMES), edge.attributes.get("loss")

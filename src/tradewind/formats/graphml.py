@@ -37,11 +37,11 @@ def network_from_graphml(
     try:
         reader.parse(content, encoding)
     except (expat.ExpatError, LookupError, ValueError) as error:  # the last two: an unknown encoding
-        raise BadNetwork(f"{source}: is not valid XML ({error}).") from error
+        raise BadNetwork(f"{source}: is not valid XML ({error}). Correct it at that place.") from error
     except BadNetwork as error:
         raise BadNetwork(f"{source}: {error}") from error
     if not reader.graphs:
-        raise BadNetwork(f"{source}: is not GraphML: it has no <graph> element.")
+        raise BadNetwork(f"{source}: is not GraphML: expected a <graph> element.")
     return network_from_graph(reader.graph, name or PurePath(source).stem, source, default_bandwidth_bps)
 
 
@@ -76,7 +76,7 @@ class _Reader:
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise BadNetwork(f"nests elements deeper than {MAX_DEPTH} levels.")
+            raise BadNetwork(f"elements must nest at most {MAX_DEPTH} levels deep.")
         self.text.clear()
         match tag.rpartition(" ")[2]:
             case "key":
@@ -90,7 +90,7 @@ class _Reader:
             case "node":
                 node = _required(attributes, "node", "id")
                 if node in self.graph.nodes:
-                    raise BadNetwork(f"node {node!r} is defined twice.")
+                    raise BadNetwork(f"node {node!r} is defined twice. Remove one of them.")
                 self.owner = self.graph.nodes[node] = dict(self.defaults["node"])
             case "edge":
                 self.owner = dict(self.defaults["edge"])
@@ -122,5 +122,5 @@ class _Reader:
 
 def _required(attributes: dict[str, str], tag: str, name: str) -> str:
     if not attributes.get(name):
-        raise BadNetwork(f"a <{tag}> has no {name!r} attribute.")
+        raise BadNetwork(f"a <{tag}> needs the attribute {name!r}.")
     return attributes[name]

@@ -82,7 +82,7 @@ def network_from_json(data: bytes | str, source: str = "network JSON") -> Networ
     except msgspec.ValidationError as error:
         raise BadNetwork(f"{source}: {error}. See docs/reference/networks.md for the format.") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadNetwork(f"{source}: is not valid JSON ({error}).") from error
+        raise BadNetwork(f"{source}: is not valid JSON ({error}). Correct it at that place.") from error
     return network_from_document(document, source)
 
 
@@ -152,7 +152,9 @@ def _in_mbps(bps: Sequence[float] | Vector) -> list[float]:
 
 def _in_ms(seconds: Vector) -> list[float]:
     if seconds.size and seconds.max() > sys.float_info.max / MS_PER_S:
-        raise BadNetwork(f"a latency of {seconds.max():g} s is too large to be written in milliseconds.")
+        raise BadNetwork(
+            f"a latency of {seconds.max():g} s is too large to be written in milliseconds. Give a lower latency."
+        )
     return [_readable(exact * MS_PER_S, exact, lambda ms: ms / MS_PER_S) for exact in seconds.tolist()]
 
 

@@ -23,7 +23,7 @@ def decode(data: bytes | str, source: str) -> str:
         except UnicodeDecodeError as error:
             raise BadNetwork(f"{source}: is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from error
     if "\0" in text:
-        raise BadNetwork(f"{source}: is not a text file (it contains a zero byte).")
+        raise BadNetwork(f"{source}: is not a text file (it contains a zero byte). Give JSON, CSV, GraphML or GML.")
     return text
 
 
@@ -36,7 +36,7 @@ def to_number(text: str) -> float:
     """The value of a finite plain number; raises `BadQuantity` for anything else."""
     value = float(text) if is_plain_number(text) else math.nan
     if not math.isfinite(value):
-        raise BadQuantity(f"{text!r} is not a finite number.")
+        raise BadQuantity(f"expected a finite number, got {text!r}.")
     return value
 
 

@@ -37,7 +37,9 @@ def timetable(trace: BandwidthTrace, speed: float, network: Network) -> Iterator
         silent = np.argwhere((network.bandwidth_bps > 0) & ~(rates_bps > 0))
         if len(silent):
             src, dst = (network.names[k] for k in silent[0])
-            raise BadNetwork(f"the trace has no rate for link {src}->{dst} at {start_s:g} s.")
+            raise BadNetwork(
+                f"the trace has no rate for link {src}->{dst} at {start_s:g} s. Use a trace of all links of the lab."
+            )
         yield (start_s - first_s) / speed, rates_bps
 
 

@@ -46,7 +46,7 @@ def read_trace(path: Path) -> Trace:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}.") from error
+        raise InputError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
     try:
         if suffix == ".jsonl":
             rows: Iterable[Any] = msgspec.json.Decoder().decode_lines(_whole_lines(data))
@@ -54,7 +54,9 @@ def read_trace(path: Path) -> Trace:
             rows = _from_csv(data) if suffix == ".csv" else _from_parquet(data)
         return Trace(tuple(msgspec.convert(row, Record, strict=False) for row in rows))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise InputError(f"{path} is not a valid trace: {error}.") from error
+        raise InputError(
+            f"{path} is not a valid trace: {error}. Give a file from simulate --trace or trace=."
+        ) from error
 
 
 def _whole_lines(data: bytes) -> bytes:

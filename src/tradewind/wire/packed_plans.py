@@ -83,11 +83,14 @@ def unpack_plan(data: bytes, source: str) -> Plan:
     try:
         plain = inflating.decompress(data, MAX_MESSAGE_BYTES)  # limits what a small message can expand to
         if not inflating.eof or inflating.unused_data:
-            raise BadPlan(f"{source} is truncated, has extra bytes, or is larger than {MAX_MESSAGE_BYTES} bytes.")
+            raise BadPlan(
+                f"{source} is truncated, has extra bytes, or is larger than {MAX_MESSAGE_BYTES} bytes. "
+                "Send it again from the same release."
+            )
         packed = msgspec.msgpack.decode(plain, type=_PackedPlan)
         return _plan_of(packed)
     except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError, ValueError) as error:
-        raise BadPlan(f"{source} cannot be decoded: {error}.") from error
+        raise BadPlan(f"{source} cannot be decoded: {error}. All ranks must run the same release.") from error
 
 
 def _plan_of(packed: _PackedPlan) -> Plan:

@@ -112,7 +112,9 @@ def lay_out(
     numbers = _numbers(plan, roster)
     members = set(plan.members)
     if chunk_items and len(chunk_items) != len(plan.shards):
-        raise BadPlan(f"plan {plan.planner!r} has {len(plan.shards)} shards, got {len(chunk_items)} chunk sizes.")
+        raise BadPlan(
+            f"plan {plan.planner!r} needs {len(plan.shards)} chunk sizes, one for each shard, got {len(chunk_items)}."
+        )
     given_bytes = [n * item_bytes for n in chunk_items]
     chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, given_bytes, scattered)
     spans = shard_spans(plan, items)
