@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 def report(name: str) -> str:
-    """Run one benchmark; its report as Markdown."""
+    """Run one benchmark; returns its report as Markdown."""
     module = import_module(f"benchmarks.{name}")
     title, _, rest = (inspect.getdoc(module) or name).partition("\n")
     tables = io.StringIO()
@@ -35,14 +35,14 @@ def report(name: str) -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks.")
     parser.add_argument("name", nargs="*", help=f"one or more of: {', '.join(names())}; all by default")
     parser.add_argument("--dry", action="store_true", help="only print, write no files")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.name) - set(names()))
     if unknown:
-        parser.error(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(names())}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; expected one of: {', '.join(names())}")
     for name in arguments.name or names():
         print(f"running {name} ...", file=sys.stderr, flush=True)
         text = report(name)

@@ -45,9 +45,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab", "experiments", "dashboard"},
 }
-"""The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, with
-what it leaves open: `trace` and `wire` are records and messages, which everybody above may use; `schemes` pairs
-policies with planners; `formats`, `catalog`, `comparison` and `figures` are tools for what runs on top."""
+"""The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, with what
+it leaves open: `trace` and `wire` are records and messages, which every package above may use; `schemes` pairs policies
+with planners; `formats`, `catalog`, `comparison` and `figures` are tools for what runs on top.
+"""
 
 PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim"}
 IMPURE_MODULES = {
@@ -289,7 +290,7 @@ def test_a_seeded_generator_is_pure() -> None:
         ("planning/utils.py", '"""Things."""'),
         ("planning/x.py", "x = 1"),
         ("planning/x.py", '"""Long."""\n' + "x = 1\n" * MOST_LINES),
-        ("planning/x.py", '"""Paths."""\nP = "/home/someone/data"'),
+        ("planning/x.py", '"""Paths."""\nP = "/home/user/data"'),
         ("planning/x.py", '"""Later."""\nx = 1  # TODO'),
     ],
 )
