@@ -89,7 +89,7 @@ def _distance(network: Network, there: Matrix) -> Matrix:
 
 
 def _clearest_step(distance: Matrix) -> tuple[float, list[int]]:
-    """The groups before the largest step in merge distance, and how clearly they are separated."""
+    """How clearly the groups before the largest step in merge distance are separated, and the group of each site."""
     merges = linkage(squareform(distance, checks=False), method="average")
     heights = merges[:, 2]
     steps = heights[1:] / np.maximum(heights[:-1], 1e-300)

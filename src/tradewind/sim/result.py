@@ -137,7 +137,7 @@ class SimulationResult:
 
     @property
     def utilisation(self) -> float:
-        """The share of the capacity that was used, of all links and of the NICs at both ends."""
+        """The bytes sent as a share of what all links, limited by the NICs at their ends, could have carried."""
         links = self.link_capacity_bytes
         possible = min(
             float(np.minimum(links.sum(axis=1), self.egress_capacity_bytes).sum()),

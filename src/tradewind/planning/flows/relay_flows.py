@@ -184,7 +184,7 @@ def best_flows(
     columns = len(roots) + len(choices.hop)
     capacity = capacity_rows(network, links_of(both, is_member, choices, column, columns))
     sums = _choices_add_up(choices, roots, column)
-    unit_bps = _most_any_member_moves(network, members)
+    unit_bps = _weakest_member_rate_bps(network, members)
     gain = np.r_[np.ones(len(roots)), np.where(choices.plain, 0.0, -_DETOUR_COST)]
     result = linprog(
         -gain,
@@ -216,7 +216,7 @@ def _choices_add_up(choices: Choices, roots: Indices, column: Indices) -> csr_ar
     return coo_array(entries, shape=(len(first), len(roots) + len(column))).tocsr()
 
 
-def _most_any_member_moves(network: Network, members: Indices) -> float:
+def _weakest_member_rate_bps(network: Network, members: Indices) -> float:
     """The rate at which the weakest member can send or receive, which bounds all rates: the unit of the program."""
     out_bps = np.minimum(network.bandwidth_bps.sum(axis=1), network.egress_bps)[members]
     in_bps = np.minimum(network.bandwidth_bps.sum(axis=0), network.ingress_bps)[members]

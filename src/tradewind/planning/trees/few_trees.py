@@ -84,7 +84,7 @@ def best_few(
     strongest = np.argsort(-packed.rates_bps, kind="stable")[:max_trees]
     starts = (
         _at_best_rates(program, [columns[i] for i in strongest.tolist()]),
-        _at_best_rates(program, _laid_on_what_is_left(source, packed.total_bps, max_trees)),
+        _at_best_rates(program, _laid_on_remaining_capacity(source, packed.total_bps, max_trees)),
     )
     start = best = max(starts, key=lambda few: few.total_bps)
     for _ in range(attempts):
@@ -108,7 +108,7 @@ def _search(
     for done in range(ROUNDS):
         if best.total_bps >= enough_bps or stop():
             break
-        asked = _a_little_more(now, max_trees, rng)
+        asked = _raised_rates(now, max_trees, rng)
         repaired = _repaired(source, now.columns, asked, rng)
         tried = _at_best_rates(program, _completed(source, repaired, asked, max_trees, rng, done))
         loss = now.total_bps - tried.total_bps
@@ -126,7 +126,7 @@ def _at_best_rates(program: PackingProgram, columns: list[Column]) -> FewTrees:
     return FewTrees(tuple(program.columns), rates)
 
 
-def _laid_on_what_is_left(source: Trees, rate_bps: float, count: int) -> list[Column]:
+def _laid_on_remaining_capacity(source: Trees, rate_bps: float, count: int) -> list[Column]:
     """Trees, each on the capacity left by those before at slightly less than an even share of the rate."""
     capacities = source.capacities
     left = capacities.capacity_bps.copy()
@@ -142,7 +142,7 @@ def _laid_on_what_is_left(source: Trees, rate_bps: float, count: int) -> list[Co
     return laid
 
 
-def _a_little_more(now: FewTrees, max_trees: int, rng: np.random.Generator) -> Floats:
+def _raised_rates(now: FewTrees, max_trees: int, rng: np.random.Generator) -> Floats:
     """Rates higher than the trees carry; half the time with randomly changed proportions."""
     more = 1 + _MORE[int(rng.integers(len(_MORE)))]
     asked = now.rates_bps.copy()
@@ -190,13 +190,13 @@ def _best_exchange(
     capacities, capacity = source.capacities, source.capacities.capacity_bps
     best: tuple[float, int, int, int] | None = None
     on_row = capacities.links_on(row)
-    hurts = _hurt(load / capacity)
+    penalties = _penalty(load / capacity)
     for k, (column, rate) in enumerate(zip(trees, rates_bps, strict=True)):
         positions = np.flatnonzero(on_row[column.links])
         if not len(positions):
             continue
-        added = capacities.link_prices(_hurt((load + rate) / capacity) - hurts)
-        freed = capacities.link_prices(hurts - _hurt((load - rate) / capacity))
+        added = capacities.link_prices(_penalty((load + rate) / capacity) - penalties)
+        freed = capacities.link_prices(penalties - _penalty((load - rate) / capacity))
         for position in positions.tolist():
             links = source.replacements(column, position)
             links = links[~on_row[links]]
@@ -204,15 +204,15 @@ def _best_exchange(
             link = next((link for link in links.tolist() if (k, link) not in forbidden), None)
             if link is None:
                 continue
-            hurt = float(added[link] - freed[column.links[position]])
-            if best is None or hurt < best[0]:
-                best = (hurt, k, position, link)
+            penalty = float(added[link] - freed[column.links[position]])
+            if best is None or penalty < best[0]:
+                best = (penalty, k, position, link)
     return best
 
 
-def _hurt(filled: Floats) -> Floats:
-    hurt: Floats = np.exp(np.minimum(_STEEPNESS * (filled - 1), 50.0))
-    return hurt
+def _penalty(filled: Floats) -> Floats:
+    penalty: Floats = np.exp(np.minimum(_STEEPNESS * (filled - 1), 50.0))
+    return penalty
 
 
 def _completed(

@@ -147,7 +147,7 @@ class StormRun:
         """Send a rank's report on a connection."""
         self._say(self.trainers[name], m.LinkChanged(peer, "simulated", back))
 
-    # --- the life of a worker ----------------------------------------------------------------------------------
+    # --- ranks -------------------------------------------------------------------------------------------------
 
     def start_worker(self, name: str) -> None:
         """Start a new process with empty state."""
@@ -198,7 +198,7 @@ class StormRun:
                 trainer.joined = True
                 self._train(trainer)
         if trainer.worker.controller_searches > before:
-            self._look_on(trainer)
+            self._try_next_controller(trainer)
         self._check_step(trainer)
 
     def _line_lost(self, line: Line) -> None:
@@ -209,7 +209,7 @@ class StormRun:
                 trainer.orphaned_s = self.clock.now_s
             self.clock.at(self.clock.now_s + RETRY_S * self.random.random(), Priority.TIMER, self._call, trainer)
 
-    def _look_on(self, trainer: Trainer) -> None:
+    def _try_next_controller(self, trainer: Trainer) -> None:
         trainer.which += 1
         if trainer.line is not None:
             line = trainer.line
@@ -224,7 +224,7 @@ class StormRun:
         self._say(trainer, m.Heartbeat(now_s))
         if trainer.orphaned_s is not None:
             if trainer.line is not None and now_s - trainer.called_s > self.deadlines.silence_s:
-                self._look_on(trainer)
+                self._try_next_controller(trainer)
             if trainer.joined and now_s - trainer.orphaned_s > self.deadlines.patience_s:
                 trainer.worker.give_up()
                 self._check_step(trainer)

@@ -103,7 +103,7 @@ class StoreAndForward:
         self._unreleased = len(self.awaiting)
         for number, shard in left:
             for piece in range(self.pieces):
-                self.plant(self._grow(number, shard, piece))
+                self.start_tree(self._grow(number, shard, piece))
 
     def held_pieces(self, shard: int, member: str) -> Iterator[int]:
         """The pieces of a shard whose result a member has."""
@@ -121,7 +121,7 @@ class StoreAndForward:
         for gathering in self.awaiting.values():
             gathering.close()
         for tree in self.trees:
-            self.fell(tree, outcome)
+            self.stop_tree(tree, outcome)
 
     def close(self) -> None:
         """Release the state of a round that has ended, so that no reference cycle keeps it in memory."""
@@ -129,7 +129,7 @@ class StoreAndForward:
         self.awaiting.clear()
         self._early.clear()
 
-    def plant(self, tree: Tree) -> None:
+    def start_tree(self, tree: Tree) -> None:
         """Start the transfer of a tree."""
         self.trees.append(tree)
         incoming: dict[str, int] = {}
@@ -147,7 +147,7 @@ class StoreAndForward:
             if site not in incoming:
                 self._send(tree, route, REDUCE, tree.gatherings[route[-1]])
 
-    def fell(self, tree: Tree, outcome: str) -> None:
+    def stop_tree(self, tree: Tree, outcome: str) -> None:
         """Stop a tree; members wait for its shard until another tree delivers it."""
         for gathering in (*tree.gatherings.values(), *tree.relays):
             gathering.close()
