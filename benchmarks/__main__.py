@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 def measure(name: str) -> Result:
-    """Run one benchmark."""
+    """Run one benchmark; returns its result."""
     module = import_module(f"benchmarks.{name}")
     title, _, about = (inspect.getdoc(module) or name).partition("\n")
     header = header_of_this_run(f"python -m benchmarks {name}")
@@ -34,7 +34,7 @@ def measure(name: str) -> Result:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks.")
     parser.add_argument("name", nargs="*", help=f"one or more of: {', '.join(names())}; all by default")
     parser.add_argument("--dry", action="store_true", help="only print, write no files")
@@ -42,7 +42,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.name) - set(names()))
     if unknown:
-        parser.error(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(names())}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; expected one of: {', '.join(names())}")
     if arguments.render:
         print("\n".join(str(path) for path in render_all()) or "all pages are as their data say")
         return 0

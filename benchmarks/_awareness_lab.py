@@ -1,4 +1,4 @@
-"""What awareness does on emulated links, between processes: the part of `benchmarks.awareness` that needs the lab."""
+"""Awareness on emulated links, between processes: the part of `benchmarks.awareness` that needs the lab."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from tradewind.lab.site import Place
 from tradewind.network import Network
 from tradewind.runtime.group import Group
 
-WAYS = ("described, awareness off", "described, awareness on (default)", "nobody described it, awareness on")
+WAYS = ("described, awareness off", "described, awareness on (default)", "not described, awareness on")
 TCP_SHARE = 0.956
-"""Of a rate of the lab's `htb`: the rest is headers (docs/guides/lab.md)."""
+"""The payload's share of a rate of the lab's `htb`: the rest is headers (docs/guides/lab.md)."""
 CHANGE = "the network changes now"
 STEADY_ROUNDS, CHANGED_ROUNDS = 24, 16
 QUICK_UPDATE_S = 2.0
 
 
 def take_turns(place: Place, nbytes: int, change: bool, alone: bool) -> dict[str, Any]:
-    """Runs in a site: rounds of all ways in turn; their times, and on rank 0 the estimates of those that are aware.
+    """Run in a site: rounds of all settings in turn; returns their times, and on rank 0 the estimates with awareness.
 
-    Or `alone`, by those that were told and look: others that use the links while these are explored are in the way.
+    With `alone`, only the setting with a description and awareness runs: other traffic disturbs the exploration of
+    links.
     """
     quick = Awareness(update_time_s=QUICK_UPDATE_S) if change else Awareness()
     off = Awareness(measure=False)
@@ -65,19 +66,19 @@ def take_turns(place: Place, nbytes: int, change: bool, alone: bool) -> dict[str
 
 
 def _measured(group: Group, within_s: float) -> list[tuple[str, str, float]]:
-    """The links that were measured in the last seconds, and what they carry."""
+    """The links that were measured in the last `within_s` seconds, and their rates."""
     return [(link.src, link.dst, link.bandwidth_bps) for link in group.network().links if link.age_s < within_s]
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Seconds of the rounds of every way, each as long as its slowest site says, and errors with their time."""
+    """Seconds of the rounds of every setting, each by its slowest site, and errors with their time."""
 
     times: list[list[float]]
     errors: list[tuple[float, float]]
 
     def speed(self, way: int, last: int) -> tuple[float, float]:
-        """Against the first way: the middle of the ratios of neighbours, and the ratio of the middles."""
+        """The speed relative to the first setting: median ratio of neighbouring rounds, and ratio of medians."""
         base, other = self.times[0][-last:], self.times[way][-last:]
         return statistics.median(b / o for b, o in zip(base, other, strict=True)), (
             statistics.median(base) / statistics.median(other)
@@ -85,7 +86,7 @@ class Turns:
 
 
 def run_in_lab(network: Network, nbytes: int, after: Network | None = None, alone: bool = False) -> Turns:
-    """All ways in turn in one lab, or those alone that look; with `after`, links get its rates in the middle."""
+    """All settings in turn in one lab, or the aware one alone; with `after`, links get its rates in the middle."""
     with Lab(network, "htb", calibrate=False) as lab:
 
         def on_line(_site: str, line: str) -> None:

@@ -1,13 +1,13 @@
-"""What a run knows of its network, and what that is worth.
+"""Accuracy of link estimates, and the benefit of awareness.
 
-The truth is known in the chunk simulator, on virtual time, where the production engine, meters and controller run,
-and in the lab, where every site is a process on links of the kernel's `htb`. *Accuracy*: a mesh of 4 sites whose links
-are all drawn anew, 20 to 155 Mbps; estimates of links measured since the change against the truth, more than three
-update periods after it. *On or off*: rounds in turn, in one lab, by a group that was told the network and does not
-look, by one that was told and looks (the default), and by one that was not told. *Changing*: the links change in the
-middle. *In one process*: the same on links that our own transport shapes. *Switches*: rounds that start with a new
-version of their plan against rounds that do not, in turn. *Auxiliary paths*: the same plans with and without them. The
-load of the machine is given: processes that get no processor are slow links, too.
+The truth is known in the chunk simulator, on virtual time, where the production engine, meters and controller run, and
+in the lab, where every site is a process on links of the kernel's `htb`. *Accuracy*: a mesh of 4 sites whose links all
+get new random rates, 20 to 155 Mbps; estimates of links measured since the change against the truth, more than three
+update periods after it. *On or off*: rounds in turn, in one lab, by a group with a network description and awareness
+off, by one with a description and awareness on (the default), and by one without a description. *Changing*: the links
+change in the middle. *In one process*: the same on links that Tradewind's transport shapes. *Switches*: rounds that
+start with a new version of their plan against rounds that do not, in turn. *Auxiliary paths*: the same plans with and
+without them. The load of the machine is given: processes that wait for a processor look like slow links.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def rounds_of(group: Group, count: int) -> list[float]:
 
 
 def slowest(per_rank: list[list[float]], last: int) -> float:
-    """The median of the last rounds, each as long as its slowest rank says."""
+    """The median of the last rounds, each by its slowest rank."""
     return statistics.median([max(map(float, times)) for times in zip(*per_rank, strict=True)][-last:])
 
 
 def simulate_accuracy() -> list[float]:
-    """How far the estimates are off at the end, more than three update periods after all links have changed."""
+    """The relative errors of the estimates at the end, more than three update periods after all links have changed."""
     errors: list[float] = []
     for seed in range(SIMULATED):
         before, after = drawn(2 * seed), drawn(2 * seed + 1)
@@ -76,12 +76,12 @@ def simulate_accuracy() -> list[float]:
 
 
 def measure_knowledge() -> dict[str, float]:
-    """Seconds of a round once the run has settled, by what it was told; every way twice, in turn."""
+    """Seconds of a round once the run has settled, by setting; every setting twice, in turn."""
     truth = drawn(1)
     ways: dict[str, dict[str, Any]] = {
         "described, awareness off": {"awareness": Awareness(measure=False)},
         "described, awareness on (default)": {},
-        "nobody described it, awareness on": {"network": None},
+        "not described, awareness on": {"network": None},
     }
     took: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(2):
@@ -92,7 +92,7 @@ def measure_knowledge() -> dict[str, float]:
 
 
 def measure_switches() -> tuple[float, float, float]:
-    """Seconds of rounds that switch and of rounds that do not, in turn; and of making a plan."""
+    """Seconds of rounds that switch and of rounds that do not, in turn; and of planning."""
     truth = drawn(2)
     switched: list[list[float]] = [[], []]
     planning_s: list[float] = []
@@ -114,7 +114,7 @@ def measure_switches() -> tuple[float, float, float]:
 
 
 def _switch(group: Group) -> float:
-    """Have the next round start with a new version of its plan; how long a plan takes to make."""
+    """Let the next round start with a new version of its plan; returns the planning time in s."""
     wanted: list[PlanWanted] = []
 
     def adopt(controller: Controller, now_s: float) -> list[Action]:
@@ -154,14 +154,14 @@ def measure_detours() -> list[tuple[str, str, float, float]]:
 
 
 def run(out: TextIO) -> None:
-    """All of it."""
+    """Measure everything, and write the tables."""
     print(f"Load at the start {os.getloadavg()[0]:.1f}.\n", file=out)
     _lab(out)
     _knowledge(out)
     with_switch_s, without_s, planning_s = measure_switches()
     print(
         f"**Switches.** {SWITCHES} rounds that start with a new version took {with_switch_s:.3f} s, as many without "
-        f"{without_s:.3f} s (medians): {with_switch_s / without_s - 1:+.1%}. Making the plan beside them takes "
+        f"{without_s:.3f} s (medians): {with_switch_s / without_s - 1:+.1%}. Making the plan meanwhile takes "
         f"{1000 * planning_s:.0f} ms of processor time.\n",
         file=out,
     )

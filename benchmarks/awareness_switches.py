@@ -1,14 +1,14 @@
-"""What the switches of awareness are worth: NetStorm's nine sites while their links change, on virtual time.
+"""The effect of awareness options: NetStorm's nine sites while their links change, on virtual time.
 
 Steps as in `tradewind reproduce netstorm/fig18 --live`: rates and models a tenth and a hundredth, a model in four parts
-of which two are under way, a pause to compute, all rates drawn anew every 18 s, and a plan for the draw before at the
-beginning. Engine, client, meters and controller are those that train; links and control messages take time, and nothing
-else does, so the load of the machine makes no difference. Each row changes one switch and leaves the others as they are
-in these figures (`significant_change` 0.2, `min_gain` 0.1, `reroute_gain` 0.5, `explore_share` 0.02, an update a
-second). Where plans are looked at every second anyway a significant change can make little difference, so it is varied
-with an update every 5 s, the default, too. Given are the seconds of a step for each of the draws that a run begins
-with, and their mean over that of the table's first row. The second row, whose control messages and plans take other
-times, shows what is noise.
+of which two are in progress at a time, a pause to compute, new random rates every 18 s, and a plan for the draw before
+at the beginning. Engine, client, meters and controller are those that train; links and control messages take time, and
+nothing else does, so the load of the machine makes no difference. Each row changes one option and leaves the others as
+they are in these figures (`significant_change` 0.2, `min_gain` 0.1, `reroute_gain` 0.5, `explore_share` 0.02, an update
+a second). Where plans are reviewed every second, a significant change can make little difference, so it is varied with
+an update every 5 s, the default, too. Given are the seconds of a step for each of the draws that a run begins with, and
+their mean over that of the table's first row. The second row, whose control messages and plans take other times, shows
+the noise.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ EPOCHS = 8
 SITES = 9
 PAUSE_S = COMPUTE_S / live.COMPRESSION
 CONTROL_S = 0.002
-"""A control message takes so long at most: sites are near in a lab."""
+"""The largest delay of a control message: sites are near in a lab."""
 OURS = live.TRADEWIND.awareness
 SLOW = replace(OURS, update_time_s=5.0)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One setting."""
+    """One setting of the options."""
 
     name: str
     awareness: Awareness
@@ -77,7 +77,7 @@ TABLES = {
 
 
 class _Steps(ChangingDriver):
-    """Workers that train: parts of a step, a few of them under way, a pause, the next step."""
+    """Ranks that train: parts of a step, a few of them in progress at a time, a pause, the next step."""
 
     def __init__(self, changing: ChangingRun) -> None:
         self._made: dict[int, npt.NDArray[np.float32]] = {}
@@ -88,11 +88,13 @@ class _Steps(ChangingDriver):
             worker.ended = self._continue
 
     def _continue(self, name: str) -> None:
-        """Have a worker go on when an operation has ended."""
+        """Let a rank continue when an operation has ended."""
         self.clock.at(self.clock.now_s, Priority.READY, self._go_on, name)
 
     def _array(self, items: int) -> npt.NDArray[np.float32]:
-        """One for all of a size: what is summed makes no difference, and all of them would be gigabytes."""
+        """One array for all operations of a size: the values make no difference, and separate ones would take
+        gigabytes.
+        """
         if items not in self._made:
             self._made[items] = super()._array(items)
         return self._made[items]

@@ -1,9 +1,9 @@
-"""NetStorm's nine sites while their links change, live: ours, without following, with exact knowledge, and others.
+"""NetStorm's nine sites while their links change, live: Tradewind, variants of it, and other systems.
 
 Turns as in `tradewind reproduce netstorm/fig18 --live`: rates and models a tenth and a hundredth, two draws of the
-rates a turn, and a plan for the draw before at the beginning. *Told* is ours with a controller that is told the truth
-at the moment when rates change, and measures nothing: what is left to gain by measuring better. A system's speed is
-rounds a second; ratios are of turns of the same draws, and the last row is their median.
+rates a turn, and a plan for the draw before at the beginning. *Told* is Tradewind with a controller that receives the
+true rates when they change, and measures nothing: the possible gain of better measurements. A system's speed is rounds
+per second; ratios are of turns of the same draws, and the last row is their median.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ SYSTEMS = {
 TOLD = "ours, told"
 TRIALS = (0, 1, 2)
 TCP_SHARE = 0.956
-"""Of a rate of the lab's `htb`: the rest is headers (docs/guides/lab.md)."""
+"""The payload's share of a rate of the lab's `htb`: the rest is headers (docs/guides/lab.md)."""
 
 
 class Telling:
-    """Tells the controller in this process what links carry, whenever they change."""
+    """Gives the controller in this process the true rates, whenever they change."""
 
     def __init__(self, turn: live.Turn) -> None:
         self._turn, self._over = turn, threading.Event()
 
     def begin(self, group: Group) -> None:
-        """Rates begin to change."""
+        """Start when rates begin to change."""
         if group.controller is not None:
             threading.Thread(target=self._tell, args=(group.controller, time.monotonic()), daemon=True).start()
 
     def end(self) -> None:
-        """The turn is over."""
+        """Stop at the end of the turn."""
         self._over.set()
 
     def _tell(self, controller: ControlServer, began_s: float) -> None:
@@ -69,7 +69,7 @@ def _give(truth: Network, controller: Controller, now_s: float) -> list[Action]:
 
 
 def take_part(place: Place, turns: list[dict[str, Any]], told: list[bool]) -> list[Any]:
-    """All turns at one site."""
+    """Run all turns at one site."""
     found = []
     for number, (coded, is_told) in enumerate(zip(turns, told, strict=True)):
         turn = msgspec.convert(coded, live.Turn)
@@ -80,7 +80,7 @@ def take_part(place: Place, turns: list[dict[str, Any]], told: list[bool]) -> li
 
 
 def play(trial: int) -> dict[str, live.Played]:
-    """Every system once, on the same draws."""
+    """Run every system once, on the same draws."""
     turns = [live.Turn(system, "dynamic", trial, 2 * live.EPOCH_S) for system in SYSTEMS.values()]
     arguments = {"turns": [msgspec.to_builtins(turn) for turn in turns], "told": [name == TOLD for name in SYSTEMS]}
     with Lab(turns[0].known, "htb", calibrate=False) as lab, live.Rates(lab, turns) as rates:
@@ -91,7 +91,7 @@ def play(trial: int) -> dict[str, live.Played]:
 
 
 def run(out: TextIO) -> None:
-    """All trials."""
+    """Run all trials, and write the table."""
     compared = ["star", "NetStorm-pro", "ours, stays", "ours, told"]
     print(f"| draws | load | {' | '.join(f'{name}, s' for name in SYSTEMS)} | least idle |", end="", file=out)
     print(f" {' | '.join(f'ours over {name}' for name in compared)} |", file=out)

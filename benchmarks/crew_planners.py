@@ -1,8 +1,8 @@
-"""Partial reduce planners on CREW's own setting: how fast the plans are, and how long planning takes.
+"""Partial reduce planners on CREW's own setting: predicted time of the plans, and planning time.
 
 Sixty sites in a full mesh of independent directed links (CREW's N2), some of them drawn as members, a tensor of 180 MB.
-Times are what `cost` predicts for a pipelined round, with chunks and contention; CREW's own plan is given the time of
-its published model, one phase after the other, without any cost of chunks. No plan can be faster than the limit.
+Times are predicted by `cost` for a pipelined round, with chunks and contention; CREW's own plan has the time of its
+published model, one phase after the other, without any cost of chunks. No plan can be faster than the limit.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _with_worst(values: list[float], form: str) -> str:
 
 
 def _write_planning(out: TextIO, rounds: dict[int, list[Round]]) -> None:
-    """Planning times; CREW's weights beside the same program in a general solver."""
+    """Planning times; CREW's weights compared with the same program in a general solver."""
     seconds: dict[str, list[float]] = {name: [] for name in _planning_work()}
     for work in _planning_work().values():
         work()

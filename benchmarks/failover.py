@@ -1,9 +1,10 @@
-"""A round whose aggregator is killed in the middle: how long it takes, beside an undisturbed one.
+"""The duration of a round whose aggregator is killed, compared with an undisturbed round.
 
-Four processes on links of 16 Mbit/s that we shape ourselves, CREW (three initiators, all four aggregate, 4 MB). The
-fourth never initiates: it is an aggregator, and is ended by SIGKILL half a second into a round. Its connections break
-at once, so the detection costs next to nothing here; a machine that vanishes without a word is noticed after 0.8 of the
-patience. The aim is at most twice the undisturbed time beside the detection. The load when it started is in the table.
+Four processes on links of 16 Mbit/s that Tradewind's transport shapes, CREW (three initiators, all four aggregate, 4
+MB). The fourth never initiates: it is an aggregator, and is ended by SIGKILL half a second into a round. Its
+connections break at once, so the detection takes almost no time here; a machine that vanishes silently is detected
+after 0.8 of the patience. The aim is at most twice the undisturbed time, without the detection. The load when it
+started is in the table.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ group.close()
 
 
 def trial(folder: Path) -> list[list[Any]]:
-    """What rank 0 said about its rounds: repaired or not, and seconds."""
+    """Rank 0's rounds: whether each was repaired, and its seconds."""
     file = folder / "network.json"
     names = [f"rank{n}" for n in range(4)]
     file.write_bytes(network_to_json(Network("bench", [Site(n) for n in names], MBPS * 1e6 * (1 - np.eye(4)))))

@@ -1,8 +1,8 @@
-"""How quick the foundation is: starting, planning, comparing, predicting.
+"""Times of basic operations: starting, planning, comparing, predicting.
 
-Each row is run in turn with all others, so that a busy moment of the machine hits them alike. Commands are whole
-processes; the last column says how many times a bare `python -c pass` each takes. Calls run in this process, after
-a first one that is not counted.
+Each row is run in turn with all others, so that a busy moment of the machine affects all alike. Commands are whole
+processes; the last column is the ratio to a bare `python -c pass`. Calls run in this process, after a first one that is
+not counted.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What helping costs a worker's own training.
+"""The effect of helping on a rank's own training.
 
-Sites a and b average in rounds whose sums are made at h, at a rate that has h take in about 100 Mbps and send out as
-much; then they pause as long; and so on. h trains all the time, on one thread. Everything runs on this machine, so
-that a and b take processor time as well, which on other machines they would not.
+Sites a and b average in rounds whose sums are computed at h, at a rate at which h receives about 100 Mbps and sends as
+much; then they pause for the same time; and so on. h trains all the time, on one thread. Everything runs on one
+machine, so that a and b take processor time as well, which they would not on machines of their own.
 
-Each phase in which h helps is compared with the pause after it. Two costs are told apart: *wall time* of training
-steps, which has everything in it (other threads on the same cores, waiting for the interpreter's lock, and whatever
-else the machine does), and *processor time* of the thread that trains and of all others of its process, which says
-what a worker without a core to spare would lose.
+Each phase in which h helps is compared with the pause after it. Two costs are measured: *wall time* of training steps,
+which includes everything (other threads on the same cores, waiting for the interpreter's lock, and other load of the
+machine), and *processor time* of the thread that trains and of all others of its process, which is the loss of a rank
+without a spare core.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from tradewind.lab.site import Place
 from tradewind.network import Network, Site
 
 RATE_BPS = 60e6
-"""Of each link; rounds follow each other with small gaps, so that two of them carry a little less than twice this."""
+"""The rate of each link; rounds follow each other with small gaps, so that two links carry a little less than twice
+this.
+"""
 NBYTES = 1_500_000
 PHASES, ROUNDS_A_PHASE = 24, 4
 AIM_BPS = 100e6
 HELPER = "h"
 
 Step = tuple[float, float, float, float]
-"""When it began, how long it took, and the processor time of its thread and of all others."""
+"""Start time, duration, and the processor time of its thread and of all others."""
 
 
 def run(out: TextIO) -> None:
@@ -47,7 +49,7 @@ def run(out: TextIO) -> None:
         f"Load before: {load:.1f} on {os.cpu_count()} cores. A helper takes in {rate_bps / 1e6:.0f} Mbps and sends as "
         f"much. {PHASES // 2} phases of each kind, in turn.\n\n"
     )
-    out.write("| a worker that | steps | wall time of a step, median | mean | its processor time | other threads |\n")
+    out.write("| a rank that | steps | wall time of a step, median | mean | its processor time | other threads |\n")
     out.write("|---|---:|---:|---:|---:|---:|\n")
     share = {}
     for helps, what in ((False, "only trains"), (True, "helps as well")):
@@ -75,7 +77,7 @@ def _mean_s(steps: list[Step]) -> float:
 
 
 def work_at(place: Place) -> list[Any]:
-    """In a site's process: rounds and pauses in turn, or training."""
+    """Run in a site's process: rounds and pauses in turn, or training."""
     star: dict[str, Any] = {"planner": "star", "planner_options": {"root": HELPER}}
     group = place.connect(0, **star, policy="partial", policy_options={"p": 2})
     end = place.connect(1)
@@ -93,7 +95,7 @@ def work_at(place: Place) -> list[Any]:
 
 
 def rounds_and_pauses(group: Any) -> list[tuple[bool, float, float]]:
-    """Phases: whether somebody helps, from when to when."""
+    """Run the phases; returns whether h helps in each, and its start and end."""
     array = np.ones(NBYTES // 4, np.float32)
     out = np.empty_like(array)
     group.average(array, out=out)  # connections
@@ -128,7 +130,7 @@ def _training() -> Any:
 
 
 def steps_until(over: Any, step: Any) -> list[Step]:
-    """Train until the others are done."""
+    """Train until the other sites are done."""
     steps = []
     while not over.done:
         began_s, thread_s, process_s = time.monotonic(), time.thread_time(), time.process_time()

@@ -1,9 +1,9 @@
-"""How long `tradewind lab up` and `lab down` take, as whole commands.
+"""The time of `tradewind lab up` and `lab down`, as whole commands.
 
-Nine sites in full mesh, 72 links. Every round runs each command once, in turn, so that other work on the machine meets
-all of them; medians, and the least and the most. What an interpreter takes that does nothing but load numpy stands
-beside them, and says what the machine was like. The aim for `up` is below 2 s. Links of up to 40 Mbps let the
-calibration pass on a busy machine; with the usual 155 Mbps it sends 6 Gbps for a second, and is refused there.
+Nine sites in full mesh, 72 links. Every round runs each command once, in turn, so that other work on the machine
+affects all of them; medians, and the least and the most. An interpreter that only loads numpy is measured as a
+reference for the state of the machine. The aim for `up` is below 2 s. Links of up to 40 Mbps let the calibration pass
+on a busy machine; with the usual 155 Mbps it sends 6 Gbps for a second, and fails there.
 """
 
 from __future__ import annotations

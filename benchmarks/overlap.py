@@ -1,9 +1,9 @@
-"""How much of the averaging disappears behind the computation, layer by layer.
+"""The share of the averaging that overlaps with the computation, layer by layer.
 
 Two sites, a process each, on shaped links. Every layer of the model takes a fixed time forward and twice that backward,
 as if on an accelerator: that keeps the result independent of how busy this machine's processors are. Steps with no
-averaging, with averaging after the step, and with overlap, in turn; hidden is the share of the averaging that overlap
-takes out of the step.
+averaging, with averaging after the step, and with overlap, in turn; hidden is the share of the averaging time that
+overlap removes from the step.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def run(out: TextIO) -> None:
 
 
 def steps_at(place: Place) -> dict[str, list[float]]:
-    """In a site's process: how long steps take, each way."""
+    """Run in a site's process; returns the seconds of steps by setting."""
     import torch
     from torch import nn
 
     from tradewind.torch import Synchronizer
 
     class Takes(torch.autograd.Function):
-        """Computes nothing, for a while."""
+        """Sleeps in place of a computation."""
 
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:  # noqa: ARG004

@@ -1,8 +1,8 @@
-"""Partial reduce on real processes against the simulator and the limit.
+"""Partial reduce on real processes, compared with the simulator and the limit.
 
 Eight sites on a shaped mesh of 20 to 155 Mbps, a process each; four of them average 40 MB in every round, the other
-four only aggregate and relay. Per planner: the median round, from its start to the last member's end, beside what the
-simulator (chunked execution) and the planner predict for it and the limit that no plan can beat.
+four only aggregate and relay. Per planner: the median round, from its start to the last member's end, compared with the
+predictions of the simulator (chunked execution) and the planner, and with the limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tradewind.sim import simulate
 
 SITES, SCALE, NBYTES, ROUNDS = 8, 4, 40_000_000, 5
 CASES = (("opr", 1.0), ("scatter", 1.0), ("scatter-pipelined", 1.0), ("relay", 1.0), ("relay", 0.5))
-"""Planners, and what the rates are multiplied with: eight processes on few cores cannot carry everything."""
+"""Planners, and the factor on all rates: eight processes on few cores cannot carry the full rates."""
 
 
 def run(out: TextIO) -> None:
@@ -57,14 +57,14 @@ def simulated(network: Network, planner: str, members: tuple[str, ...]) -> float
 
 
 def rounds_at(place: Place, planner: str, nbytes: int, rounds: int) -> list[float]:
-    """In a site's process: take part in the rounds, or help until they are over."""
+    """Run in a site's process: take part in the rounds, or help until they have ended."""
     with place.connect(planner=planner, policy="partial", policy_options={"p": SCALE}) as group:
         times: list[Any] = []
         group.barrier()
         if place.rank < SCALE:
             array = np.full(nbytes // 4, float(place.rank), np.float32)
             out = np.empty_like(array)
-            for _ in range(rounds + 1):  # the first has its connections to make
+            for _ in range(rounds + 1):  # the first makes connections
                 outcome = group.average_async(array, out=out).outcome
                 assert len(outcome.contributors) == SCALE
                 assert (out == (SCALE - 1) / 2).all()

@@ -1,15 +1,15 @@
-"""Training steps with PyTorch: against Gloo on loopback, beside a computation, and on a shaped mesh by other plans.
+"""Training steps with PyTorch: compared with Gloo on loopback, beside a computation, and on a shaped mesh.
 
-Everything is measured in the same processes in turn, so that whatever else the machine does hits all alike, and given
-as ratios of medians; a step takes as long as its slowest rank.
+Everything is measured in the same processes in turn, so that other load of the machine affects all alike, and given as
+ratios of medians; the time of a step is that of its slowest rank.
 
 - **loopback**: DDP, a model of 25 M parameters, gradients in PyTorch's usual buckets, over Gloo and over Tradewind.
 - **beside a computation**: two ranks run a network forward and backward, with and without all-reduces of 12.5 MB in the
   background ten times a second, which is 1 Gbit/s out of every process. *Slowdown* is the time of the same passes, with
   what the kernel copies. *Background* is the processor time of all other threads, as a share of one core.
-- **shaped mesh**: 8 sites of `mesh` (20 to 155 Mbps), each a process that shapes what it sends. DDP steps with the
-  plan of each planner. All rates are scaled to a tenth and the model to a quarter: two cores that do other things as
-  well cannot run 8 sites at full rate, and then all plans look alike. Ratios of transfer times do not depend on either.
+- **shaped mesh**: 8 sites of `mesh` (20 to 155 Mbps), each a process that shapes what it sends. DDP steps with the plan
+  of each planner. All rates are scaled to a tenth and the model to a quarter: two busy cores cannot run 8 sites at full
+  rate, and then all plans look alike. Ratios of transfer times do not depend on either.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PLANNERS = {"optimal": 4, "multi-star": 2, "ring": 1}
 
 
 def run(out: TextIO) -> None:
-    """All three."""
+    """Run all three parts."""
     out.write(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; torch {torch.__version__}.\n\n")
     _loopback(out)
     _computation(out)
@@ -56,7 +56,7 @@ def run(out: TextIO) -> None:
 
 
 def _launch(world: int, body: Callable[[], Any], environment: dict[str, str] | None = None) -> Any:
-    """Run `body` on every rank of a group; what it returned on rank 0. torch is loaded once, before the fork."""
+    """Run `body` on every rank of a group; returns the result of rank 0. torch is loaded once, before the fork."""
     with listen_on(LOOPBACK, 0) as probe:
         port = str(probe.getsockname()[1])
     context = multiprocessing.get_context("fork")
@@ -87,7 +87,7 @@ def _launch(world: int, body: Callable[[], Any], environment: dict[str, str] | N
 
 
 def _slowest(seconds: list[float]) -> list[float]:
-    """Of all ranks, by step."""
+    """The times of the slowest rank, by step."""
     times = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(times, dist.ReduceOp.MAX)
     return [float(time_s) for time_s in times]
@@ -134,7 +134,7 @@ def _loopback(out: TextIO) -> None:
 
 
 def _compute(model: nn.Module, x: torch.Tensor, until_s: float) -> tuple[int, float]:
-    """How many passes forward and backward fit, and the processor time of all other threads meanwhile."""
+    """The number of forward and backward passes until then, and the processor time of all other threads meanwhile."""
     count, others_s = 0, time.process_time() - time.thread_time()
     while time.perf_counter() < until_s:
         model(x).square().mean().backward()

@@ -1,7 +1,7 @@
-"""Blocking and non-blocking scatter on real processes, and in the simulator (CREW IV-A2, Fig. 6).
+"""Blocking and non-blocking scatter in real processes and in the simulator (CREW IV-A2, Fig. 6).
 
-Eight sites on a shaped mesh, a process each, all of which train: steps take as long as the catalog's LSTM's,
-compressed, and the first four that are ready average. Both kinds of scatter take turns, on the same links and with the
+Eight sites on a shaped mesh, a process each, all of which train: step times are those of the catalog's LSTM,
+compressed, and the first four ready ranks average. Both kinds of scatter take turns, on the same links and with the
 same step times. A round takes from when the controller has decided, right after its last member is ready, to its end;
 what is sent before shortens it. The simulator runs CREW's scheme on the same network, with the same sizes and
 distribution of step times.
@@ -23,7 +23,7 @@ from tradewind.sim import simulate
 
 SITES, SCALE, RATES = 8, 4, 0.25
 SECONDS, TURNS = 6.0, 3
-"""Of a turn, and how many each kind has."""
+"""The seconds of a turn, and the number of turns of each kind."""
 COMPRESSION = 4.0
 CASES = (500_000, 2_000_000)
 """Bytes of the model."""
@@ -36,7 +36,7 @@ def run(out: TextIO) -> None:
     load = os.getloadavg()[0]
     out.write(f"Load before: {load:.1f} on {os.cpu_count()} cores. {TURNS} turns of {SECONDS:g} s each, p = {SCALE}, ")
     out.write(f"links of 20 to 155 Mbps times {RATES:g}, steps of {step_times().mean_s:.2f} s on average.\n\n")
-    out.write("| bytes | scatter | steps a worker | a round | waiting for it | sent before it | simulated steps |\n")
+    out.write("| bytes | scatter | steps per rank | a round | waiting for it | sent before it | simulated steps |\n")
     out.write("|---:|---|---:|---:|---:|---:|---:|\n")
     said = []
     for nbytes in CASES:
@@ -63,14 +63,14 @@ def run(out: TextIO) -> None:
 
 
 def step_times() -> Any:
-    """How long steps take."""
+    """The distribution of step times."""
     return load_compute_times("lstm").scaled(1 / COMPRESSION)
 
 
 def train_at(place: Place, nbytes: int, turns: list[str]) -> list[tuple[str, list[tuple[float, float, int]]]]:
-    """In a site's process: of every turn its kind, and of every round how long it took, and the wait for it."""
+    """Run in a site's process; returns the kind of every turn, and the duration of every round and the wait for it."""
     answers = []
-    with place.connect(0) as everybody:
+    with place.connect(0) as all_ranks:
         for number, kind in enumerate(turns):
             options: dict[str, Any] = {
                 "policy": "partial",
@@ -82,7 +82,7 @@ def train_at(place: Place, nbytes: int, turns: list[str]) -> list[tuple[str, lis
             with place.connect(number + 1, **options) as group:
                 array = np.full(nbytes // 4, float(place.rank), np.float32)
                 group.all_reduce(array)  # connections
-                everybody.barrier()
+                all_ranks.barrier()
                 answers.append((kind, _turn(group, array, random)))
                 group.barrier()
     return answers

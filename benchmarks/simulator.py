@@ -1,10 +1,10 @@
-"""How quick the simulator is, and that idle workers cost nothing.
+"""The speed of the simulator, and the cost of idle sites.
 
 The first table runs each job in a process of its own and counts its processor time and its peak memory. The second one
-lets the same twenty workers train (`opr`, p = 5: only members aggregate) on ever larger meshes, where everybody else is
-idle: the time for one flow, from being queued to having arrived, must not grow with the mesh. The last column compares
-with the smallest mesh, measured in turn with the others. What is left at 1,000 sites are the matrices of a million
-links that a run makes once.
+lets the same twenty ranks train (`opr`, p = 5: only members aggregate) on larger and larger meshes, where all other
+sites are idle: the time for one flow, from being queued to having arrived, must not grow with the mesh. The last column
+compares with the smallest mesh, measured in turn with the others. The rest at 1,000 sites is due to the matrices of a
+million links that a run makes once.
 """
 
 from __future__ import annotations

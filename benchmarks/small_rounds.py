@@ -1,10 +1,11 @@
-"""Small all-reduces: in messages through the controller, by a plan between members, and over Gloo.
+"""Small all-reduces: inline through the controller, by a plan between members, and over Gloo.
 
 - **loopback**: real processes, all three in the same ones, round by round in turn after a barrier of another group; a
-  round takes as long as its slowest process. Only ratios mean anything on a shared machine. Gloo is left out where
+  round takes as long as its slowest process. On a shared machine only ratios are meaningful. Gloo is left out where
   torch is missing.
-- **far away**: four sites in a lab whose links all have 25 ms of latency, the controller at one of them. A site that is
-  not the controller's waits for two ways in messages; by a plan it waits for four and for what members exchange.
+- **far away**: four sites in a lab whose links all have 25 ms of latency, the controller at one of them. A site without
+  the controller waits for two one-way delays in an inline round; by a plan it waits for four and for the exchange
+  between members.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FAR_SITES, FAR_LATENCY_S, FAR_BPS, FAR_ROUNDS = 4, 0.025, 100e6, 15
 
 
 def run(out: TextIO) -> None:
-    """Both."""
+    """Measure both cases, and write the tables."""
     out.write(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n\n")
     out.write("| processes | bytes | in messages | by a plan | Gloo | in messages / Gloo | by a plan / Gloo |\n")
     out.write("|---:|---:|---:|---:|---:|---:|---:|\n")
@@ -55,7 +56,7 @@ def run(out: TextIO) -> None:
 
 
 def _turns(group: Group, nbytes: int, rounds: int, ways: Sequence[Callable[[Any], object]]) -> list[float]:
-    """The median time of a round by each of some ways, in turn."""
+    """The median time of a round by each of `ways`, in turn."""
     array = np.ones(max(1, nbytes // 4), np.float32)
     seconds = np.zeros((len(ways), rounds))
     for number in range(-WARM_UP_ROUNDS, rounds):
@@ -65,7 +66,7 @@ def _turns(group: Group, nbytes: int, rounds: int, ways: Sequence[Callable[[Any]
             group.barrier()
             start_s = time.perf_counter()
             ways[turn](array)
-            seconds[turn, number] = time.perf_counter() - start_s  # those before the first are overwritten
+            seconds[turn, number] = time.perf_counter() - start_s  # times of warm-up rounds are overwritten
             if not (array == group.world).all():
                 raise SystemExit("the sum is wrong")
     slowest = group.all_reduce(seconds, "max")
@@ -80,7 +81,7 @@ def _in_place(group: Group, array: Any) -> None:
 
 
 def _loopback(processes: int) -> dict[int, list[float]]:
-    """By size, the median of each way."""
+    """The median times of each way, by size."""
     return {int(nbytes): medians for nbytes, medians in ask_ranks(__name__, processes, 4).items()}
 
 
@@ -130,7 +131,7 @@ def _far(out: TextIO) -> None:
 
 
 def far_site(place: Place) -> list[list[float]]:
-    """One site's part; for `call_sites`."""
+    """Run in a site's process (`call_sites`)."""
     with (
         place.connect(0) as waiting,
         place.connect(1, transport=INLINE) as inline,

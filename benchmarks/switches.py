@@ -1,12 +1,12 @@
-"""What it costs to switch plans: rounds between which a new version comes, against rounds between which none does.
+"""The cost of a change of plan version: rounds with a new version between them, compared with rounds without.
 
-*Live*: a process a site in a lab on `htb`, on a mesh of 20 to 155 Mbps and at a tenth of that, where links and not
-processors are the limit. Two rounds follow each other; in every second such pair the controller is handed a new version
-of the same plan while the first round is under way, so that all that differs is the switch: the plan travels to every
+*Live*: one process per site in a lab on `htb`, on a mesh of 20 to 155 Mbps and at a tenth of that, where links and not
+processors are the limit. Two rounds follow each other; in every second such pair the controller receives a new version
+of the same plan while the first round is running, so that the switch is the only difference: the plan travels to every
 site over the same links as the first round's data, and the second round starts with it. A pair with a switch is
-compared with the one before it; given are the middle of what it took longer, as a share of one round, and the middle
-half of that. *Simulated*: the same controller, client and engine on virtual time, where nothing but links and control
-messages takes time; a run that switches after every round, to the same planner's plan, against one that never does. The
+compared with the one before it; given are the median of the additional time, as a share of one round, and its middle
+half. *Simulated*: the same controller, client and engine on virtual time, where nothing but links and control messages
+takes time; a run that switches after every round, to the same planner's plan, compared with one that never does. The
 aim is below 2% of a round.
 """
 
@@ -33,7 +33,7 @@ from tradewind.sim.chunks.run import ChunkRun
 
 COMPARED = 24
 NBYTES = {4: 10_000_000, 8: 20_000_000}
-"""At full rates; as much less at lower ones."""
+"""Bytes at full rates; scaled with the rates."""
 SCALES = (0.1, 1.0)
 SIMULATED_ROUNDS = {4: 24, 8: 6}
 DEADLINE_S = 150.0
@@ -42,12 +42,12 @@ RENEWED_AT = 0.3
 
 
 def mesh(sites: int, scale: float) -> Network:
-    """20 to 155 Mbps, scaled."""
+    """A mesh of 20 to 155 Mbps, scaled."""
     return load_network("mesh", n=sites, seed=2).scaled(scale)
 
 
 def take_turns(place: Place, nbytes: int, compared: int) -> list[float]:
-    """Runs in a site: seconds of every pair of rounds; during every second one a new version comes."""
+    """Run in a site; returns seconds of every pair of rounds; during every second pair a new version arrives."""
     array = np.ones(nbytes // 4, np.float32)
     out, times = np.empty_like(array), list[float]()
     with place.connect(0, awareness=Awareness(measure=False)) as group:
@@ -68,7 +68,7 @@ def take_turns(place: Place, nbytes: int, compared: int) -> list[float]:
 
 
 def renew(group: Group) -> None:
-    """Have the next round start with a new version of the plan."""
+    """Let the next round start with a new version of the plan."""
 
     def adopt(controller: Controller, now_s: float) -> list[Action]:
         plans = controller.plans
@@ -81,7 +81,7 @@ def renew(group: Group) -> None:
 
 
 def measure_live(sites: int, scale: float) -> tuple[list[float], list[float]]:
-    """Seconds of two rounds without and with a switch, in turn, each as long as its slowest site says."""
+    """Seconds of two rounds without and with a switch, in turn, each by its slowest site."""
     with Lab(mesh(sites, scale), "htb", calibrate=False) as lab:
         arguments = {"nbytes": int(scale * NBYTES[sites]), "compared": COMPARED}
         answers = call_sites(lab.network, take_turns, arguments, deadline_s=DEADLINE_S, inside=lab)
@@ -90,7 +90,7 @@ def measure_live(sites: int, scale: float) -> tuple[list[float], list[float]]:
 
 
 def simulate(sites: int) -> tuple[float, float, int]:
-    """Seconds a round without and with switches, and how many there were."""
+    """Seconds per round without and with switches, and the number of switches."""
     items = (int(SCALES[0] * NBYTES[sites]) // 4,) * SIMULATED_ROUNDS[sites]
     run = ChunkRun(mesh(sites, SCALES[0]), "optimal", 1, items, buffer_bytes=2**20)
     still = Awareness(measure=False)

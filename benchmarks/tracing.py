@@ -1,10 +1,10 @@
-"""What a trace costs: rounds of a group that is traced against rounds of one that is not, in turn.
+"""The cost of a trace: rounds of a group that is traced, compared with rounds of one that is not, in turn.
 
 Four processes on loopback, each in two groups, one of them with `trace=`. Blocks of rounds by either take turns, and
-the order of the two changes with every pair of blocks. Processor time is that of all processes, threads that write
-included; where the machine is busy it says more than time. Given are medians over pairs of blocks, and the middle half
-of the ratio. Nothing is measured in either group, so that both stay with the same plan. *Equal shares* is the default
-without a network; *many frames* has 16 KiB chunks, which is the most that tracing has to do for a byte.
+the order of the two changes with every pair of blocks. Processor time is the sum over all processes, including threads
+that write; on a busy machine it is more meaningful than wall time. Given are medians over pairs of blocks, and the
+middle half of the ratio. Measurement is off in both groups, so that both keep the same plan. *Equal shares* is the
+default without a network; *many frames* has 16 KiB chunks, which is the most tracing work per byte.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
 
 
 def run(out: TextIO) -> None:
-    """The table."""
+    """Measure all cases, and write the table."""
     print(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n", file=out)
     print("| case | a round | traced | processor time | traced | ratio | middle half | records dropped |", file=out)
     print("|---|---:|---:|---:|---:|---:|---:|---:|", file=out)
@@ -54,7 +54,7 @@ def run(out: TextIO) -> None:
 
 
 def _block(group: Group, array: Any, out: Any, rounds: int) -> tuple[float, float]:
-    """Seconds and processor seconds of a round, the latter of all processes."""
+    """Wall seconds and processor seconds of a round, the latter of all processes."""
     group.barrier()
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     for _ in range(rounds):

@@ -1,8 +1,9 @@
-"""Tree planners against the exact limit: how much of it they reach, and how long planning takes.
+"""Tree planners compared with the exact limit: the share that they reach, and the planning time.
 
 The 20-site and 40-site networks are the catalog's substitutes for Equinix and IDN with MTREE's skewed links (skewness
 0.7); where 231 links leave a site with few neighbours, that site alone is the limit, so the same size is also drawn at
-random. Rates are steady rates that `cost` confirms. Times are single planning runs, the machine's other work included.
+random. Rates are steady rates that `cost` confirms. Times are of single planning runs, including other load of the
+machine.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 if __name__ == "__main__":
-    torch.distributed.init_process_group("tradewind")  # before Accelerate, which knows a fixed list of backends
+    torch.distributed.init_process_group("tradewind")  # before Accelerate, which has a fixed list of backends
     accelerator = Accelerator(cpu=True)
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target))

@@ -1,6 +1,6 @@
-"""Local steps, and averages with whoever is ready, instead of DDP: handwritten digits, and one worker that is slow.
+"""Local steps, and averages among the ranks that are ready, instead of DDP: handwritten digits, with one slow rank.
 
-torchrun --nproc-per-node 4 examples/local_sgd.py                        # the first two who are ready average
+torchrun --nproc-per-node 4 examples/local_sgd.py                        # the first two ready ranks average
 torchrun --nproc-per-node 4 examples/local_sgd.py --policy selective     # or: shuffle, bsp, gossip, hierarchical
 torchrun --nproc-per-node 4 examples/local_sgd.py --every 8 --outer      # DiLoCo: 8 local steps, then an outer one
 torchrun --nproc-per-node 4 examples/local_sgd.py --policy shuffle --overlap --ensemble   # all of DS-Sync
@@ -27,7 +27,7 @@ for flag in ("outer", "overlap", "ensemble"):
     parser.add_argument(f"--{flag}", action="store_true")
 given = parser.parse_args()
 
-dist.init_process_group("gloo")  # only to find each other; any backend will do
+dist.init_process_group("gloo")  # only for rendezvous; any backend works
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -53,8 +53,8 @@ waited_s = averaged_s = 0.0
 for _ in range(given.steps):
     rows = mine[torch.randint(len(mine), (32,))]
     nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
-    time.sleep(0.02 if rank == world - 1 else 0.002)  # the last worker is slow
-    if not given.overlap:  # else every layer is updated and sent as soon as its gradients are there
+    time.sleep(0.02 if rank == world - 1 else 0.002)  # the last rank is slow
+    if not given.overlap:  # with --overlap every layer is updated and sent as soon as its gradients are ready
         optimizer.step()
         optimizer.zero_grad()
     outcome = sync.step()
@@ -62,7 +62,7 @@ for _ in range(given.steps):
         waited_s, averaged_s = waited_s + outcome.waited_s, averaged_s + outcome.seconds
 trained_s = time.monotonic() - started_s
 
-sync.finish()  # everybody's models become one, with --ensemble the average of their moving averages
+sync.finish()  # all ranks get the same model; with --ensemble the average of the moving averages
 model.eval()
 with torch.no_grad():
     right = (model(images[test]).argmax(1) == labels[test]).float().mean().item()

@@ -1,4 +1,4 @@
-"""A planner of one's own: one tree, a line of all members, that is summed up towards the member in its middle.
+"""A custom planner: one tree, a line of all members, summed towards the member in its middle.
 
 tradewind plan gscale --planner examples/plugin_planner.py:plan_line --order bandwidth --explain
 tradewind compare gscale --planners ring,star,examples/plugin_planner.py:plan_line
@@ -15,16 +15,16 @@ from tradewind.planning.routes import Routes, tree_shard
 
 @dataclass(frozen=True)
 class LineOptions:
-    """How the line is laid."""
+    """The order of the line."""
 
     order: Literal["given", "bandwidth"] = "given"
     """given: the members' order; bandwidth: each member next to the one with the fastest link to it."""
 
 
 def plan_line(network: Network, members: tuple[str, ...], nbytes: int, options: LineOptions) -> Plan:
-    """One line of all members, summed up towards its middle.
+    """One line of all members, summed towards its middle.
 
-    The tensor crosses between neighbours once each way, and a chunk crosses at most half of the line each way.
+    The tensor crosses between neighbours once in each direction, and a chunk crosses at most half of it each way.
     """
     line = list(members) if options.order == "given" else widest_line(network, members)
     middle = len(line) // 2
@@ -34,7 +34,7 @@ def plan_line(network: Network, members: tuple[str, ...], nbytes: int, options: 
 
 
 def widest_line(network: Network, members: tuple[str, ...]) -> list[str]:
-    """The members, each followed by the one that its fastest link leads to among those that are left."""
+    """The members, each followed by the remaining member that its fastest link leads to."""
     line, left = [members[0]], list(members[1:])
     while left:
         row = network.bandwidth_bps[network.index[line[-1]]]

@@ -1,4 +1,4 @@
-"""A policy of one's own: rounds of all live workers, that leave out those who keep a majority waiting too long.
+"""A custom policy: rounds of all live ranks, which leave out ranks that keep a majority waiting too long.
 
 tradewind simulate crew-n2 --policy examples/plugin_policy.py:Majority --policy-option wait_s=0.05 --planner ring
 tradewind simulate crew-n2 --scheme bsp-ring,examples/plugin_policy.py:Majority+ring --bytes 10MB --seconds 20
@@ -19,7 +19,7 @@ class MajorityOptions:
     """How long a majority waits for the rest."""
 
     wait_s: float = 0.1
-    """Seconds that a round waits for the other workers when more than half of them are ready."""
+    """Seconds that a round waits for the other ranks when more than half of them are ready."""
 
     def __post_init__(self) -> None:
         if not 0 < self.wait_s < 3600:
@@ -27,7 +27,7 @@ class MajorityOptions:
 
 
 class Majority(Machine):
-    """All live workers average, but more than half of them wait no longer than `wait_s` for the others."""
+    """All live ranks average, but more than half of them wait no longer than `wait_s` for the others."""
 
     def __init__(
         self, network: Network, workers: tuple[str, ...], options: MajorityOptions, *, seed: int, now_s: float
@@ -37,7 +37,7 @@ class Majority(Machine):
         self.waits_until_s: float | None = None
 
     def decide(self) -> None:
-        """Start with all workers, or with the majority when its time is over."""
+        """Start with all ranks, or with the majority when it has waited long enough."""
         if self.proceed_if_alone():
             return
         ready, live = self.roster.queue, self.roster.live_count

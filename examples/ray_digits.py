@@ -1,4 +1,4 @@
-"""Ray Train over Tradewind: `python examples/ray_digits.py`, on the Ray cluster of this machine or one made for it."""
+"""Ray Train over Tradewind: `python examples/ray_digits.py`, on the Ray cluster of this machine or a new one."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def train(config: dict[str, Any]) -> None:
-    """What every worker runs: nothing here knows of Tradewind."""
+    """The training function of every rank; it contains nothing specific to Tradewind."""
     torch.manual_seed(0)
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target))
@@ -30,7 +30,7 @@ def train(config: dict[str, Any]) -> None:
         dist.all_reduce(total, dist.ReduceOp.AVG)
         ray.train.report({"epoch": epoch, "loss": total.item()})
     if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} workers over {dist.get_backend()}: loss {total.item():.4f}")
+        print(f"{dist.get_world_size()} ranks over {dist.get_backend()}: loss {total.item():.4f}")
 
 
 if __name__ == "__main__":

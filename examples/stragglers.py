@@ -1,4 +1,4 @@
-"""Who waits for a slow site? One model trained by BSP over Gloo, and then with whoever is ready, for as long each.
+"""The effect of a slow site: one model trained by BSP over Gloo, then with the ranks that are ready, for equal times.
 
 torchrun --nproc-per-node 4 examples/stragglers.py
 tradewind lab run mesh --option n=4 --option max_mbps=40 -- python examples/stragglers.py   # on slow links, too
@@ -22,7 +22,7 @@ from tradewind.torch import Synchronizer
 parser = argparse.ArgumentParser()
 parser.add_argument("--policy", default="partial")
 parser.add_argument("--planner", default="scatter")
-parser.add_argument("--p", type=int, default=2, help="how many make a round, under partial and selective")
+parser.add_argument("--p", type=int, default=2, help="members of a round, under partial and selective")
 parser.add_argument("--every", type=int, default=2, help="local steps between rounds")
 parser.add_argument("--seconds", type=float, default=10.0)
 parser.add_argument("--target", type=float, default=0.94)
@@ -41,20 +41,20 @@ step_times = load_compute_times("lstm").scaled((5.0 if rank == world - 1 else 1.
 
 
 def train(name: str, model: nn.Module, average: Callable[[bool], bool]) -> None:
-    """Local steps until time is up. `average(is_late)` is called after each, and says whether to stop."""
+    """Train until the time is up. `average(is_late)` is called after each local step; it returns whether to stop."""
     torch.manual_seed(rank)
     drawn = np.random.default_rng(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     dist.barrier()
-    started_s, reached_s, right, steps, is_over = time.monotonic(), None, 0.0, 0, False
-    while not is_over:
+    started_s, reached_s, right, steps, ended = time.monotonic(), None, 0.0, 0, False
+    while not ended:
         step_s = time.monotonic()
         rows = mine[torch.randint(len(mine), (32,))]
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
         optimizer.step()
         time.sleep(max(0.0, step_s + step_times.sample(drawn, 1)[0] - time.monotonic()))
-        is_over = average(time.monotonic() - started_s >= given.seconds)
+        ended = average(time.monotonic() - started_s >= given.seconds)
         steps += 1
         with torch.no_grad():
             right = (model(images[test]).argmax(1) == labels[test]).float().mean().item()
@@ -70,7 +70,7 @@ def fresh_model() -> nn.Module:
 
 
 def average_with_gloo(model: nn.Module) -> Callable[[bool], bool]:
-    """Everybody after every step, as DDP does; all stop when rank 0 does."""
+    """All ranks average after every step, as with DDP; all stop when rank 0 does."""
 
     def average(is_late: bool) -> bool:
         flat = nn.utils.parameters_to_vector(model.parameters()).detach()
@@ -94,6 +94,6 @@ with Synchronizer(model, given.policy, given.planner, policy_options=options, ev
         return is_late
 
     train(f"{given.policy} x {given.planner}", model, average)
-    sync.finish()  # everybody's models become one; whoever is done waits here, and holds nobody up
+    sync.finish()  # all ranks get the same model; a rank that is done waits here and delays no other
     dist.barrier()
 dist.destroy_process_group()

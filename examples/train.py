@@ -1,8 +1,8 @@
 """Train across sites: `torchrun --nproc-per-node 4 --max-restarts 3 examples/train.py`.
 
-With `TRADEWIND_NETWORK=net.json TRADEWIND_SITE=fra` on each machine (or a `tradewind.toml`), gradients travel by
-the best plan for that network; `TRADEWIND_LOG=info` says which and why. After a lost worker, torchrun starts everybody
-again, from the last checkpoint.
+With `TRADEWIND_NETWORK=net.json TRADEWIND_SITE=fra` on each machine (or a `tradewind.toml`), gradients travel by the
+best plan for that network; `TRADEWIND_LOG=info` logs which and why. After a lost rank, torchrun restarts all ranks from
+the last checkpoint.
 """
 
 from pathlib import Path

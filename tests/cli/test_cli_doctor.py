@@ -171,7 +171,7 @@ def test_a_version_of_torch_that_is_not_supported() -> None:
         assert check_torch(version).state == "fail" and "supported" in check_torch(version).found
 
 
-def test_what_makes_no_sense_together_is_refused() -> None:
+def test_options_that_exclude_each_other_are_refused() -> None:
     for arguments in (("--listen", "1.2.3.4:5"), ("--port", "5"), ("nonsense",), ("--listen", "--wait", "soon")):
         assert tradewind("doctor", *arguments).exit_code == 2
 

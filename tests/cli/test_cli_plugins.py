@@ -185,7 +185,7 @@ POLICY_MISTAKES = {
     "observe": ("pass\n    def observe(self, event): 1 / 0", "raised ZeroDivisionError"),
     "planner": (
         "if len(self.roster.queue) == 3: self.start(self.roster.queue, 'all', plan_hint='rings')",
-        "plan_hint, but no planner is called 'rings'",
+        "plan_hint, but unknown planner 'rings'",
     ),
 }
 
@@ -211,7 +211,7 @@ def test_a_policy_that_fails_is_to_blame_itself(mistake: str, tmp_path: Path) ->
         (POLICY.format(body="pass").replace("super().__init__(", "1 / 0; super().__init__("), "Mine.__init__ raised"),
     ],
 )
-def test_a_class_that_is_no_policy_says_why(content: str, saying: str, tmp_path: Path) -> None:
+def test_a_class_that_is_not_a_policy_is_reported_with_the_reason(content: str, saying: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(content)
     blamed(file, "Mine", *IN_A_RUN, "--policy", f"{file}:Mine", saying=saying)

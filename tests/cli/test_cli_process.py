@@ -39,7 +39,7 @@ def test_errors_are_one_message_on_stderr() -> None:
 @pytest.mark.parametrize(
     "arguments", [("networks",), ("network", "gscale", "--json"), ("planners", "--json"), ("--help",)]
 )
-def test_a_reader_that_leaves_early_is_no_error_to_shout_about(arguments: tuple[str, ...]) -> None:
+def test_a_reader_that_closes_the_pipe_early_causes_no_message(arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -35,7 +35,7 @@ def test_bench_wire_runs_real_processes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("bench", "nothing"), "no bench called 'nothing'"),
+        (("bench", "nothing"), "unknown bench 'nothing'"),
         (("bench", "wan"), "needs a NETWORK"),
         (("bench", "wire", "gscale"), "takes no network"),
         (("bench", "wire", "--processes", "1"), "2 to 64"),

@@ -29,7 +29,7 @@ QUICK = (
 
 def test_simulate_prints_the_metrics_of_every_scheme_in_one_table() -> None:
     text = succeed("simulate", *QUICK, "--scheme", "crew,opr,a2a,bsp-ring", "--p", 3)
-    assert "6 workers, 4 MB, 5 s of training, seed 0" in text
+    assert "6 ranks, 4 MB, 5 s of training, seed 0" in text
     for word in ("rounds", "scale", "sync", "of limit", "wasted", "busiest"):
         assert word in text
     for scheme in ("crew", "opr", "a2a", "bsp-ring"):
@@ -124,7 +124,7 @@ def test_timeline_draws_a_picture(tmp_path: Path, suffix: str) -> None:
     assert out.read_bytes() == first
 
 
-def test_timeline_sums_up_what_workers_did(tmp_path: Path) -> None:
+def test_timeline_sums_up_what_ranks_did(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     succeed("simulate", *QUICK, "--scheme", "crew", "--trace", trace)
     rows = succeed_json("timeline", trace, "--from", "1s", "--to", "4s", "--workers", "w3,w1")
@@ -144,8 +144,8 @@ def test_timeline_sums_up_what_workers_did(tmp_path: Path) -> None:
         (("simulate", *QUICK, "--scheme", "crew", "--p", "99"), "p is 99"),
         (("simulate", *QUICK, "--scheme", "crew", "--discipline", "lifo"), "unknown discipline 'lifo'"),
         (("simulate", *QUICK, "--scheme", "crew", "--execution", "magic"), "unknown execution model 'magic'"),
-        (("simulate", *QUICK, "--scheme", "crew", "--faulty-links", "999"), "cannot fail"),
-        (("simulate", *QUICK, "--scheme", "crew", "--flows"), "give a file with --trace"),
+        (("simulate", *QUICK, "--scheme", "crew", "--faulty-links", "999"), "links that fail must be in [0, "),
+        (("simulate", *QUICK, "--scheme", "crew", "--flows"), "Give a file with --trace"),
         (("simulate", *QUICK, "--scheme", "crew,opr", "--trace", "x.jsonl"), "several are given"),
         (("simulate", *QUICK, "--scheme", "crew", "--trace", "x.txt"), "the suffix decides"),
         (("simulate", "mesh", "--scheme", "crew", "--compute", "100ms", "--compute-range", "1ms,2ms"), "Leave it out"),
@@ -172,7 +172,7 @@ def test_a_scheme_that_cannot_work_on_a_network_is_an_impossible_problem() -> No
 def test_a_timeline_of_nothing_is_refused(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text("")
-    assert "holds no workers" in tradewind("timeline", trace, "--json").stderr
+    assert "has no records of ranks" in tradewind("timeline", trace, "--json").stderr
     succeed("simulate", *QUICK, "--scheme", "crew", "--trace", trace)
-    assert "unknown worker 'w9'" in tradewind("timeline", trace, "--json", "--workers", "w9").stderr
+    assert "unknown rank 'w9'" in tradewind("timeline", trace, "--json", "--ranks", "w9").stderr
     assert "is not before" in tradewind("timeline", trace, "--json", "--from", "9s", "--to", "3s").stderr

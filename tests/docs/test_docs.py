@@ -1,4 +1,4 @@
-"""What the documents show works: Python examples always, commands in the long run."""
+"""Examples in the documents work: Python examples in every test run, commands in the slow one."""
 
 from __future__ import annotations
 

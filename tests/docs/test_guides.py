@@ -1,4 +1,4 @@
-"""The guides that show whole files show the real ones, and their commands print what the page says."""
+"""Guides that show whole files show the real ones, and their commands print the output on the page."""
 
 from __future__ import annotations
 

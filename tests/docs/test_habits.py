@@ -1,4 +1,4 @@
-"""What a project promises beside its code: one version, help and completion everywhere, the same checks in CI."""
+"""Rules for the project's packaging: one version, help and completion for every verb, the same checks in CI."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_hooks_run_the_checks_of_make_check() -> None:
 def test_decisions_are_numbered_and_have_their_parts() -> None:
     pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1)) and len(pages) >= 15
-    for page in pages[7:]:  # the first ones have other forms
+    for page in pages[7:]:  # the first ones have another format
         assert page.read_text().startswith(f"# {int(page.name[:4])}. "), page.name
         parts = re.findall(r"^## (.*)$", page.read_text(), re.M)
         assert parts == ["Context", "Decision", "Alternatives", "Consequences"], page.name

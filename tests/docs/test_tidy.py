@@ -1,7 +1,7 @@
-"""House rules that a test keeps better than a wiki: who may import whom, what pure code may not touch, how files look.
+"""Rules for the source: which layer may import which, what pure code must not use, the form of modules.
 
-A rule looks at one module's path and source, so that it holds for folders that do not exist yet; below each rule,
-made-up modules show that it bites.
+A rule checks one module's path and source, so that it applies to new folders, too; below each rule, made-up modules
+show that it finds violations.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab", "experiments", "dashboard"},
 }
-"""The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, with
-what it leaves open: `trace` and `wire` are records and messages, which everybody above may use; `schemes` pairs
-policies with planners; `formats`, `catalog`, `comparison` and `figures` are tools for what runs on top."""
+"""The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, and the
+rest: `trace` and `wire` are records and messages, which every package above may use; `schemes` pairs policies with
+planners; `formats`, `catalog`, `comparison` and `figures` are tools for the upper layers.
+"""
 
 PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim"}
 IMPURE_MODULES = {
@@ -71,7 +72,7 @@ MOST_LINES = 900
 MACHINE_PATH = re.compile(r"""(?<![\w.~:/-])/(?:work|home|root|tmp|Users|mnt|opt)/""")
 USERS = sorted(path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
 PRIVATE_BUT_NOT_OURS = {"_exit", "_c10d_functional"}
-"""Of `os` and `torch`."""
+"""Names of `os` and `torch` that tests and benchmarks may use."""
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 
 
@@ -82,7 +83,7 @@ def layer_of(module: str) -> str:
 
 
 def imports(module: str, source: str) -> Iterator[str]:
-    """Full names of all that a module imports, wherever in the file, relative imports resolved."""
+    """Full names of all imports of a module, anywhere in the file, with relative imports resolved."""
     package = ("tradewind", *PurePosixPath(module).parent.parts)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -95,10 +96,10 @@ def imports(module: str, source: str) -> Iterator[str]:
 
 def import_direction_problems(module: str, source: str) -> Iterator[str]:
     if module == "__init__.py":
-        return  # the front door: loads everything lazily, and test_cli_process proves it
+        return  # the public package loads everything lazily, which test_cli_process checks
     layer = layer_of(module)
     if layer not in MAY_IMPORT:
-        yield f"{module}: the layer {layer!r} has no place in MAY_IMPORT; decide what it may import"
+        yield f"{module}: the layer {layer!r} is missing in MAY_IMPORT; add what it may import"
         return
     for name in imports(module, source):
         parts = name.split(".")
@@ -108,7 +109,7 @@ def import_direction_problems(module: str, source: str) -> Iterator[str]:
         if target == layer or target in MAY_IMPORT[layer]:
             continue
         if target not in MAY_IMPORT and layer == "cli":
-            continue  # a name of the front door, such as __version__
+            continue  # a name of the public package, such as __version__
         yield f"{module}: {layer} must not import {name}"
 
 
@@ -131,7 +132,7 @@ def purity_problems(module: str, source: str) -> Iterator[str]:
 def shape_problems(module: str, source: str) -> Iterator[str]:
     name = PurePosixPath(module).name
     if name in MEANINGLESS_NAMES:
-        yield f"{module}: {name} says nothing about what is in it"
+        yield f"{module}: {name} does not describe its contents"
     lines = source.count("\n")
     if lines > MOST_LINES:
         yield f"{module}: {lines} lines; split it (at most {MOST_LINES})"
@@ -153,7 +154,7 @@ def thread_problems(module: str, source: str) -> Iterator[str]:
 
 
 def private_access_problems(path: str, source: str) -> Iterator[str]:
-    """Tests, benchmarks and examples use what users have: `Group.stats()`, `Controller.snapshot()`, `Hooks`."""
+    """Uses of private names: tests, benchmarks and examples use `Group.stats()`, `Controller.snapshot()`, `Hooks`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
             names = [] if ast.unparse(node.value) in ("self", "cls", "super()") else [node.attr]
@@ -289,7 +290,7 @@ def test_a_seeded_generator_is_pure() -> None:
         ("planning/utils.py", '"""Things."""'),
         ("planning/x.py", "x = 1"),
         ("planning/x.py", '"""Long."""\n' + "x = 1\n" * MOST_LINES),
-        ("planning/x.py", '"""Paths."""\nP = "/home/someone/data"'),
+        ("planning/x.py", '"""Paths."""\nP = "/home/user/data"'),
         ("planning/x.py", '"""Later."""\nx = 1  # TODO'),
     ],
 )

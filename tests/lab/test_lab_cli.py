@@ -70,7 +70,7 @@ def test_down_cleans_up_after_a_keeper_that_was_killed() -> None:
     assert select.select([keeper], [], [], LONGEST_S)[0]
     os.close(keeper)
     assert machine() == before and lab.path.exists()
-    assert succeed("lab", "down") == "lab: had died; removed what it left\n"
+    assert succeed("lab", "down") == "lab: was killed; removed what it left behind\n"
     assert machine() == before and not lab.path.exists() and not processes_of(lab.path)
 
 
@@ -108,7 +108,7 @@ def test_run_needs_no_privilege_with_inproc() -> None:
 @pytest.mark.usefixtures("namespaces")
 def test_replay_ends_with_the_last_rates() -> None:
     succeed("lab", "up", "netstorm9", "--backend", "delay", "--scale", "0.02", "--no-calibrate")
-    assert succeed("lab", "replay", "netstorm9", "--speed", "1e6") == "netstorm9: epoch 40 of 40 holds\n"
+    assert succeed("lab", "replay", "netstorm9", "--speed", "1e6") == "netstorm9: epoch 40 of 40 is in force\n"
     last = load_network("netstorm9", time_s=1e9)
     shown = json.loads(succeed("lab", "status", "--json"))["links"]
     assert shown[0]["bandwidth_bps"] == pytest.approx(0.02 * last.links[0].bandwidth_bps)
@@ -121,7 +121,7 @@ def test_replay_ends_with_the_last_rates() -> None:
         (("up", "mesh", "--scale", "much"), "number", 2),
         (("up", "mesh", "--backend", "magic"), "unknown backend 'magic'", 2),
         (("up", "mesh", "--name", "../x"), "not a valid lab name", 2),
-        (("up", "mesh", "--option", "n=3", "--backend", "inproc"), "nothing to keep up", 3),
+        (("up", "mesh", "--option", "n=3", "--backend", "inproc"), "nothing to keep running", 3),
         (("up", "netstorm9", "--backend", "htb"), "htb has no latency", 3),
         (("up", "gscale", "--backend", "delay"), "--scale", 3),
         (("up", "no-such-network"), "unknown network", 2),

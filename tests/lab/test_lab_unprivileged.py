@@ -55,7 +55,7 @@ def test_lab_run_falls_back_to_inproc_and_says_why() -> None:
 def test_lab_up_says_what_to_use_instead() -> None:
     said = tradewind("lab", "up", *SLOW_PAIR)
     assert said.returncode == 3 and "Traceback" not in said.stderr
-    assert SENTENCE in said.stderr and "use tradewind lab run" in said.stderr
+    assert SENTENCE in said.stderr and "Use tradewind lab run" in said.stderr
 
 
 def test_a_backend_that_was_asked_for_is_refused_and_not_replaced() -> None:

@@ -49,7 +49,7 @@ def test_a_patched_plan_is_valid_on_what_is_left_and_cuts_the_tensor_as_before(d
     except InfeasiblePlan:
         remaining = [left.index[name] for name in members if name in left.index]
         _, component = connected_components(left.bandwidth_bps > 0, connection="strong")
-        assert len(remaining) < 2 or len(set(component[remaining])) > 1, "a way was left"
+        assert len(remaining) < 2 or len(set(component[remaining])) > 1, "a route was left"
         return
     assert check(patch.plan, left) == ()
     assert patch.plan.members == tuple(name for name in members if name not in lost)
@@ -77,7 +77,7 @@ def test_a_lost_root_is_replaced_by_the_candidate_that_is_loaded_least() -> None
     assert [shard.root for shard in patched.shards] == ["s0", "s1", "s2", "s3", "s0", "s1"]
 
 
-def test_a_replacement_needs_links_with_all_members_where_anybody_has_them() -> None:
+def test_a_replacement_needs_links_with_all_members_where_a_site_has_them() -> None:
     network = mesh(5)
     plan = make_plan("star", network, 10**6, ("s0", "s1", "s2"), root="s3")
     left = without(network, {"s3"}, {("s0", "s1"), ("s0", "s2")})

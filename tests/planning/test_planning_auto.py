@@ -56,7 +56,7 @@ def test_planners_that_cannot_are_named_and_do_not_stop_the_others() -> None:
     assert "Not possible here: scatter" in plan.reason
 
 
-def test_when_nobody_has_a_plan_it_says_who_was_asked() -> None:
+def test_without_any_plan_the_error_names_the_planners_tried() -> None:
     with pytest.raises(InfeasiblePlan, match="none of scatter, opr"):
         make_plan("auto", load_network("gscale"), 10**6, planners=("scatter", "opr"))
 
@@ -75,6 +75,6 @@ def test_two_sites_need_no_forest() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"planners": ("auto",)}, {"planners": ("rign",)}, {"time_limit_s": -1}])
-def test_nonsense_options_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make_plan("auto", load_network("gscale"), 10**6, **wrong)

@@ -84,7 +84,7 @@ def test_every_plan_is_valid_and_costs_a_finite_time(name: str, problem: Problem
     spent = cost(plan, network)
     assert 0 < spent.seconds < math.inf
     if plan.rate_bps is not None:
-        assert plan.rate_bps <= spent.steady_rate_bps * (1 + 1e-9), "it promises more than its links carry"
+        assert plan.rate_bps <= spent.steady_rate_bps * (1 + 1e-9), "its rate is more than its links carry"
 
 
 @pytest.mark.parametrize("name", planner_names())
@@ -142,7 +142,7 @@ def test_baselines_without_rates_chunk_every_shard_by_its_size(problem: Problem)
         ("ring", {"order": "sorted"}, "sorted"),
         ("ring", {"start": "nowhere"}, "not a member"),
         ("ring", {"start": "s1", "order": "exact"}, "only matters"),
-        ("balanced-tree", {"arity": 0}, "at least one child"),
+        ("balanced-tree", {"arity": 0}, "arity must be at least 1"),
         ("balanced-tree", {"root": "nowhere"}, "not a member"),
         ("plink", {"groups": 5}, "give 1 to 4"),
         ("plink", {"groups": 0}, "give 1 to 4"),
@@ -319,7 +319,7 @@ def test_no_tree_is_wider_than_the_spanning_tree_on_links(problem: Problem) -> N
     bottleneck = min(min(one_way[i, j], one_way[j, i]) for i, j in edges)
     wider = width > bottleneck
     reached = np.linalg.matrix_power(np.eye(len(rows)) + wider, len(rows))[0] > 0
-    assert not reached.all(), "links wider than the tree's bottleneck connect everybody"
+    assert not reached.all(), "links wider than the tree's bottleneck connect all members"
 
 
 def test_the_spanning_tree_is_rooted_where_it_is_lowest() -> None:

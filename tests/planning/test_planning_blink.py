@@ -76,6 +76,6 @@ def test_more_trees_carry_more() -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_trees": 0}, {"epsilon": 0}, {"epsilon": 1}, {"time_limit_s": -1}])
-def test_options_without_meaning_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         blink(load_network("gscale"), **options)

@@ -83,7 +83,7 @@ def test_a_member_named_twice() -> None:
     assert faults(replace(PLAN, members=("a", "b", "c", "d", "b"))) == [("members", "a member is named twice")]
 
 
-def test_a_member_that_is_no_site_is_named_as_such_first() -> None:
+def test_a_member_that_is_not_a_site_is_named_first() -> None:
     assert faults(replace(PLAN, members=("a", "b", "c", "d", "x")))[0] == ("members", "'x' is not a site of 'net'")
 
 
@@ -92,7 +92,7 @@ def test_no_shards() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.0, math.nan])
-def test_a_fraction_that_is_no_share(fraction: float) -> None:
+def test_a_fraction_that_is_not_a_share(fraction: float) -> None:
     plan = replace(PLAN, shards=(FIRST, SECOND, replace(FIRST, fraction=fraction)))
     expected = [("shard 2", f"fraction {fraction} is not in (0, 1]")]
     assert faults(plan) == expected
@@ -115,14 +115,14 @@ def test_a_rate_that_is_none(rate_bps: float) -> None:
     ]
 
 
-def test_a_root_that_is_no_site() -> None:
+def test_a_root_that_is_not_a_site() -> None:
     assert faults(with_first(root="x")) == [("shard 0", "root 'x' is not a site of 'net'")]
 
 
 def test_a_result_that_stays_with_a_helper_is_lost() -> None:
     lost = Shard(1.0, "h", (("a", "h"), ("b", "h"), ("c", "h")), (), 1000)
     assert faults(replace(TO_EACH, shards=(*TO_EACH.shards, lost))) == [
-        ("shard 3", "root 'h' is not a member and broadcasts to nobody: its result is lost")
+        ("shard 3", "root 'h' is not a member and has no broadcast tree: its result is lost")
     ]
 
 
@@ -140,7 +140,7 @@ def test_a_route_that_visits_a_site_twice() -> None:
     ]
 
 
-def test_a_route_through_something_that_is_no_site_is_named_once() -> None:
+def test_a_route_through_a_name_that_is_not_a_site_is_named_once() -> None:
     assert faults(with_reduce(("b", "a"), ("c", "h"), ("h", "a"), ("d", "x", "a"))) == [
         ("shard 0 reduce", "edge d->x->a names 'x', which is not a site of 'net'")
     ]
@@ -198,10 +198,10 @@ def test_a_cycle() -> None:
 
 def test_a_helper_that_carries_nothing() -> None:
     assert faults(with_reduce(("b", "a"), ("c", "a"), ("d", "b"), ("h", "a"))) == [
-        ("shard 0 reduce", "helper 'h' is a leaf: it carries nothing and can go")
+        ("shard 0 reduce", "helper 'h' is a leaf: it carries nothing and must be removed")
     ]
     assert faults(with_broadcast(*FIRST.broadcast, ("a", "h"))) == [
-        ("shard 0 broadcast", "helper 'h' is a leaf: it carries nothing and can go")
+        ("shard 0 broadcast", "helper 'h' is a leaf: it carries nothing and must be removed")
     ]
 
 
@@ -215,7 +215,7 @@ def test_shares_that_do_not_add_up() -> None:
 
 def test_broadcast_for_some_shards_only() -> None:
     assert faults(with_first(broadcast=())) == [
-        ("shards", "some broadcast and some do not: either all shards broadcast, or none does")
+        ("shards", "some shards broadcast and some do not: expected all or none")
     ]
 
 

@@ -85,8 +85,8 @@ def test_shares_are_in_proportion_to_the_scores_and_the_best_come_first(problem:
 
 def test_a_number_of_roots_takes_the_best_scored_ones() -> None:
     network = load_network("internet2")
-    everybody, three = fapt(network), fapt(network, roots=3)
-    assert [s.root for s in three.shards] == [s.root for s in everybody.shards][:3]
+    all_roots, three = fapt(network), fapt(network, roots=3)
+    assert [s.root for s in three.shards] == [s.root for s in all_roots.shards][:3]
     assert sum(s.fraction for s in three.shards) == pytest.approx(1)
 
 

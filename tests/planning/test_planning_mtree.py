@@ -305,7 +305,7 @@ def test_members_without_links_of_their_own_are_joined_through_others() -> None:
         ({"seed": -1}, "seed"),
     ],
 )
-def test_options_without_meaning_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         mtree(load_network("gscale"), **options)
 

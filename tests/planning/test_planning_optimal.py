@@ -75,7 +75,7 @@ def test_height_limits_are_kept_in_hops_and_in_milliseconds() -> None:
             assert latency <= limit_s * (1 + 1e-9)
 
 
-def test_a_height_that_nobody_can_keep_is_refused() -> None:
+def test_a_height_that_no_tree_can_keep_is_refused() -> None:
     with pytest.raises(InfeasiblePlan, match="max_height 1 hops"):
         make_plan("optimal", load_network("gscale"), NBYTES, max_height=1)
 
@@ -120,7 +120,7 @@ def test_members_are_served_through_sites_that_are_not_members() -> None:
     "wrong",
     [{"max_trees": 0}, {"max_height": -1}, {"height_in": "miles"}, {"gap": 2}, {"time_limit_s": 0}, {"trees": 3}],
 )
-def test_nonsense_options_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make_plan("optimal", load_network("gscale"), NBYTES, **wrong)
 

@@ -74,7 +74,7 @@ def test_rates_survive_json_up_to_rounding(rate_bps: float) -> None:
         (plan_to_json(PLAN).replace('"members"', '"mumbers"'), "mumbers"),
     ],
 )
-def test_what_is_no_plan_is_refused_with_the_name_of_the_file(text: str | bytes, message: str) -> None:
+def test_an_invalid_plan_file_is_refused_with_its_name(text: str | bytes, message: str) -> None:
     with pytest.raises(BadPlan, match=message) as refused:
         plan_from_json(text, "somewhere.json")
     assert "somewhere.json" in str(refused.value)

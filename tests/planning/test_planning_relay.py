@@ -121,14 +121,14 @@ def test_planning_twice_gives_the_same_plan() -> None:
     assert make("relay", network, network.names[:6]) == make("relay", network, network.names[:6])
 
 
-def test_a_solver_without_time_is_no_plan() -> None:
+def test_a_solver_without_time_gives_no_plan() -> None:
     network = load_network("crew-n2", n=40)
     with pytest.raises(InfeasiblePlan, match="time_limit_s"):
         make("relay", network, network.names[:15], time_limit_s=1e-9)
 
 
 @pytest.mark.parametrize("options", [{"relays_per_pair": -1}, {"time_limit_s": 0}, {"max_shards": 0}])
-def test_senseless_options_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make("relay", load_network("swan"), **options)
 

@@ -85,6 +85,6 @@ def test_a_network_that_is_a_tree_leaves_nothing_to_anneal() -> None:
 
 
 @pytest.mark.parametrize("options", [{"trees": 0}, {"trees": 65}, {"iterations": -1}, {"seed": -1}])
-def test_options_without_meaning_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         topoadopt(load_network("gscale"), **options)

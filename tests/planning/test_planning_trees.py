@@ -183,7 +183,7 @@ def test_a_search_that_is_cut_short_reports_its_gap() -> None:
 
 
 def test_a_tree_that_would_get_less_than_the_least_rate_is_not_used() -> None:
-    """The 5 Mbps edge allows two more trees of 2.5 Mbps each; whoever wants 4 at least gets one of 5 instead."""
+    """The 5 Mbps edge allows two more trees of 2.5 Mbps each; with at least 4 required, one of 5 is used instead."""
     capacity_bps = np.array([100e6, 100e6, 5e6])
     trees: list[Tree] = [(0, 1), (0, 2), (1, 2)]
     totals = [choose_trees(trees, capacity_bps, 3, rate * 1e6, ENOUGH).total_bps / 1e6 for rate in (0, 4, 10)]

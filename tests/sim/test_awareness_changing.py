@@ -45,7 +45,7 @@ def test_the_sweep_meets_switches_detours_probes_and_slow_control() -> None:
 
 
 def switching(rounds: int, seed: int, control_s: float) -> ChangingRun:
-    """Rounds under way all the time, to another plan after each of them."""
+    """Rounds run all the time, and each is followed by a switch to another plan."""
     run = ChunkRun(uneven(seed), "optimal", seed, (6000,) * rounds, connections=2, jitter_s=0.02)
     quick = Awareness(auxiliary=bool(seed % 2))
     return ChangingRun(run, quick, control_s=control_s, switch_to=ANYTHING)
@@ -98,14 +98,14 @@ def test_links_that_carry_data_are_known_after_a_change(latency_s: float) -> Non
     assert result.switches >= 1
 
 
-def test_a_network_that_nobody_described_is_found_out_and_planned_for() -> None:
+def test_a_network_that_was_not_described_is_measured_and_planned_for() -> None:
     truth = uneven(5, latency_s=0.01)
     run = ChunkRun(truth, "", 1, (400_000,) * 20, buffer_bytes=2**20)
     result = run_changing(ChangingRun(run, Awareness(update_time_s=0.5), known=False))
     assert np.median(off(result.view.seen, truth)) < 0.1 and not result.view.is_guess
     known = run_changing(ChangingRun(ChunkRun(truth, "optimal", 1, (400_000,) * 20, buffer_bytes=2**20)))
     last = [max(times[-1] - times[-9] for times in r.ended_s.values()) for r in (result, known)]
-    assert last[1] / last[0] > 0.85, "as quick as if somebody had said"
+    assert last[1] / last[0] > 0.85, "as fast as with a described network"
 
 
 def test_probing_finds_rates_and_latencies_although_clocks_differ() -> None:

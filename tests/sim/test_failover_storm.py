@@ -1,4 +1,4 @@
-"""Storms on virtual time: workers, connections and controllers fail at random, swept over seeds; every check holds."""
+"""Storms on virtual time: ranks, connections and controllers fail at random, swept over seeds; every check holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tradewind.node.chunk_plane import ChunkPlane
 from tradewind.sim.chunks.storm import run_storm, storm_of, strict_storm_of
 
 
-def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
+def test_after_storms_every_rank_rejoins_and_none_diverges() -> None:
     faults: Counter[str] = Counter()
     repaired = carried = terms = 0
     for seed in (0, 1, 2, 3, 5):
@@ -24,12 +24,12 @@ def test_storms_leave_nobody_behind_and_nobody_diverges() -> None:
         terms += result.terms
     assert set(faults) == {"kill", "cut", "break", "line", "controller"}, "every fault must have fired"
     assert repaired and terms > 4, "rounds must have been repaired, and controllers replaced"
-    assert carried, "rounds must have gone in messages"
+    assert carried, "there must have been inline rounds"
 
 
 @pytest.mark.parametrize("seed", [1063, 1179, 1181])
-def test_storms_that_were_too_much_once(seed: int) -> None:
-    """Nobody left to agree; a member told that others had committed what it had not; one who took itself for most."""
+def test_storms_that_failed_once(seed: int) -> None:
+    """No quorum was left; a member missed a commit that others had; a controller took itself for the majority."""
     run_storm(storm_of(seed))
 
 
@@ -40,7 +40,7 @@ def test_strict_runs_survive_storms_of_lost_links() -> None:
         result = run_storm(strict_storm_of(seed))
         faults.update(result.faults)
         repaired += result.repaired
-        assert not result.alone, "nobody goes on alone in a strict run"
+        assert not result.alone, "no rank continues alone in a strict run"
     assert set(faults) == {"cut", "break"} and repaired, "links that rounds used must have been lost"
 
 

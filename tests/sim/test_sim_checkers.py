@@ -142,7 +142,7 @@ def test_a_flow_that_is_delivered_in_part_is_noticed(good: SimulationResult) -> 
     assert any("is delivered with 5.0 of" in p for p in check_run(half, MESH))
 
 
-def test_loss_that_nobody_caused_is_noticed(good: SimulationResult) -> None:
+def test_loss_without_a_fault_is_noticed(good: SimulationResult) -> None:
     lost = tampered(good, is_flow("reduce"), outcome="lost")
     assert any("counted as lost" in p for p in check_run(lost, MESH))
 
@@ -167,7 +167,7 @@ def test_a_worker_in_two_rounds_is_noticed(good: SimulationResult) -> None:
     assert any("does sync until 4.9 s" in p for p in check_run(twice, MESH))
 
 
-def test_a_result_without_somebodys_part_is_noticed(good: SimulationResult) -> None:
+def test_a_result_without_a_contribution_is_noticed(good: SimulationResult) -> None:
     without = tampered(good, is_flow("reduce"))
     assert any("without" in p for p in check_run(without, MESH))
 

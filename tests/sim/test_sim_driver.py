@@ -1,4 +1,4 @@
-"""Whole simulations: what workers do, what policies are told, what is measured."""
+"""Whole simulations: what ranks do, what policies receive, what is measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = 10_000_000
 
 
 def test_bsp_with_equal_workers_runs_in_step() -> None:
-    """Every round takes one step and one synchronisation, and nobody waits."""
+    """Every round takes one step and one synchronisation, and no rank waits."""
     round_s = cost(make_plan("ring", MESH, SMALL), MESH).seconds
     result = simulate(MESH, "bsp-ring", 20, compute=0.5, nbytes=SMALL)
     assert result.finished_rounds == int(20 / (0.5 + round_s))
@@ -184,8 +184,8 @@ def test_selective_reduce_makes_faster_and_larger_rounds_than_partial_reduce() -
     assert partial.wasted_wait_s == 0.0 <= selective.wasted_wait_s < 1.0
 
 
-def test_waiting_for_others_who_do_not_come_is_wasted() -> None:
-    """Every slot of 0.1 s after which a group starts without anybody new counts, for the members of that group."""
+def test_waiting_without_a_new_member_is_wasted() -> None:
+    """Every slot of 0.1 s after which a group starts without a new member counts, for the members of that group."""
     network = load_network("selective-nics", n=20)
     options = {"probability": "conditional", "horizon_s": 0.1}
     result = simulate(network, "selective", 60, 1, nbytes=500_000_000, policy_options=options, record="rounds")
@@ -255,11 +255,11 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         simulate(MESH, "crew-non-blocking", execution="pipelined")
     with pytest.raises(BadOption, match="blocks go directly to"):
         simulate(MESH, make_scheme("crew-non-blocking", planner="ring"))
-    with pytest.raises(BadOption, match="noise is"):
+    with pytest.raises(BadOption, match="noise must be"):
         simulate(MESH, "crew", noise=1.5)
     with pytest.raises(BadOption, match="has no option 'q'"):
         simulate(MESH, "crew", policy_options={"q": 1})
-    with pytest.raises(InputError, match="two workers"):
+    with pytest.raises(InputError, match="at least two sites that train"):
         simulate(MESH, "crew", workers=MESH.names[:1])
     with pytest.raises(InfeasiblePlan, match="no site that may aggregate"):
         simulate(load_network("gscale"), "crew", compute=0.1)

@@ -149,7 +149,7 @@ def test_first_come_first_served_between_rounds_of_pieces_lets_the_first_round_f
 
 @pytest.mark.parametrize("discipline", ["fs", "fcfs", "task-fcfs", "scatter-first", "multicast-first"])
 def test_no_discipline_loses_work(discipline: str) -> None:
-    """Whoever goes first, two rounds take at most what they take one after the other."""
+    """Whichever round goes first, two rounds take at most the time of one after the other."""
     network = NETWORKS["mesh"]
     plan = made("multi-star", network)
     alone = seconds([plan], network, "store-and-forward", discipline)[0]

@@ -63,7 +63,7 @@ def test_an_aggregator_that_dies_mid_scatter_is_replaced_and_only_its_shard_move
     assert result.lost_bytes > 0
 
 
-def test_a_link_that_breaks_is_planned_around_until_it_is_back() -> None:
+def test_a_link_that_breaks_is_planned_around_until_it_is_restored() -> None:
     cut = LinkOutage("w01", "w02", 5.0, 10.0)
     result = run(cut)
     over = [f for f in records(result, "flow") if (f.site, f.peer) == ("w01", "w02")]
@@ -108,7 +108,7 @@ def test_what_is_final_at_all_members_is_not_sent_again_after_a_loss() -> None:
     assert (result.rounds[0].repairs, result.rounds[0].outcome) == (1, "finished")
 
 
-def test_when_nobody_can_take_over_the_round_is_planned_anew() -> None:
+def test_without_a_replacement_the_round_is_replanned() -> None:
     """A ring has no aggregator to replace: the round goes on with the rest on another ring."""
     quiet = run(scheme="bsp-ring")
     used = next(zip(*quiet.link_bytes.nonzero(), strict=True))
@@ -119,7 +119,7 @@ def test_when_nobody_can_take_over_the_round_is_planned_anew() -> None:
 
 
 def test_a_round_that_cannot_be_repaired_fails_and_its_members_try_again() -> None:
-    """Three sites in a line: without the middle the ends cannot meet; when it is back they do."""
+    """Three sites in a line: without one link the ends cannot reach each other; when it is restored they can."""
     line = Network("line", [Site(s) for s in "abc"], [[0, 8e6, 0], [8e6, 0, 8e6], [0, 8e6, 0]])
     faults = (LinkOutage("a", "b", 1.0, 5.0), LinkOutage("b", "a", 1.0, 5.0))
     result = simulate(line, "bsp-ring", 20, compute=0.1, nbytes=2_000_000, faults=faults, record="flows")
@@ -127,7 +127,7 @@ def test_a_round_that_cannot_be_repaired_fails_and_its_members_try_again() -> No
     assert [r for r in result.rounds if r.outcome == "failed"]
     assert any(r.start_s > 5.0 for r in result.finished)
     reasons = [r.reason for r in records(result, "round") if r.outcome == "failed"]
-    assert all("cannot reach" in reason or "no way left" in reason for reason in reasons)
+    assert all("cannot reach" in reason or "no route left" in reason for reason in reasons)
 
 
 def test_the_last_worker_alive_trains_on_alone() -> None:
@@ -181,5 +181,5 @@ def test_impossible_faults_are_refused() -> None:
         run(LinkOutage("w01", "w02", 3.0, 2.0))
     with pytest.raises(BadOption, match="rate"):
         run(Background("w01", "w02", -5.0))
-    with pytest.raises(BadOption, match="cannot fail"):
+    with pytest.raises(BadOption, match="links that fail must be in"):
         random_link_outages(CREW, 10**6, seed=1)

@@ -103,16 +103,16 @@ def _options(
 
 
 def main() -> None:
-    """The `tradewind` command."""
+    """Run the `tradewind` command."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:  # a terminal that cannot show a character is no reason to fail
+        if reconfigure is not None:  # replace characters that the terminal cannot show, rather than fail
             reconfigure(errors="replace")
     try:
         try:
             app()
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough; keep the interpreter from flushing into the void at exit
+    except BrokenPipeError:  # the reader closed the pipe; keep the interpreter from flushing to it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

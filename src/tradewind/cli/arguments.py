@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, so that they are called and explained the same everywhere."""
+"""Arguments that several verbs share, each with one name and one help text."""
 
 from __future__ import annotations
 

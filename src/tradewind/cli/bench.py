@@ -1,4 +1,4 @@
-"""`tradewind bench wire` and `tradewind bench wan NETWORK`: rounds that really run, on this machine."""
+"""`tradewind bench wire` and `tradewind bench wan NETWORK`: measured rounds on this machine."""
 
 from __future__ import annotations
 
@@ -21,34 +21,41 @@ def run(
     what: Annotated[str, typer.Argument(metavar="wire|wan", help="wire: loopback; wan: a shaped network.")],
     network: Annotated[str | None, typer.Argument(metavar="NETWORK", help="For wan: the network to run on.")] = None,
     size: Annotated[str, typer.Option("--bytes", metavar="A,B,...", help="Sizes of the tensor.")] = "40MB",
-    processes: Annotated[str, typer.Option("--processes", metavar="N,M,...", help="For wire: how many.")] = "4",
-    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", help="Of each kind; 15, in a lab 3.")] = None,
+    processes: Annotated[
+        str, typer.Option("--processes", metavar="N,M,...", help="For wire: how many processes.")
+    ] = "4",
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="N", help="Rounds per system; 15, in a lab 3.")
+    ] = None,
     planner: Annotated[
-        str | None, typer.Option("--planner", metavar="A,B,...", help="Whose plans; wan has a few by default.")
+        str | None,
+        typer.Option("--planner", metavar="A,B,...", help="Planners to measure; wan has several by default."),
     ] = None,
     backend: Annotated[
-        str, typer.Option("--backend", metavar="NAME", help="For wan: inproc, or htb, delay, auto: a lab.")
+        str, typer.Option("--backend", metavar="NAME", help="For wan: inproc, or a lab: htb, delay, auto.")
     ] = "inproc",
     peers: Annotated[
         str, typer.Option("--peers", metavar="A,B,...", help="For wan in a lab: gloo, hivemind, none.")
     ] = "gloo,hivemind",
     scale: Annotated[str | None, typer.Option("--scale", metavar="F", help="For wan in a lab, as in lab up.")] = None,
-    calibrate: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="For wan in a lab.")] = True,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="For wan in a lab, as in lab up.")
+    ] = True,
     out: Annotated[Path | None, typer.Option("--out", metavar="F.png", help="For wan in a lab: a picture.")] = None,
     seed: SeedOption = None,
     option: OptionOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure all-reduce as it runs: on loopback against Gloo, or on a network that our own transport imitates.
+    """Measure all-reduce: on loopback in comparison with Gloo, or on an emulated network.
 
-    wire: real processes on loopback take turns between Tradewind (through Unix sockets, as it does on one machine, and
-    over TCP) and Gloo (where torch is installed) in one run; only
-    the ratio means anything on a machine that does other things too. Processor time is that of all processes.
+    wire: processes on loopback alternate between Tradewind (over Unix sockets, its default on one machine, and over
+    TCP) and Gloo (where torch is installed) in one run; on a busy machine only the ratio is meaningful. CPU time is the
+    sum over all processes.
 
-    wan: on NETWORK, beside the predicted time and the limit. With inproc, all ranks in this process on connections
-    that we shape. In a lab (`--backend htb`, `delay` or `auto`), a process per site on emulated links, Tradewind by
-    several planners in turn with Gloo, unmodified, in the order of ranks and in its best order, and hivemind; `auto`
-    says so and takes inproc where there are no namespaces.
+    wan: all-reduce on NETWORK, compared with the predicted time and the limit. With inproc, all ranks run in this
+    process on rate-limited connections. In a lab (`--backend htb`, `delay` or `auto`), each site is a process on
+    emulated links; Tradewind with several planners, unmodified Gloo in rank order and in its best order, and hivemind
+    take turns. Without network namespaces, `auto` prints a note and uses inproc.
     """
     from tradewind.cli.output import progress
     from tradewind.cli.resolve import parse_names, resolve_network
@@ -87,7 +94,7 @@ def run(
             measured = [(n, measure_wan(found, p, n, rounds, scales[n])) for n in sizes for p in names]
             _show_wan(found.name, measured, json)
     else:
-        raise BadOption(f"there is no bench called {what!r}. Use wire or wan.")
+        raise BadOption(f"unknown bench {what!r}; expected wire or wan.")
 
 
 def _show_wire(measured: list[LoopbackTimes], json: bool) -> None:
@@ -114,7 +121,7 @@ def _show_wire(measured: list[LoopbackTimes], json: bool) -> None:
 
 
 def _wire_row(t: LoopbackTimes) -> dict[str, Any]:
-    """Processor time is that of all processes, per GB of the array."""
+    """One row of the JSON output; CPU time is the sum over all processes, per GB of the array."""
     return {
         "system": t.system,
         "processes": t.processes,
@@ -152,7 +159,7 @@ def _show_wan(network: str, measured: list[tuple[int, WanTimes]], json: bool) ->
     made = table("planner", ">bytes", ">measured", ">predicted", ">of predicted", ">limit", ">of limit", ">scale")
     for nbytes, t in measured:
         median = statistics.median(t.seconds)
-        rates = [f"{s / median:.0%}" for s in (t.predicted_s, t.bound_s)]  # of the rate: as much in that much less time
+        rates = [f"{s / median:.0%}" for s in (t.predicted_s, t.bound_s)]  # achieved share of each rate
         took, predicted, limit = (format_duration(s) for s in (median, t.predicted_s, t.bound_s))
         made.add_row(t.planner, format_size(nbytes), took, predicted, rates[0], limit, rates[1], f"{t.scale:.3g}")
     show(console(), made, keys=2)

@@ -33,7 +33,7 @@ def run(
     default_bandwidth: DefaultBandwidthOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that a plan is valid on a network, and predict it there.
+    """Check that a plan is valid on a network, and predict its time there.
 
     Exits with 2 and names every problem if it is not. The prediction is for NETWORK as it is now, which need not be
     the network that the plan was made for.
@@ -75,13 +75,13 @@ def run(
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a file."""
+    """The plan in a file; raises `BadPlan` if it cannot be read or is not a plan."""
     from tradewind.errors import BadPlan
     from tradewind.planning.plan import plan_from_json
 
     try:
         if path.stat().st_size > MAX_PLAN_BYTES:
-            raise BadPlan(f"{path}: is larger than {MAX_PLAN_BYTES >> 20} MiB, too large for a plan. Is it one?")
+            raise BadPlan(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB, the limit for a plan. Check the path.")
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

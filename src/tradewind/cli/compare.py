@@ -1,4 +1,4 @@
-"""`tradewind compare NETWORK`: all planners on one problem, beside the limit."""
+"""`tradewind compare NETWORK`: all planners on one problem, compared with the limit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _picture(comparison: Comparison, suffix: str) -> bytes:
 
 
 def _exit_if_failed(comparison: Comparison, named: bool) -> None:
-    """A bug among the planners, a plug-in that was named and fails, or no plan at all must not look like success."""
+    """Exit with an error if a planner has a bug, a plug-in given by name fails, or there is no plan at all."""
     from tradewind.cli.guard import describe
     from tradewind.errors import BadPlugin
 

@@ -1,4 +1,4 @@
-"""`tradewind config`: every option of a run, its value, and where that comes from."""
+"""`tradewind config`: every option of a run, its value and the origin of the value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = "TRADEWIND_PLANNER=ring tradewind config"
 
 
 def run(json: JsonOption = False) -> None:
-    """Show the options of a run started here: from the environment (TRADEWIND_*), a file, a scheme, or by default.
+    """Show every option of a run started here, set by the environment (TRADEWIND_*), a file, a scheme, or by default.
 
     The file is `tradewind.toml` in the working directory, or the one that TRADEWIND_CONFIG names. Arguments of the
     program, which take precedence, are not known here.

@@ -14,14 +14,15 @@ EXAMPLE = "TRADEWIND_SECRET=... tradewind controller --listen 127.0.0.1:4000 --w
 
 def run(
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where ranks connect; port 0: one that is free.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where ranks connect; port 0: any free port.")
     ],
     world: Annotated[int, typer.Option("--world", metavar="N", help="How many ranks the run has.")],
     scheme: Annotated[
         str | None, typer.Option("--scheme", metavar="NAME", help="A system such as crew, or POLICY+PLANNER.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="NAME", help="Who synchronises when; also FILE.py:CLASS.")
+        str | None,
+        typer.Option("--policy", metavar="NAME", help="Which ranks synchronise, and when; also FILE.py:CLASS."),
     ] = None,
     policy_options: Annotated[
         str | None, typer.Option("--policy-options", metavar="K=V,...", help="Options of the policy.")
@@ -32,7 +33,9 @@ def run(
     planner_options: Annotated[
         str | None, typer.Option("--planner-options", metavar="K=V,...", help="Options of the planner.")
     ] = None,
-    plan: Annotated[str | None, typer.Option("--plan", metavar="F.json", help="Use this plan, no planner.")] = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="F.json", help="A plan to use instead of a planner.")
+    ] = None,
     scatter: Annotated[
         str | None,
         typer.Option("--scatter", metavar="HOW", help="blocking, or non-blocking: send before a round is known."),
@@ -49,20 +52,24 @@ def run(
     tolerant: Annotated[
         bool | None, typer.Option("--tolerant", help="Continue without lost ranks, also under bsp.")
     ] = None,
-    controllers: Annotated[int, typer.Option("--controllers", metavar="N", help="How many the run has.")] = 1,
-    standby: Annotated[int, typer.Option("--standby", metavar="I", help="Be the I-th that stands by.")] = 0,
+    controllers: Annotated[
+        int, typer.Option("--controllers", metavar="N", help="Controllers of the run, this one included.")
+    ] = 1,
+    standby: Annotated[
+        int, typer.Option("--standby", metavar="I", help="Index of this controller; 0 acts, others stand by.")
+    ] = 0,
     ports: Annotated[
         str | None, typer.Option("--ports", metavar="A-B", help="Listen on a port of this range, for a firewall.")
     ] = None,
     trace: Annotated[
-        str | None, typer.Option("--trace", metavar="DIR", help="Write what the controller decides to a file there.")
+        str | None, typer.Option("--trace", metavar="DIR", help="Write a trace of the controller's decisions there.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run the controller of a run until it is over, for ranks that connect with `controller=HOST:PORT`.
+    """Run the controller of a run until the run ends, for ranks that connect with `controller=HOST:PORT`.
 
-    The run's secret is read from the environment variable TRADEWIND_SECRET, every other option that is not given as
-    `tradewind config` shows.
+    The run's secret is read from the environment variable TRADEWIND_SECRET. Options that are not given have the values
+    that `tradewind config` shows.
     """
     from tradewind.cli.output import print_json
     from tradewind.errors import BadOption
@@ -75,7 +82,7 @@ def run(
     if world < 1:
         raise BadOption(f"--world must be at least 1, got {world}.")
     if not 0 <= standby < controllers:
-        raise BadOption(f"--standby must be in [0, {controllers}), the first being the one that acts, got {standby}.")
+        raise BadOption(f"--standby must be in [0, {controllers}) with --controllers {controllers}, got {standby}.")
     flags = {
         "scheme": scheme,
         "policy": policy,
@@ -100,9 +107,9 @@ def run(
     try:
         reason = server.wait()
     except KeyboardInterrupt:
-        reason = "it was interrupted"
-        server.close("the controller was interrupted")
+        reason = "the controller was interrupted"
+        server.close(reason)
     if json:
         print_json({"run": run_name, "over": reason})
     else:
-        typer.echo(f"the run is over: {reason}")
+        typer.echo(f"the run has ended: {reason}")

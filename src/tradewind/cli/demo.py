@@ -1,4 +1,4 @@
-"""`tradewind demo`: train one model at the sites of a real network, imitated on this machine, and compare."""
+"""`tradewind demo`: train one model at the sites of a real network, emulated on this machine, and compare plans."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(
         str | None, typer.Option("--sites", metavar="N|A,B,...", help="The first N sites, or these; 8 by default.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Training steps over each scheme.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the model and of the batches.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the model and the batches.")] = 0,
     plan: Annotated[
         str,
         typer.Option(
@@ -57,11 +57,12 @@ def run(
     ),
     json: JsonOption = False,
 ) -> None:
-    """Train one model at 8 sites of a real network, as 8 processes on this machine, over star, ring and a plan of ours.
+    """Train one model at 8 sites of a network, as 8 processes on this machine, over star, ring and a Tradewind plan.
 
-    Every site is a process that paces and delays what it sends as the network's links do; rates are scaled down to
-    what the machine can carry. All schemes train with the same seeds, so losses agree and only time differs. PyTorch's
-    DDP on the tradewind backend trains where PyTorch is installed, numpy elsewhere. No root, about two minutes.
+    Every site is a process that limits the rate of what it sends and delays it as the network's links do; rates are
+    scaled down to what this machine can carry. All schemes train with the same seeds, so the losses agree and only the
+    time differs. Trains with DDP on the tradewind backend where PyTorch is installed, and with numpy otherwise. Needs
+    no root and takes about two minutes.
     """
     from tradewind.cli.output import check_out, console, print_json, progress, write_whole
     from tradewind.cli.show_demo import LiveSites, show_demo
@@ -87,18 +88,18 @@ def run(
 
 
 def _choose(name: str, sites: str | None, steps: int, seed: int, scale: float | None) -> tuple[Network, float]:
-    """The network to imitate, scaled, and the scale."""
+    """The network to emulate, scaled, and the scale."""
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.errors import BadOption
     from tradewind.experiments.demo.run import MOST_SITES, MOST_STEPS, choose_scale
     from tradewind.runtime.shape_alone import ensure_separable
 
     if not 1 <= steps <= MOST_STEPS:
-        raise BadOption(f"--steps {steps}: give 1 to {MOST_STEPS}.")
+        raise BadOption(f"--steps must be in [1, {MOST_STEPS}], got {steps}.")
     if seed < 0:
-        raise BadOption(f"--seed {seed}: give a whole number that is not negative.")
+        raise BadOption(f"--seed must be >= 0, got {seed}.")
     if scale is not None and not 0 < scale <= 1:
-        raise BadOption(f"--scale {scale}: give a factor above 0, and at most 1.")
+        raise BadOption(f"--scale must be in (0, 1], got {scale}.")
     whole = resolve_network(name)
     if sites is not None and sites.isdecimal():
         names = whole.names[: int(sites)]
@@ -128,7 +129,7 @@ def _load_data() -> Data:
 
 
 def _framework(numpy: bool) -> tuple[Callable[..., Any], str]:
-    """What trains at every site, and its name."""
+    """The training function that every site calls, and its name for the report."""
     if numpy or importlib.util.find_spec("torch") is None:
         from tradewind.experiments.demo.site import train_with_numpy
 

@@ -1,6 +1,6 @@
-"""What the demo's sites call where PyTorch is installed: the lab's training loop around a model under DDP.
+"""The training function of the demo's sites where PyTorch is installed: a model under DDP in the lab's training loop.
 
-It stands here because the lab does not know PyTorch, and our PyTorch backend does not know the lab.
+It is part of the CLI because the lab does not import PyTorch, and the PyTorch backend does not import the lab.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tradewind.lab.site import Place
 
 
 def train_with_torch(place: Place, task: dict[str, object]) -> list[Training]:
-    """Called at every site."""
+    """Train with every scheme in turn; called in the process of every site."""
     from tradewind.torch.demo import make_store
 
     store = make_store(place.controllers[0], place.rank, place.world)

@@ -1,4 +1,4 @@
-"""`tradewind doctor [HOST:PORT]`: is this machine, or this pair of machines, ready to train, and what to change."""
+"""`tradewind doctor [HOST:PORT]`: check whether this machine or a pair of machines is ready to train."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def run(
     port: Annotated[
         int | None, typer.Option("--port", metavar="N", min=0, max=65535, help="With --listen; by default 29500.")
     ] = None,
-    wait: Annotated[str, typer.Option("--wait", metavar="TIME", help="With --listen: how long.")] = "10min",
-    lab: Annotated[bool, typer.Option("--lab/--no-lab", help="Whether to try what `tradewind lab` needs.")] = True,
+    wait: Annotated[str, typer.Option("--wait", metavar="TIME", help="With --listen: how long to wait.")] = "10min",
+    lab: Annotated[bool, typer.Option("--lab/--no-lab", help="Whether to check what `tradewind lab` needs.")] = True,
     json: JsonOption = False,
 ) -> None:
-    """Check whether this machine, or this pair of machines, is ready to train, and say what to change.
+    """Check whether this machine, or this pair of machines, is ready to train, and show what to change.
 
     For a pair, run `tradewind doctor --listen` on one machine and `tradewind doctor HOST:PORT` on the other. Both show
     versions, ports in both directions, addresses, MTU, clocks, round trip and bandwidth; TRADEWIND_SECRET must be set.
@@ -44,7 +44,7 @@ def run(
     from tradewind.units import parse_duration
 
     if listen and address is not None:
-        raise BadOption(f"--listen waits for the other machine, and {address!r} calls it. Give one of them.")
+        raise BadOption(f"--listen and HOST:PORT ({address!r}) exclude each other. Give one of them.")
     if port is not None and not listen:
         raise BadOption(f"--port {port}: only --listen has a port. Write HOST:PORT to call another machine.")
     target, wait_s = None if address is None else HostPort.parse(address), parse_duration(wait)
@@ -73,7 +73,7 @@ def _machine(lab: bool, peer: str | None) -> Iterator[Check]:
 
 
 def _lab() -> Iterator[Check]:
-    """Whether labs can be built: a small one by each backend says more than a list of the kernel's features."""
+    """Whether labs can be built, checked by building a small one with each backend."""
     from tradewind.cli.output import progress
     from tradewind.errors import TradewindError
     from tradewind.lab.session import Lab

@@ -34,7 +34,7 @@ def run(
 ) -> None:
     """Draw a network: a map where all sites have coordinates, a layout by latency and links otherwise.
 
-    Up to eight trees are drawn in a colour each; more are drawn together, by how busy they keep each link.
+    Up to eight trees are drawn in one colour each; more are drawn together, with links coloured by how busy they are.
     """
     from tradewind.cli.check import read_plan
     from tradewind.cli.output import check_picture, print_json, progress, write_whole

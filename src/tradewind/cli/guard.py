@@ -1,4 +1,4 @@
-"""What every verb does when something goes wrong: one line on stderr and the right exit code, never a traceback."""
+"""Error handling of every verb: one line on stderr and the right exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _debug = False
 
 
 def set_debug(wanted: bool) -> None:
-    """Whether unexpected errors show their traceback."""
+    """Set whether unexpected errors show their traceback."""
     global _debug
     _debug = wanted
 
@@ -42,7 +42,7 @@ def guarded(verb: Callable[P, None]) -> Callable[P, None]:
 
 
 def describe(error: Exception) -> str:
-    """The error as the user sees it: its kind and message; a bug of ours says that it is one."""
+    """The error as the user sees it: its class and message; an unexpected error is marked as a bug in Tradewind."""
     if isinstance(error, TradewindError) and not (_debug and isinstance(error, BadPlugin)):
         return f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError):

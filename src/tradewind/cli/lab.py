@@ -1,4 +1,4 @@
-"""`tradewind lab ...`: an emulated wide-area network on this machine, to run anything in."""
+"""`tradewind lab ...`: an emulated wide-area network on this machine, to run commands in."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ BackendOption = Annotated[
     str, typer.Option("--backend", metavar="NAME", help="htb, delay, inproc, or auto: the first that works.")
 ]
 ScaleOption = Annotated[
-    str | None, typer.Option("--scale", metavar="F", help="Every capacity times F; auto: as far as the machine needs.")
+    str | None,
+    typer.Option("--scale", metavar="F", help="Multiply every capacity by F; auto: what this machine can carry."),
 ]
 CalibrateOption = Annotated[
     bool, typer.Option("--calibrate/--no-calibrate", help="Check that all links carry their rates at once.")
 ]
-NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Which lab, where there are several.")]
-LinkArgument = Annotated[str, typer.Argument(metavar="LINK", help="A->B, or A-B for both ways.")]
-SiteArgument = Annotated[str, typer.Argument(metavar="SITE", help="Where to run it.")]
+NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the lab.")]
+LinkArgument = Annotated[str, typer.Argument(metavar="LINK", help="A->B, or A-B for both directions.")]
+SiteArgument = Annotated[str, typer.Argument(metavar="SITE", help="Site to run it in.")]
 RateArgument = Annotated[str, typer.Argument(metavar="RATE", help="Such as 40Mbps.")]
-CommandArgument = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")]
-SpeedOption = Annotated[float, typer.Option("--speed", metavar="X", help="So many times as fast as the trace was.")]
+CommandArgument = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")]
+SpeedOption = Annotated[float, typer.Option("--speed", metavar="X", help="Replay the trace X times as fast.")]
 DEFAULT_NAME = "lab"
 
 
 def open_lab(
     network: str, backend: str, scale: str | None, calibrate: bool, name: str | None, seed: int | None, option: Any
 ) -> Lab:
-    """The lab that the options ask for."""
+    """Start the lab that the options describe."""
     from tradewind.errors import BadOption
     from tradewind.lab.starting import early
 
@@ -77,7 +78,7 @@ def _describe(lab: Lab) -> list[str]:
     if lab.calibration is not None:
         lines.append(f"calibration, {format_duration(lab.calibration.seconds)}: {lab.calibration}")
     elif lab.backend != "inproc":
-        lines.append("not calibrated: whether the machine carries it has not been checked")
+        lines.append("not calibrated: not checked whether this machine carries these rates")
     return lines
 
 
@@ -99,8 +100,8 @@ def up(
     lab = open_lab(network, backend, scale, calibrate, name, seed, option)
     if lab.backend == "inproc":
         raise CannotEmulate(
-            f"there is nothing to keep up. {lab.why} What is left, inproc, needs no lab: use tradewind lab run, whose "
-            "processes shape what they send themselves."
+            f"lab up cannot use inproc, which has nothing to keep running. {lab.why} Use tradewind lab run, "
+            "whose processes limit their own rates."
         )
     lab.release()
     if json:
@@ -112,7 +113,7 @@ def up(
 
 
 def execute(site: SiteArgument, command: CommandArgument, name: NameOption = DEFAULT_NAME) -> None:
-    """Run a command in a site, with this terminal; its exit code is ours."""
+    """Run a command in a site, attached to this terminal, and exit with its exit code."""
     raise typer.Exit(_exit_code(_find(name).popen(site, command).wait()))
 
 
@@ -122,17 +123,17 @@ def run(
     backend: BackendOption = "auto",
     scale: ScaleOption = None,
     calibrate: CalibrateOption = True,
-    trace: Annotated[str | None, typer.Option("--replay", metavar="TRACE", help="Change rates as it says.")] = None,
+    trace: Annotated[str | None, typer.Option("--replay", metavar="TRACE", help="Change rates by this trace.")] = None,
     speed: SpeedOption = 1.0,
-    deadline: Annotated[str, typer.Option("--deadline", metavar="TIME", help="End what takes longer.")] = "1h",
+    deadline: Annotated[str, typer.Option("--deadline", metavar="TIME", help="End the command after TIME.")] = "1h",
     seed: SeedOption = None,
     option: OptionOption = None,
 ) -> None:
-    """Start a lab, run the command once in every site, and end it.
+    """Start a lab, run the command once in every site, and end the lab.
 
-    The command finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun, and TRADEWIND_SITE,
-    TRADEWIND_NETWORK, TRADEWIND_BIND and TRADEWIND_SECRET. Lines are shown with their site's name. When one site fails,
-    all are ended.
+    The environment of the command has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun, and
+    TRADEWIND_SITE, TRADEWIND_NETWORK, TRADEWIND_BIND and TRADEWIND_SECRET. Each line of output is prefixed with its
+    site's name. When the command fails in one site, it is ended in all.
     """
     from tradewind.catalog.traces import load_trace
     from tradewind.units import parse_duration
@@ -157,7 +158,7 @@ def _show_line(site: str, line: str) -> None:
 
 
 def set_rate(link: LinkArgument, rate: RateArgument, name: NameOption = DEFAULT_NAME) -> None:
-    """Give a link another rate."""
+    """Set the rate of a link."""
     from tradewind.units import format_rate, parse_rate
 
     bps = parse_rate(rate)
@@ -166,7 +167,7 @@ def set_rate(link: LinkArgument, rate: RateArgument, name: NameOption = DEFAULT_
 
 
 def cut(link: LinkArgument, name: NameOption = DEFAULT_NAME) -> None:
-    """Let a link drop everything, as a broken one does."""
+    """Drop all traffic on a link, as a failed link does."""
     _find(name).cut(link)
     typer.echo(f"{link}: cut")
 
@@ -182,23 +183,23 @@ def replay(
     speed: SpeedOption = 1.0,
     name: NameOption = DEFAULT_NAME,
 ) -> None:
-    """Change the rates as a trace says, from its start to its end; Ctrl-C leaves them as they are."""
+    """Change the rates as a trace specifies, from its start to its end; Ctrl-C leaves them as they are."""
     from tradewind.catalog.traces import load_trace
     from tradewind.cli.output import progress
     from tradewind.units import format_count, format_duration
 
     lab, played = _find(name), load_trace(trace)
-    under_way = lab.replay(played, speed)
+    replaying = lab.replay(played, speed)
     try:
-        with progress(f"{format_count(len(played.start_s), 'epoch')} in {format_duration(under_way.seconds)}"):
-            under_way.wait()
+        with progress(f"{format_count(len(played.start_s), 'epoch')} in {format_duration(replaying.seconds)}"):
+            replaying.wait()
     except KeyboardInterrupt:
-        under_way.stop()
-    typer.echo(f"{trace}: epoch {under_way.epoch + 1} of {len(played.start_s)} holds")
+        replaying.stop()
+    typer.echo(f"{trace}: epoch {replaying.epoch + 1} of {len(played.start_s)} is in force")
 
 
 def status(name: NameOption = DEFAULT_NAME, json: JsonOption = False) -> None:
-    """What the lab is, and what its links are doing."""
+    """Show the lab and the state of its links."""
     from tradewind.cli.output import console, print_json, show, table
     from tradewind.units import format_rate, format_size
 
@@ -250,7 +251,7 @@ def down(
     name: NameOption = DEFAULT_NAME,
     everything: Annotated[bool, typer.Option("--all", help="Every lab of this user.")] = False,
 ) -> None:
-    """End a lab, with every process in it; and remove what labs that were killed have left."""
+    """End a lab and every process in it, and remove what labs that were killed left behind."""
     from tradewind.errors import UnknownName
     from tradewind.lab.directory import list_labs, sweep
 
@@ -262,7 +263,7 @@ def down(
     for lab in chosen:
         typer.echo(f"{lab.name}: down")
     for gone in left:
-        typer.echo(f"{gone}: had died; removed what it left")
+        typer.echo(f"{gone}: was killed; removed what it left behind")
     if not chosen and living:
         raise UnknownName("lab", name, living)
     if not chosen and not left:
@@ -270,7 +271,7 @@ def down(
 
 
 def _exit_code(returned: int) -> int:
-    """As a shell gives it: 128 and the signal for a command that was killed."""
+    """The exit code as a shell reports it: 128 plus the signal for a command that was killed."""
     return returned if returned >= 0 else 128 - returned
 
 

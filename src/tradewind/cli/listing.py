@@ -1,4 +1,4 @@
-"""How `tradewind planners` and `tradewind policies` show what there is, and the options of one entry."""
+"""The output of `tradewind planners` and `tradewind policies`: all entries, or the options of one entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Entry(Protocol):
-    """What the two registries know of an entry."""
+    """A planner or a policy, as its registry describes it."""
 
     @property
     def name(self) -> str: ...
@@ -26,7 +26,7 @@ class Entry(Protocol):
 
 
 def show_all(registry: Registry, look_up: Callable[[str], Entry], json: bool) -> None:
-    """List every entry; one that cannot be loaded is listed with the reason, and does not hide the others."""
+    """Print every entry; one that cannot be loaded is listed with the reason."""
     from tradewind.cli.output import console, print_json, show, table
     from tradewind.errors import BadPlugin
 
@@ -49,7 +49,7 @@ def show_all(registry: Registry, look_up: Callable[[str], Entry], json: bool) ->
 
 
 def show_one(kind: str, found: Entry, flag: Callable[[str], str], json: bool) -> None:
-    """One entry's options; `flag` says how an option is written on the command line."""
+    """Print one entry's options; `flag(option)` is how an option is written on the command line."""
     from tradewind.cli.output import console, print_json, show, table
 
     options = _described(found.options, flag)
@@ -91,7 +91,7 @@ def _described(options: type, flag: Callable[[str], str]) -> list[dict[str, Any]
 
 
 def _type_text(kind: Any) -> str:
-    """The type as a user reads it.
+    """The type in the words of the help text.
 
     >>> from typing import Literal
     >>> _type_text(int | None), _type_text(Literal["exact", "greedy"]), _type_text(tuple[str, ...])

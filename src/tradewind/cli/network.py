@@ -35,8 +35,8 @@ def run(
     """Show a network: its sites, links, NIC caps and trunks.
 
     All latencies are one way, in files as well as here. A CSV file is a matrix of bandwidths, or a list of links with a
-    header such as src,dst,mbps,ms. The JSON is a network file, see docs/reference/networks.md, which can be edited and
-    read back.
+    header such as src,dst,mbps,ms. The JSON is the file format of docs/reference/networks.md: the output can be edited
+    and read back.
     """
     from tradewind.cli.output import console, show
     from tradewind.cli.resolve import resolve_network
@@ -99,7 +99,7 @@ def _sites(network: Network) -> Table:
 
 
 def _links(network: Network) -> Table:
-    """Links that are the same both ways share a line."""
+    """The table of links; two directions with equal values share a row."""
     from tradewind.cli.output import table
     from tradewind.network import Link
     from tradewind.units import format_duration, format_rate

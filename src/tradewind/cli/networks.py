@@ -1,4 +1,4 @@
-"""`tradewind networks`: what is in the catalog."""
+"""`tradewind networks`: the networks of the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a verb's results go: tables and JSON to stdout, files whole or not at all."""
+"""Output of the verbs: tables and JSON on stdout, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 WIDTH_WITHOUT_TERMINAL = 200
 _WORD = 20
-"""The longest word that a column of text is as wide as; longer ones are broken."""
+"""The most characters of a word that a text column keeps on one line; longer words are broken."""
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that shows text as it is: site names may look like markup, and pipes have no width."""
+    """A console that prints text unchanged (site names may look like markup), with a fixed width on pipes."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -63,7 +63,7 @@ def show(out: Console, made: Table, keys: int = 1) -> None:
     """Print a table with every name and number in full.
 
     Where the terminal is too narrow, the columns are divided among several tables, each of which begins with the first
-    `keys` columns, which tell the rows apart. Without a terminal there is one table, as wide as it has to be.
+    `keys` columns, which identify the rows. Without a terminal there is one table, as wide as its contents.
     """
     from rich.cells import cell_len
 
@@ -80,12 +80,12 @@ def show(out: Console, made: Table, keys: int = 1) -> None:
 
 
 def _least_width(columns: Sequence[Column]) -> int:
-    """What a table of these columns needs: two spaces between columns, one at either edge."""
+    """The width of a table of these columns: two spaces between columns, one at either edge."""
     return sum(column.min_width or 0 for column in columns) + 2 * len(columns)
 
 
 def _parts(made: Table, keys: int, width: int) -> list[Table]:
-    """The table, or several of its columns that are no wider than `width` where that is possible."""
+    """The table, divided by columns into tables that are no wider than `width` where that is possible."""
     first = made.columns[:keys]
     groups: list[list[Column]] = [[]]
     for column in made.columns[keys:]:
@@ -110,7 +110,7 @@ def progress(text: str) -> Iterator[None]:
 
 
 def print_json(data: Any) -> None:
-    """Data for programs. JSON has no infinity: what is unlimited or unknown is null."""
+    """Print data as JSON. JSON has no infinity and no NaN: unlimited and unknown values are null."""
     sys.stdout.write(json.dumps(_finite(data), indent=1, ensure_ascii=False) + "\n")
 
 
@@ -125,13 +125,13 @@ def _finite(data: Any) -> Any:
 
 
 def check_out(path: Path | None, suffixes: tuple[str, ...] = (), flag: str = "--out") -> None:
-    """Refuse a file to write that cannot work before any work is done for it; `flag` is the option that names it."""
+    """Raise `BadOption` if an output file cannot be written, before any work is done; `flag` is its option."""
     if path is None:
         return
     if suffixes and path.suffix.lower() not in suffixes:
         raise BadOption(f"{flag} {path}: the suffix decides the format; use one of {', '.join(suffixes)}.")
     with _explained(path, flag):
-        if "\0" in str(path):  # which some functions overlook since Python 3.12
+        if "\0" in str(path):  # some functions accept it since Python 3.12
             raise ValueError("embedded null byte")
         if path.is_dir():
             raise IsADirectoryError(None, "is a directory")
@@ -141,7 +141,7 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), flag: str = "--
 
 
 def check_picture(path: Path | None) -> None:
-    """Refuse a picture to draw that cannot work, before any work is done for it."""
+    """Raise an error if a picture cannot be drawn or written, before any work is done."""
     from tradewind.figures import PICTURE_SUFFIXES, ensure_can_draw
 
     check_out(path, PICTURE_SUFFIXES)

@@ -1,4 +1,4 @@
-"""`tradewind plan NETWORK --planner NAME`: one plan beside the limit."""
+"""`tradewind plan NETWORK --planner NAME`: one plan, compared with the limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     default_bandwidth: DefaultBandwidthOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan an all-reduce, with the planner that promises most or with one by name, beside the limit.
+    """Plan an all-reduce, by default with the planner that predicts the shortest time, and compare it with the limit.
 
     The planner's own options are flags too: `tradewind planners NAME` lists them.
     """

@@ -1,8 +1,8 @@
 """Planner options as flags: `--max-trees 10` becomes `max_trees="10"` for the planner that `--planner` names.
 
-Which flags exist depends on the planner, so they are taken out before the verb's own arguments are parsed. The
-value's type is the planner's business (`planner_options`); here only its unit is, where the option's name ends
-in one (`--min-rate-bps 10Mbps`).
+Which flags exist depends on the planner, so they are taken out before the verb's own arguments are parsed.
+`planner_options` converts the value to its type; this module converts only units, where the option's name ends in one
+(`--min-rate-bps 10Mbps`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.errors import BadOption
 
 FLAGS_KEY = "tradewind.planner_flags"
 OWN_FLAGS = ("planner", "members", "bytes", "out", "explain", "seed", "option", "latency", "default_bandwidth", "json")
-"""The verb's own. An option of a planner that is called the same is written with a prefix: `--planner-seed 7`."""
+"""The verb's own flags. A planner's option of the same name is written with a prefix: `--planner-seed 7`."""
 PREFIX = "planner_"
 
 
@@ -24,7 +24,7 @@ class PlannerFlagsCommand(VerbCommand):
     """A command that keeps flags it does not know in `context.meta[FLAGS_KEY]` for the planner."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take out the planner's flags, and parse the rest as usual."""
+        """Remove the planner's flags, and parse the rest as usual."""
         own = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
         takes_value = {
             name for parameter in self.params if not getattr(parameter, "is_flag", False) for name in parameter.opts
@@ -37,7 +37,7 @@ class PlannerFlagsCommand(VerbCommand):
 def split_flags(
     args: list[str], own: Iterable[str], takes_value: Iterable[str], switches: Iterable[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """The verb's own arguments, and the flags that are left as (name, value).
+    """The verb's own arguments, and the remaining flags as (name, value).
 
     >>> split_flags(["net", "--planner", "x", "--max-trees", "3", "--exact"], ["--planner"], ["--planner"], ["exact"])
     (['net', '--planner', 'x'], [('max_trees', '3'), ('exact', 'true')])
@@ -72,7 +72,7 @@ def split_flags(
 
 
 def flag_of(option: str) -> str:
-    """How an option of a planner is written on the command line.
+    """The command-line flag of a planner's option.
 
     >>> flag_of("max_trees"), flag_of("seed")
     ('--max-trees', '--planner-seed')
@@ -81,7 +81,7 @@ def flag_of(option: str) -> str:
 
 
 def _planner_name(args: list[str]) -> str:
-    """What `--planner` says, read before the arguments are parsed; nothing is refused here."""
+    """The value of `--planner`, read before the arguments are parsed; it may be invalid."""
     name = "auto"
     for token, following in zip(args, [*args[1:], ""], strict=True):
         flag, given, value = token.partition("=")
@@ -100,7 +100,7 @@ def _switches(planner_name: str) -> set[str]:
         options = planner(planner_name).options
         return {name for name, kind in get_type_hints(options).items() if kind is bool}
     except Exception:
-        return set()  # the verb refuses the planner itself
+        return set()  # the verb reports the invalid planner
 
 
 def options_from_flags(planner_name: str, flags: Iterable[tuple[str, str]]) -> dict[str, object]:
@@ -115,7 +115,7 @@ def options_from_flags(planner_name: str, flags: Iterable[tuple[str, str]]) -> d
         if name in given:
             raise BadOption(f"{flag} is given twice.")
         if name in hints and not value:
-            raise BadOption(f"{flag} needs a value. `tradewind planners {planner_name}` says which.")
+            raise BadOption(f"{flag} needs a value. `tradewind planners {planner_name}` shows its type.")
         given[name] = _converted(name, value, hints)
     return given
 
@@ -133,9 +133,9 @@ def _converted(name: str, value: str, hints: Mapping[str, Any]) -> object:
 
 
 def option_meanings(options: type) -> dict[str, str]:
-    """What each field of an options dataclass means: the text below it; for an only field, the class's will do.
+    """The meaning of each field of an options dataclass: its docstring, or the class's where there is a single field.
 
-    A class whose source cannot be found, as in an interactive session, says nothing.
+    Where the source of the class cannot be found, as in an interactive session, meanings are empty.
     """
     import ast
     import inspect
@@ -161,7 +161,7 @@ def option_meanings(options: type) -> dict[str, str]:
 
 
 def run_option_meanings() -> dict[str, str]:
-    """What each option of a run means, by its path."""
+    """The meaning of each option of a run, by its path."""
     from tradewind.runtime.options import GROUPS, RunOptions, option_paths
 
     own = option_meanings(RunOptions)

@@ -1,4 +1,4 @@
-"""`tradewind planners [NAME]`: which planners there are, and what each lets one choose."""
+"""`tradewind planners [NAME]`: the planners, or the options of one planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tradewind policies [NAME]`: which policies there are, and what each lets one choose."""
+"""`tradewind policies [NAME]`: the policies, or the options of one policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tradewind probe`: measure the links between machines, and write down the network."""
+"""`tradewind probe`: measure the links between machines, and write a network file."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ NOT_MEASURED = "not measured"
 
 
 def run(
-    rank: Annotated[int, typer.Option("--rank", metavar="R", envvar="RANK", help="Of this process, from 0.")],
-    world: Annotated[int, typer.Option("--world", metavar="N", envvar="WORLD_SIZE", help="How many take part.")],
+    rank: Annotated[int, typer.Option("--rank", metavar="R", envvar="RANK", help="Rank of this process, from 0.")],
+    world: Annotated[int, typer.Option("--world", metavar="N", envvar="WORLD_SIZE", help="Number of ranks.")],
     controller: Annotated[
         str | None,
         typer.Option("--controller", metavar="HOST:PORT", help="Where rank 0 listens; by default as for torchrun."),
     ] = None,
-    site: Annotated[str | None, typer.Option("--site", metavar="NAME", help="What this site is called.")] = None,
+    site: Annotated[str | None, typer.Option("--site", metavar="NAME", help="Name of this site.")] = None,
     bind: Annotated[
         str | None,
         typer.Option("--bind", metavar="ADDRESS", help="Where to listen; by default the address that reaches rank 0."),
     ] = None,
-    interface: Annotated[str | None, typer.Option("--interface", metavar="NAME", help="Or its interface.")] = None,
+    interface: Annotated[
+        str | None, typer.Option("--interface", metavar="NAME", help="Listen on this interface.")
+    ] = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", metavar="ADDRESS", help="What others call, if it is another.")
+        str | None,
+        typer.Option("--advertise", metavar="ADDRESS", help="Address that other ranks connect to, if not --bind."),
     ] = None,
     ports: Annotated[
         str | None, typer.Option("--ports", metavar="A-B", help="Listen on ports of this range, for a firewall.")
     ] = None,
     probe_s: Annotated[
-        str | None, typer.Option("--probe-s", metavar="TIME", help="For two sites, at most; by default 2s.")
+        str | None, typer.Option("--probe-s", metavar="TIME", help="Limit for each pair of sites; by default 2s.")
     ] = None,
     patience_s: Annotated[
         str | None,
@@ -47,12 +50,12 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", metavar="F.json", help="Write the network there.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure bandwidth and latency of every link between processes that all run this, one on each machine.
+    """Measure bandwidth and latency of every link between machines; run this once on each of them.
 
-    Two sites at a time measure their link both ways, so that measurements do not disturb each other; that takes at most
-    --probe-s for each of N - 1 turns (N if N is odd). Every process learns the result; rank 0 shows it. Links that
-    could not be measured are shown as such and left out of the file; if none could, it fails. The secret is read from
-    TRADEWIND_SECRET, every other option that is not given as `tradewind config` shows.
+    Sites measure in disjoint pairs, both directions of a link, so that measurements do not disturb each other; that
+    takes at most --probe-s for each of N - 1 turns (N if N is odd). Every process receives the result; rank 0 shows it.
+    Links that could not be measured are marked and left out of the file; if none could, the command fails. The secret
+    is read from TRADEWIND_SECRET. Options that are not given have the values that `tradewind config` shows.
     """
     from tradewind.cli.output import check_out, print_json, progress, write_whole
     from tradewind.errors import BadOption
@@ -64,7 +67,7 @@ def run(
     if controller is None:
         host, port = (os.environ.get(variable) for variable in ("MASTER_ADDR", "MASTER_PORT"))
         if not (host and port):
-            raise BadOption("where rank 0 listens is not set. Give --controller, or MASTER_ADDR and MASTER_PORT.")
+            raise BadOption("the address of rank 0 is not set. Give --controller, or set MASTER_ADDR and MASTER_PORT.")
         controller = f"{host}:{port}"
     flags = {
         "site": site,

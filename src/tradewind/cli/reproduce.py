@@ -1,4 +1,4 @@
-"""`tradewind reproduce [NAME ...]`: the papers' figures, computed here, with a verdict on every claim."""
+"""`tradewind reproduce [NAME ...]`: reproduce the papers' figures, with a verdict on every claim."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def run(
         list[str] | None,
         typer.Argument(metavar="NAME", help="Figures (mtree/fig6) or papers (mtree); all if none."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few trials on a coarse grid: a first look.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few trials on a coarse grid.")] = False,
     trials: Annotated[
         int | None, typer.Option("--trials", min=1, max=10_000, metavar="N", help="Random instances per point.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, metavar="N", help="Processes to use.")] = 1,
     ray: Annotated[
         str | None,
-        typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster; 'auto': the one here."),
+        typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster; 'auto': the local one."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where CSV, PNG and JSON files go.")] = DEFAULT_OUT,
     page: Annotated[
@@ -41,7 +41,7 @@ def run(
         typer.Option("--page", metavar="FILE", help="Write the page of all claims from DIR; runs only what is named."),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="On real connections in a lab, where the figure has such a form.")
+        bool, typer.Option("--live", help="Run on real connections in a lab; only figures with a live form.")
     ] = False,
     backend: Annotated[
         str, typer.Option("--backend", metavar="NAME", help="With --live: htb, delay, or auto.")
@@ -49,10 +49,10 @@ def run(
     list_only: Annotated[bool, typer.Option("--list", help="Only list what can be reproduced.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Reproduce figures of the papers, and judge what the papers say about them.
+    """Reproduce figures of the papers, and check the papers' claims about them.
 
-    Each figure gives a table, a CSV and a PNG file, and for every claim of the paper what we see and whether it
-    holds. A claim that does not hold is a result, not an error.
+    Each figure gives a table, a CSV and a PNG file, and for every claim of the paper our result and whether it holds. A
+    claim that does not hold is a result, not an error.
     """
     from tradewind.experiments.papers import experiment, resolve_experiments
 
@@ -69,7 +69,7 @@ def run(
         raise BadOption(f"--jobs {jobs} is for this machine and --ray {ray} for a cluster. Give one of them.")
     if live and (ray is not None or jobs != 1):
         raise BadOption(
-            "--live experiments share one machine's links and run one after the other: no --jobs, no --ray."
+            "--live experiments share one machine's links and run one after the other. Leave out --jobs and --ray."
         )
     check_out(out / "reproduced.csv")
     check_out(page, flag="--page")
@@ -134,7 +134,7 @@ def _write_page(page: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _executor(jobs: int, ray: str | None = None) -> Iterator[Executor | None]:
-    """Fresh processes rather than forks: a fork of a process with threads may hang."""
+    """The executor of trials. Processes are spawned, not forked: a fork of a process with threads may hang."""
     if ray is not None:
         from tradewind.experiments.papers.work import RayExecutor
 

@@ -1,4 +1,4 @@
-"""What the words of a command line mean: NETWORK, `--members`, `--bytes`."""
+"""Resolve arguments of the command line: NETWORK, `KEY=VALUE` options and lists of names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resolve_network(
         try:
             found = _load(text, seed, options)
         except UnknownName as error:
-            if (error.kind, error.name) != ("network", text):  # the name is fine, something it depends on is not
+            if (error.kind, error.name) != ("network", text):  # the network exists, a name in its options does not
                 raise
             unknown = error
         else:
@@ -65,19 +65,19 @@ def _read(path: Path, latency: Path | None, default_bandwidth: str | None) -> Ne
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # too long, or a zero byte: not a file in any case
+    except (OSError, ValueError):  # too long, or contains a zero byte: not a file
         return False
 
 
 def _refuse(text: str, why: str, flags: Mapping[str, object]) -> None:
-    """Flags that would be ignored are mistakes: say so rather than plan on another network than was meant."""
+    """Raise `BadOption` for flags that would be ignored: the result would be for another network than was meant."""
     for flag, value in flags.items():
         if value is not None:
             raise BadOption(f"{text!r} {why}, which takes no {flag}. Leave it out.")
 
 
 def parse_options(pairs: Sequence[str] | None, flag: str = "--option") -> dict[str, str]:
-    """`key=value` words as a dictionary; what a value means is the network's business.
+    """`key=value` words as a dictionary of text; the network parses the values.
 
     >>> parse_options(["n=60", "min-mbps=20"])
     {'n': '60', 'min_mbps': '20'}
@@ -104,5 +104,5 @@ def parse_names(text: str | None, flag: str) -> tuple[str, ...] | None:
         return None
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise BadOption(f"{flag} {text!r} holds an empty name. Write it like {flag} a,b.")
+        raise BadOption(f"{flag} {text!r} contains an empty name. Write it like {flag} a,b.")
     return names

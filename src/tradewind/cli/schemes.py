@@ -1,4 +1,4 @@
-"""`tradewind schemes`: the systems that have a name, each a policy and a planner with their options."""
+"""`tradewind schemes`: the named systems, each a policy and a planner with their options."""
 
 from __future__ import annotations
 

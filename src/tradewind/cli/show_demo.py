@@ -1,4 +1,4 @@
-"""How the demo looks in a terminal: a bar for every site while it runs, a table in the end."""
+"""The demo's output in a terminal: a progress bar for every site while it runs, a table at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LiveSites:
-    """Live progress of every site on stderr; without a terminal, a line when a scheme is through."""
+    """Live progress of every site on stderr; without a terminal, a line when a scheme has finished."""
 
     def __init__(self, sites: tuple[str, ...], schemes: tuple[Scheme, ...], steps: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -49,7 +49,7 @@ class LiveSites:
         self._progress.stop()
 
     def heard(self, site: str, event: Event) -> None:
-        """A site is through with a step."""
+        """Update the progress when a site has finished a step."""
         name = self._schemes[event.scheme].name
         self._began_s.setdefault(event.scheme, time.monotonic())
         said = f"{name}, loss {event.loss:.3f}" if event.step else f"{name}, connected"
@@ -65,7 +65,7 @@ class LiveSites:
 
 
 def show_demo(result: DemoResult) -> None:
-    """The table, and what it means."""
+    """Print the table of schemes and the sentences that explain it."""
     from tradewind.experiments.demo.report import compute_sentence, headline, losses_sentence, scale_sentence
     from tradewind.units import format_duration
 

@@ -1,4 +1,4 @@
-"""A plan in words: its shards, its prediction beside the limit, and on request why."""
+"""Print a plan: its shards, its prediction and the limit, and on request an explanation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BUSIEST_SHOWN = 6
 
 
 def show_plan(plan: Plan, network: Network) -> None:
-    """The plan's shards and its prediction, on stdout."""
+    """Print the plan's shards and its prediction on stdout."""
     out = console()
     members = f"{len(plan.members)} members" + (f" of {len(network)} sites" if len(plan.members) < len(network) else "")
     out.print(f"{plan.planner} on {network.name}: {format_size(plan.nbytes)} among {members}")
@@ -70,12 +70,12 @@ def _prediction(plan: Plan, network: Network) -> Table:
 
 
 def show_explanation(plan: Plan, network: Network, limit: Bound) -> None:
-    """Why the plan takes that long, and what its trees are."""
+    """Print why the plan takes as long as predicted, its busiest links and its trees."""
     out = console()
     spent = cost(plan, network)
     out.print()
     if plan.reason:
-        out.print(f"The planner says: {plan.reason}")
+        out.print(f"The planner's reason: {plan.reason}")
     out.print(
         f"Of the {format_duration(spent.seconds)}, {format_duration(spent.transfer_seconds)} move the bytes through "
         f"{spent.bottleneck}; {format_duration(spent.fill_seconds)} fill the pipeline (latency and chunk size)."
@@ -107,12 +107,12 @@ def _busiest(spent: Cost, network: Network) -> Table:
 
 
 def _tree(number: int, shard: Shard) -> Tree:
-    """The reduce tree, root on top; the broadcast tree is usually the same, the other way."""
+    """The reduce tree with the root on top, and a note where the broadcast tree is not its reverse."""
     from rich.text import Text
     from rich.tree import Tree
 
     same = {route[::-1] for route in shard.broadcast} == set(shard.reduce)
-    note = "" if same else " (reduce; it broadcasts " + ("otherwise)" if shard.broadcast else "nothing)")
+    note = "" if same else " (reduce; " + ("broadcast differs)" if shard.broadcast else "no broadcast)")
     top = Tree(Text(f"shard {number}: {shard.root}{note}"))
     branches = {shard.root: top}
     waiting = list(shard.reduce)

@@ -1,4 +1,4 @@
-"""Simulations as tables and as JSON."""
+"""Results of simulations as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ _BUSIEST_LINKS = 10
 
 
 def show(results: list[SimulationResult], network: Network, links: bool) -> None:
-    """A table with one row a scheme, and what it wasted; `links` adds the busiest links."""
+    """Print a table with one row per scheme, and discarded and lost bytes; `links` adds the busiest links."""
     from tradewind.cli.output import console
     from tradewind.cli.output import show as show_table
     from tradewind.units import format_count, format_duration, format_size
 
     out, first = console(), results[0]
-    head = f"{network.name}: {format_count(len(first.workers), 'worker')}, {format_size(first.nbytes)}"
+    head = f"{network.name}: {format_count(len(first.workers), 'rank')}, {format_size(first.nbytes)}"
     out.print(f"{head}, {format_duration(first.seconds)} of training, seed {first.seed}")
     show_table(out, _table(results, network))
     out.print(
-        "rounds, wait: per worker; scale, sync: per round; wasted: wait in vain; used, busiest: of links and NICs"
+        "rounds, wait: per rank; scale, sync: per round; wasted: waits that gained no member; "
+        "used, busiest: of links and NICs"
     )
     for result in results:
         for what, nbytes in (("discarded", result.discarded_bytes), ("lost to failures", result.lost_bytes)):

@@ -1,4 +1,4 @@
-"""What `tradewind bench wan` shows of a contest on emulated links: a table, JSON, a picture."""
+"""The output of `tradewind bench wan` for a contest on emulated links: a table, JSON, a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_wan(
     json: bool,
     out: Path | None,
 ) -> bool:
-    """Open a lab, let everybody take turns in it, and show what came of it; False where only `inproc` is left."""
+    """Start a lab, run the systems in it in turn, and show the result; False where only `inproc` is available."""
     from tradewind.cli.lab import open_lab
     from tradewind.cli.output import check_picture, progress
     from tradewind.cli.resolve import parse_names
@@ -40,7 +40,7 @@ def run_wan(
     systems, skipped = taking_part(parse_names(peers, "--peers") or (), planners)
     with open_lab(network, backend, scale, calibrate, None, seed, option) as lab:
         if lab.backend == "inproc":
-            typer.echo(f"note: {lab.why} What is left, inproc, shapes our own transport and nobody else's.", err=True)
+            typer.echo(f"note: {lab.why} Using inproc, which emulates the network for Tradewind only.", err=True)
             return False
         with progress(f"{len(lab.network)} sites of {lab.network.name} on {lab.backend}"):
             contests = [run_contest(lab, systems, nbytes, rounds, skipped) for nbytes in sizes]
@@ -79,7 +79,7 @@ def contest_rows(contest: WanContest) -> list[dict[str, Any]]:
 
 
 def show_contests(contests: Sequence[WanContest], json: bool, out: Path | None) -> None:
-    """Print them, and draw the last one if a file is named."""
+    """Print the contests, and draw the last one to `out` if it is given."""
     from tradewind.cli.output import print_json, write_whole
 
     if json:

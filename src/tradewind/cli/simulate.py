@@ -1,4 +1,4 @@
-"""`tradewind simulate NETWORK --scheme NAME`: schemes on virtual time, beside the limit."""
+"""`tradewind simulate NETWORK --scheme NAME`: schemes in simulated time, compared with the limit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(
         typer.Option("--planner", metavar="NAME", help="Replace the scheme's planner; also FILE.py:FUNCTION."),
     ] = None,
     p: Annotated[
-        int | None, typer.Option("--p", min=2, metavar="N", help="Workers that start a round (partial, selective).")
+        int | None, typer.Option("--p", min=2, metavar="N", help="Ready ranks that start a round (partial, selective).")
     ] = None,
     policy_option: Annotated[
         list[str] | None, typer.Option("--policy-option", metavar="KEY=VALUE", help="An option of the policy.")
@@ -64,18 +64,18 @@ def run(
     ] = None,
     noise: Annotated[
         float,
-        typer.Option("--noise", min=0, max=0.99, metavar="X", help="Bandwidth estimates off by up to this share."),
+        typer.Option("--noise", min=0, max=0.99, metavar="X", help="Largest relative error of bandwidth estimates."),
     ] = 0.0,
     faulty_links: Annotated[
-        int, typer.Option("--faulty-links", min=0, metavar="N", help="Links, drawn at random, that are down.")
+        int, typer.Option("--faulty-links", min=0, metavar="N", help="Number of randomly chosen links that are down.")
     ] = 0,
-    detect: Annotated[str, typer.Option("--detect", metavar="TIME", help="How long until a failure is known.")] = "0s",
+    detect: Annotated[str, typer.Option("--detect", metavar="TIME", help="Time until a failure is detected.")] = "0s",
     rates: Annotated[
         str | None, typer.Option("--rates", metavar="NAME", help="Let rates follow a trace of the catalog: netstorm9.")
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="F", help="Write what happened: .jsonl, .csv, .parquet, .json (Perfetto)."),
+        typer.Option("--trace", metavar="F", help="Write a trace: .jsonl, .csv, .parquet, .json (Perfetto)."),
     ] = None,
     flows: Annotated[bool, typer.Option("--flows", help="Write every flow into the trace, too.")] = False,
     links: Annotated[bool, typer.Option("--links", help="Show the busiest links.")] = False,
@@ -84,7 +84,7 @@ def run(
     default_bandwidth: DefaultBandwidthOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Simulate how workers train and synchronise under one or several schemes.
+    """Simulate how ranks train and synchronise under one or several schemes.
 
     The policies and planners are the production ones; time and links are virtual. The same seed gives the same result.
     """
@@ -105,7 +105,7 @@ def run(
         if len(schemes) > 1:
             raise BadOption("--trace follows one scheme; several are given. Name one with --scheme.")
     if flows and trace is None:
-        raise BadOption("--flows says what goes into a trace; give a file with --trace.")
+        raise BadOption("--flows adds flows to a trace. Give a file with --trace.")
     found = resolve_network(network, None, option, latency, default_bandwidth)
     moving = None if rates is None else load_trace(rates)
     steps = _step_times(compute, compute_range)
@@ -149,7 +149,7 @@ def _schemes(
     policy_pairs: list[str] | None,
     planner_pairs: list[str] | None,
 ) -> list[Scheme]:
-    """The schemes, each with those of the given options that its policy and planner take."""
+    """The schemes, each with the given options that its policy and planner accept."""
     from tradewind.cli.resolve import parse_options
     from tradewind.errors import BadOption, UnknownName
     from tradewind.planning import planner as registered_planner
@@ -183,7 +183,7 @@ def _schemes(
         )
         for s in bare
     ]
-    for s in made:  # wrong values are refused before any work is done
+    for s in made:  # wrong values raise an error before any work is done
         policy_options(s.policy, s.policy_options)
         planner_options(s.planner, s.planner_options)
     return made
@@ -210,7 +210,7 @@ def _step_times(text: str, between: str | None) -> StepTimes:
 
 @contextmanager
 def _progress(name: str, seconds: float) -> Iterator[Callable[[float], object]]:
-    """A line on stderr that says how far a simulation is; silent where stderr is not a terminal."""
+    """A line on stderr with the progress of a simulation; silent where stderr is not a terminal."""
     from tradewind.cli.output import console
 
     with console(stderr=True).status(f"simulating {name}") as status:

@@ -1,4 +1,4 @@
-"""`tradewind timeline TRACE... --out F.png`: what every worker did when."""
+"""`tradewind timeline TRACE... --out F.png`: what every rank did when."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def run(
     ],
     out: Annotated[Path | None, typer.Option("--out", metavar="F.png", help="The picture: .png, .svg, .pdf.")] = None,
     begin: Annotated[str, typer.Option("--from", metavar="TIME", help="Where the picture begins.")] = "0s",
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Where it ends; the run's end.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Where it ends; by default the run's end.")
+    ] = None,
     workers: Annotated[
-        str | None, typer.Option("--workers", metavar="A,B,...", help="Only these workers, in this order.")
+        str | None, typer.Option("--ranks", "--workers", metavar="A,B,...", help="Only these ranks, in this order.")
     ] = None,
     links: Annotated[bool, typer.Option("--links", help="Show the flows of every link, too.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Draw a trace: one row a worker, with its steps, its waits and its rounds; above, where plans changed.
+    """Draw a trace: one row per rank, with its steps, waits and rounds; above them, where plans changed.
 
-    Files of a live run are put on one clock.
+    The clocks of the files of a live run are aligned.
     """
     from tradewind.cli.output import check_picture, print_json, write_whole
     from tradewind.cli.resolve import parse_names
@@ -54,11 +56,11 @@ def run(
         typer.echo(merged.clocks, err=True)
     known = sorted({r.site for r in found.records if r.kind in ("compute", "wait", "sync")})
     if not known:
-        raise BadOption(f"{traces[0]} holds no workers: there is nothing to draw.")
-    chosen = parse_names(workers, "--workers") or tuple(known)
+        raise BadOption(f"{traces[0]} has no records of ranks: there is nothing to draw.")
+    chosen = parse_names(workers, "--ranks") or tuple(known)
     for name in chosen:
         if name not in known:
-            raise UnknownName("worker", name, known)
+            raise UnknownName("rank", name, known)
     begin_s = parse_duration(begin)
     end_s = parse_duration(end) if end is not None else max(r.end_s for r in found.records)
     if not begin_s < end_s:
@@ -67,7 +69,7 @@ def run(
         from tradewind.figures.timeline import timeline_figure
 
         if len(chosen) > MOST_ROWS:
-            typer.echo(f"drawing the first {MOST_ROWS} of {len(chosen)} workers; choose with --workers", err=True)
+            typer.echo(f"drawing the first {MOST_ROWS} of {len(chosen)} ranks; choose with --ranks", err=True)
         write_whole(out, render(timeline_figure(found, chosen[:MOST_ROWS], begin_s, end_s, links), out.suffix))
     if json:
         print_json(_summary(found, chosen, begin_s, end_s))
@@ -76,7 +78,7 @@ def run(
 
 
 def _summary(trace: Trace, workers: tuple[str, ...], begin_s: float, end_s: float) -> list[dict[str, object]]:
-    """How long each worker did what between the two times."""
+    """The time in seconds that each rank computed, waited, synchronised and was down between the two times."""
     spent = {name: {"compute": 0.0, "wait": 0.0, "sync": 0.0, "failure": 0.0} for name in workers}
     for record in trace.records:
         if record.site in spent and record.kind in spent[record.site] and not record.peer:

@@ -1,4 +1,4 @@
-"""How verbs and groups of verbs show their help: a flag that takes no value shows none."""
+"""Command classes of verbs and groups of verbs, whose help shows no value for flags that take none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
 
 
 class VerbCommand(TyperCommand):
-    """A verb."""
+    """The command of one verb."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The verb's parameters; `--json` is shown as such, and not as `--json <bool>`."""
@@ -18,10 +18,10 @@ class VerbCommand(TyperCommand):
 
 
 class VerbGroup(TyperGroup):
-    """Several verbs under one name."""
+    """A group of verbs under one name."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As of a verb."""
+        """The group's parameters, with flags shown as in `VerbCommand`."""
         return _flags_without_values(super().get_params(ctx))
 
 

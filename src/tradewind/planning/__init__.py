@@ -4,11 +4,10 @@ A planner is a function
 
     def plan_NAME(network: Network, members: tuple[str, ...], nbytes: int, options: NameOptions) -> Plan
 
-and has one line in `_PLANNERS`, or is a plug-in (docs/guides/plugins.md). Its
-first docstring line is its summary; the fields of its options dataclass are its
-options, here and on the command line. It may assume that members are distinct sites of the network, in the
-network's order, at least two, and able to reach each other. A planner with a time limit takes a further argument,
-`clock: Clock = no_clock`: planners are pure, so time is passed in.
+and has one line in `_PLANNERS`, or is a plug-in (docs/guides/plugins.md). The first line of its docstring is its
+summary; the fields of its options dataclass are its options, here and on the command line. It may assume at least two
+members that are distinct sites of the network, in the network's order, and able to reach each other. A planner with a
+time limit takes a further argument, `clock: Clock = no_clock`: planners are pure, so time is passed in.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ Clock = Callable[[], float]
 
 
 def no_clock() -> float:
-    """For callers without a clock: no time passes, so time limits never count and plans are reproducible."""
+    """A clock that stands still: time limits have no effect and plans are reproducible."""
     return 0.0
 
 
@@ -82,11 +81,11 @@ class Planner:
     takes_clock: bool
     """Whether it can stop at a time limit."""
     plugin: Plugin | None = None
-    """Where it comes from, if it is not one of ours."""
+    """The plug-in that defines it; None for Tradewind's own planners."""
 
     @property
     def origin(self) -> str:
-        """Where it comes from, in words."""
+        """Its origin, as shown to users."""
         return BUILT_IN if self.plugin is None else self.plugin.origin
 
     @property
@@ -96,12 +95,12 @@ class Planner:
 
 
 def planner_names() -> tuple[str, ...]:
-    """All planners: ours, baselines first, then registered ones and those of installed distributions."""
+    """All planners: Tradewind's own, baselines first, then registered ones and those of installed distributions."""
     return PLANNERS.names()
 
 
 def register_planner(name: str, function: Callable[..., Plan]) -> None:
-    """Let `name` stand for a planner of your own in this process; registering it again replaces it.
+    """Register a planner of your own under `name` in this process; registering it again replaces it.
 
     `function` takes `(network, members, nbytes, options)`, where `options` is annotated with a dataclass whose fields
     are the planner's options, and returns a `Plan`. Raises `BadPlugin` if it cannot be called so, and `BadOption` if
@@ -118,7 +117,7 @@ def register_planner(name: str, function: Callable[..., Plan]) -> None:
 
 @cache
 def planner(name: str) -> Planner:
-    """Look a planner up, by name or as `FILE.py:FUNCTION`; its module loads only now."""
+    """The planner of that name or `FILE.py:FUNCTION`, whose module is imported now; raises `UnknownName`."""
     function, plugin = PLANNERS.find(name)
     if plugin is not None:
         return _from_plugin(name, function, plugin)
@@ -135,7 +134,7 @@ def _from_plugin(name: str, function: Any, plugin: Plugin) -> Planner:
 
 
 def _guarded(function: Callable[..., Plan], plugin: Plugin) -> Callable[..., Plan]:
-    """A plug-in's function whose mistakes are reported as its own, and whose plans are checked."""
+    """The plug-in's function, with its errors reported as errors of the plug-in, and its plans checked."""
     what = getattr(function, "__qualname__", repr(function))
 
     def guarded(network: Network, members: tuple[str, ...], nbytes: int, options: Any, **timed: Any) -> Plan:
@@ -178,7 +177,7 @@ def resolve_members(network: Network, members: Iterable[str] | None = None) -> t
         twice = next(name for name in asked if asked.count(name) > 1)
         raise InputError(f"member {twice!r} is named twice.")
     if len(chosen) < 2:
-        raise InputError(f"a plan needs at least two members, got {len(chosen)}: there is nothing to synchronise.")
+        raise InputError(f"a plan needs at least two members, got {len(chosen)}.")
     ordered = tuple(name for name in network.names if name in chosen)
     _require_connected(network, ordered)
     return ordered
@@ -189,7 +188,7 @@ def _require_connected(network: Network, members: tuple[str, ...]) -> None:
     for other in members[1:]:
         if label[network.index[other]] != label[network.index[first]]:
             raise DisconnectedMembers(
-                f"{first!r} and {other!r} cannot reach each other both ways in network {network.name!r}. "
+                f"{first!r} and {other!r} cannot reach each other in both directions in network {network.name!r}. "
                 "Add links, or leave one of them out with --members."
             )
 
@@ -204,11 +203,11 @@ def make_plan(
     clock: Clock = no_clock,
     **options: object,
 ) -> Plan:
-    """Plan with the planner of that name: checked, predicted, and beside the limit.
+    """A checked plan by the planner of that name, with its prediction and the limit.
 
     Pass `limit` to reuse a bound that is known already, for instance when comparing planners, and `clock` (such as
-    `time.monotonic`) to make time limits count. Without a clock planners do the work they would do anywhere, and
-    the same input gives the same plan.
+    `time.monotonic`) to enable time limits. Without a clock, time limits have no effect and the same input gives the
+    same plan.
     """
     plan = checked_plan(name, network, nbytes, members, clock=clock, **options)
     return plan.with_prediction(predict(plan, network, limit))
@@ -223,29 +222,27 @@ def checked_plan(
     clock: Clock = no_clock,
     **options: object,
 ) -> Plan:
-    """Plan with the planner of that name: checked, without a prediction. For callers that plan in a hurry."""
+    """A checked plan by the planner of that name, without a prediction, which saves time."""
     from tradewind.planning.check import ensure_valid
 
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 1 <= nbytes <= MAX_BYTES:
-        raise BadQuantity(
-            f"{nbytes!r} bytes cannot be planned: give a whole number from 1 to {format_size(MAX_BYTES)}."
-        )
+        raise BadQuantity(f"nbytes must be a whole number from 1 to {format_size(MAX_BYTES)}, got {nbytes!r}.")
     chosen = planner_options(name, options)
     ordered = resolve_members(network, members)
     chosen_planner = planner(name)
     timed = {"clock": clock} if chosen_planner.takes_clock else {}
     plan = chosen_planner.function(network, ordered, nbytes, chosen, **timed)
     if chosen_planner.plugin is not None:
-        return plan  # which is checked already
+        return plan  # it is checked already
     try:
         ensure_valid(plan, network)
     except BadPlan as error:
-        raise InternalError(f"planner {name!r} made an invalid plan, which is a bug of ours: {error}") from error
+        raise InternalError(f"planner {name!r} made an invalid plan, which is a bug in Tradewind: {error}") from error
     return plan
 
 
 def predict(plan: Plan, network: Network, limit: Bound | None = None) -> Prediction:
-    """A valid plan's completion time on a network, beside the limit."""
+    """The predicted completion time of a valid plan on a network, with the limit."""
     from tradewind.planning.bound import bound
     from tradewind.planning.cost import cost
 

@@ -1,12 +1,11 @@
-"""`auto`: try everything, take what is predicted to finish first, and say why.
+"""`auto`: try all planners, take the plan with the shortest predicted time, and give the reason.
 
 Which planner wins depends on more than bandwidth. For a small tensor a direct exchange beats any forest, because it
-waits for one latency instead of many; for a large one the forest wins, and how high its trees may be depends on how
-latency compares with bytes. So nothing is assumed: every planner makes its plan, `cost` predicts each with
-latency, chunking and contention, and the shortest time wins. `optimal` enters several times, with different limits
-on the height of its trees.
+waits for one latency instead of many; for a large one the forest wins, and the best height of its trees depends on
+latency and size. So every planner makes its plan, `cost` predicts each with latency, chunking and contention, and the
+shortest time wins. `optimal` is tried several times, with different limits on the height of its trees.
 
-Quick planners come first, so that a short time limit costs the least. Without a clock all of them run.
+Fast planners run first, so that a short time limit skips few of them. Without a clock all of them run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tradewind.units import format_duration
 
 _SLOW_LAST = ("fapt", "scatter-pipelined", "relay", "mtree", "optimal", "blink", "topoadopt")
 _HEIGHTS = (1, 2, 3, 4, 6)
-"""Limits on the height of `optimal`'s trees that are tried beside none at all."""
+"""Limits on the height of `optimal`'s trees that are tried in addition to no limit."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class AutoOptions:
             if name == "auto" or not (name in planner_names() or is_file_reference(name)):
                 raise ValueError(f"planners: {name!r} is not a planner that auto can try")
         if not self.time_limit_s > 0:
-            raise ValueError(f"time_limit_s must be above zero, not {self.time_limit_s}")
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class _Tried:
 def plan_auto(
     network: Network, members: tuple[str, ...], nbytes: int, options: AutoOptions, clock: Clock = no_clock
 ) -> Plan:
-    """Whatever planner is predicted to finish first, and the reason."""
+    """The plan with the shortest predicted time among all planners, and the reason."""
     deadline_s = clock() + options.time_limit_s
     tried: list[_Tried] = []
     failed: list[str] = []

@@ -1,12 +1,12 @@
-"""Paths beside the fastest one, for chunks that would otherwise wait (NetStorm VI, Algorithm 3).
+"""Auxiliary paths beside the fastest one, for chunks that would otherwise wait (NetStorm VI, Algorithm 3).
 
-The fastest path of a pair of sites is its primary path. Take its links away, and the fastest path that remains is the
-first auxiliary path, and so on until the pair is cut off: each path is slower than the one before and shares no
-link with any of them.
+The fastest path of a pair of sites is its primary path. Without its links, the fastest remaining path is the first
+auxiliary path, and so on until no path is left: each path is slower than the one before and shares no link with any of
+them.
 
-As published, the links that any pair used are taken away from all pairs; that leaves almost no auxiliary path (1.0 to
-1.4 a pair, the primary path included). Taking them away only from the pair that used them leaves 2.3 to 13,
-and is the default here.
+As published, the links that any pair used are removed for all pairs; that leaves almost no auxiliary path (1.0 to 1.4
+paths per pair, the primary path included). Removing them only for the pair that used them leaves 2.3 to 13, and is the
+default here.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def auxiliary_paths(
     exclusion: Exclusion = "pair",
     limit: int | None = None,
 ) -> dict[Pair, tuple[Route, ...]]:
-    """For each pair of sites its paths, the primary one first, then by rising delay.
+    """The paths of each pair of sites, the primary one first, then by increasing delay.
 
-    `pairs` defaults to all pairs, which is what a small network can afford; an engine asks for the edges of its
-    plan. `limit` ends the search after so many paths a pair. Pairs without a path get an empty tuple.
+    `pairs` defaults to all pairs, which is fast enough for small networks; an engine passes the edges of its plan.
+    `limit` is the largest number of paths per pair. Pairs without a path get an empty tuple.
     """
     wanted = _wanted(network, pairs)
     delay = transfer_delay(network)
@@ -72,7 +72,7 @@ def _disjoint_paths(delay: Matrix, src: int, dst: int, limit: int | None) -> lis
 def _globally_disjoint_paths(
     delay: Matrix, wanted: list[tuple[int, int]], limit: int | None
 ) -> dict[tuple[int, int], list[list[int]]]:
-    """Algorithm 3 as published: in each round all pairs find their path, then all links so used disappear."""
+    """Algorithm 3 as published: in each round all pairs find their path, then all links that were used are removed."""
     n = len(delay)
     left = delay.copy()
     found: dict[tuple[int, int], list[list[int]]] = {pair: [] for pair in wanted}

@@ -1,4 +1,4 @@
-"""The limit: no plan for these members on this network can be faster than this, whoever makes it.
+"""The limit: a lower bound on the time of any plan for given members on a network.
 
 **Rate.** Whatever splits the members limits them: everything one side knows must cross to the other, and in k parts
 every element crosses at least 2 (k - 1) times (see `partition`). A part's traffic is limited by its links, its
@@ -6,8 +6,8 @@ sites' NICs and the trunks it uses. The bound is the weakest split among single 
 members, zones, and the weakest partition. It holds for every scheme that reduces element by element.
 
 **Exact** where theory says so: symmetric full-duplex links, every site a member, no NIC caps and no trunks. There a
-packing of spanning trees reaches it (Nash-Williams, Tutte), and `optimal` finds that packing. Elsewhere it is an
-upper bound on the rate that need not be reachable, and it says so.
+packing of spanning trees reaches it (Nash-Williams, Tutte), and `optimal` finds that packing. Elsewhere it is an upper
+bound on the rate that need not be reachable (`Bound.exact` is False).
 
 **Time.** The last bit leaves the weakest split no sooner than bytes / rate, and then still travels; and no result can
 arrive before the farthest member's first bit.
@@ -29,7 +29,7 @@ from tradewind.planning.partition import Labels, minimum_cut, weakest_partition
 from tradewind.units import format_duration, format_rate
 
 _CUT_WORK = 5_000_000
-"""Links x minimum cuts that are worth computing for a bound; beyond that, single sites and partitions must do."""
+"""The largest links x minimum cuts for which cuts are computed; beyond, only single sites and partitions are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Bound:
     exact: bool
     """Whether some plan is known to reach the rate."""
     argument: str
-    """Why nothing can be faster."""
+    """Why no plan can be faster, as a sentence for users."""
     parts: tuple[tuple[str, ...], ...]
     """The certificate: the split of the sites that limits the rate."""
     latency_argument: str = ""
-    """Set where latency and not the rate decides the time, which is so for small tensors; part of `argument`."""
+    """Set where latency rather than the rate decides the time, as for small tensors; part of `argument`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def bound(network: Network, members: tuple[str, ...], nbytes: int) -> Bound:
 
 
 def _splits(network: Network, rate: Matrix, rows: Labels) -> Iterator[_Split]:
-    """Candidate splits, each with the rate that it allows. Every part of every split holds a member."""
+    """Candidate splits, each with the rate that it allows. Every part of every split contains a member."""
     n = len(network)
     for i in rows:
         alone = (np.arange(n) == i).astype(np.int64)
@@ -103,7 +103,7 @@ def _splits(network: Network, rate: Matrix, rows: Labels) -> Iterator[_Split]:
 
 
 def _few_sites_apart(rate: Matrix, rows: Labels, n: int) -> Iterator[Labels]:
-    """The 2, 3, ... least connected members each a part of their own, everybody else together."""
+    """Splits in which the 2, 3, ... least connected members are parts of their own, and all other sites one part."""
     degree = (rate.sum(axis=0) + rate.sum(axis=1))[rows]
     order = rows[np.argsort(degree, kind="stable")]
     for k in range(2, len(rows)):
@@ -113,7 +113,7 @@ def _few_sites_apart(rate: Matrix, rows: Labels, n: int) -> Iterator[Labels]:
 
 
 def _zones(network: Network, rows: Labels) -> Iterator[Labels]:
-    """Zones as parts, and each zone against the rest; only where every part would hold a member."""
+    """Zones as parts, and each zone against the rest; only where every part contains a member."""
     names = [site.zone or f" {site.name}" for site in network.sites]
     zones = sorted(set(names))
     labels = np.array([zones.index(name) for name in names], dtype=np.int64)
@@ -125,7 +125,7 @@ def _zones(network: Network, rows: Labels) -> Iterator[Labels]:
 
 
 def split_rate_bps(network: Network, rate: Matrix, labels: Labels) -> float:
-    """The highest rate that a split of the sites allows, each part holding a member."""
+    """The highest rate that a split of the sites allows, where each part contains a member."""
     apart = labels[:, None] != labels[None, :]
     parts = int(labels.max()) + 1
     limit = _capacity_bps(network, rate, apart) / (2 * (parts - 1))

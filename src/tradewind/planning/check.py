@@ -1,8 +1,8 @@
-"""Is this plan valid on this network? Says exactly what is wrong, and where.
+"""Check whether a plan is valid on a network, and list every problem with its place.
 
-A valid plan gives every member the sum of every element exactly once: each shard's reduce tree carries every
-member's contribution to the root, its broadcast tree carries the root's result to every member, and the shards
-that reach a member add up to the whole tensor. Every hop is a link that exists. Nothing here looks at speed.
+A valid plan gives every member the sum of every element exactly once: each shard's reduce tree carries every member's
+contribution to the root, its broadcast tree carries the root's result to every member, and the shards that reach a
+member add up to the whole tensor. Every hop is a link that exists. Speed is not considered.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tradewind.planning.hops import TreeEdges, flatten, tree_edges
 from tradewind.planning.plan import Plan, Route, Shard
 
 FRACTION_TOLERANCE = 1e-6
-"""How far the fractions may be from 1: well above what dividing and summing thousands of shares loses."""
+"""The largest error of the sum of fractions: well above the rounding error of thousands of shares."""
 
 _SHOWN_AT_MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a plan."""
+    """A problem of a plan: its place and what is wrong."""
 
     where: str
     what: str
@@ -38,12 +38,12 @@ class Problem:
 
 
 def check(plan: Plan, network: Network) -> tuple[Problem, ...]:
-    """Everything that is wrong with the plan; empty if it is valid."""
+    """All problems of the plan; empty if it is valid."""
     return tuple(_problems(plan, network))
 
 
 def ensure_valid(plan: Plan, network: Network) -> Plan:
-    """The plan itself if it is valid, else `BadPlan` with the first problems."""
+    """Return the plan if it is valid; raise `BadPlan` with the first problems otherwise."""
     problems = check(plan, network)
     if problems:
         more = f" (+{len(problems) - _SHOWN_AT_MOST} more)" if len(problems) > _SHOWN_AT_MOST else ""
@@ -82,7 +82,7 @@ def _shard_problems(
         yield Problem(where, f"root {shard.root!r} is not a site of {network.name!r}")
         return
     if not shard.broadcast and shard.root not in members:
-        yield Problem(where, f"root {shard.root!r} is not a member and broadcasts to nobody: its result is lost")
+        yield Problem(where, f"root {shard.root!r} is not a member and has no broadcast tree: its result is lost")
     if trees_are_sound:
         return
     yield from _tree_problems(f"{where} reduce", shard.reduce, shard.root, members, network)
@@ -129,7 +129,7 @@ def _tree_problems(
             return
     needed = set(parent.values())
     for helper in sorted(parent.keys() - members - needed):
-        yield Problem(where, f"helper {helper!r} is a leaf: it carries nothing and can go")
+        yield Problem(where, f"helper {helper!r} is a leaf: it carries nothing and must be removed")
 
 
 def _trees_are_sound(plan: Plan, members: set[str], network: Network) -> bool:
@@ -143,7 +143,7 @@ def _trees_are_sound(plan: Plan, members: set[str], network: Network) -> bool:
         return False
     lengths = set(map(len, routes))
     if min(lengths) < 2 or (lengths != {2} and any(len(set(route)) < len(route) for route in routes)):
-        return False  # a route of two that visits a site twice is no link
+        return False  # a route of two sites that visits a site twice is not a link
     hops = flatten(plan, network)
     if not network.bandwidth_bps[hops.src, hops.dst].all():
         return False
@@ -175,7 +175,9 @@ def _is_forest(
     if (is_leaf[:-1] & ~is_member[edges.child]).any():
         return False
     towards = edges.next
-    for _ in range(sites.bit_length()):  # pointer jumping: so many steps leave any tree, but no cycle
+    for _ in range(
+        sites.bit_length()
+    ):  # pointer jumping: this many steps reach the root of any tree, but never leave a cycle
         towards = towards[towards]
     return bool((towards == none).all())
 
@@ -198,7 +200,7 @@ def _coverage_problems(plan: Plan) -> Iterator[Problem]:
     to_all = [shard.fraction for shard in plan.shards if shard.broadcast]
     to_root = [shard for shard in plan.shards if not shard.broadcast]
     if to_all and to_root:
-        yield Problem("shards", "some broadcast and some do not: either all shards broadcast, or none does")
+        yield Problem("shards", "some shards broadcast and some do not: expected all or none")
         return
     if to_all and abs(sum(to_all) - 1) > FRACTION_TOLERANCE:
         yield Problem("shards", f"the fractions add up to {sum(to_all):.9g}, not to 1")

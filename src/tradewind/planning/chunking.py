@@ -1,8 +1,8 @@
 """How large a chunk should be on a path where each link carries one chunk at a time (MTREE III-C).
 
-In the message model a link hands over a chunk of mu bytes every alpha + beta mu seconds: alpha is its latency, beta
-the seconds per byte. Small chunks fill a long path sooner, but each pays the latency of the slowest link anew.
-MTREE's Eq. (3) adds both up for v bytes on l links:
+In the message model a link hands over a chunk of mu bytes every alpha + beta mu seconds: alpha is its latency, beta the
+seconds per byte. Small chunks fill a long path sooner, but each pays the latency of the slowest link again. MTREE's Eq.
+(3) adds both up for v bytes on l links:
 
     t(mu) = sum(alpha) + (v / mu - 1) max(alpha) + (l - 1) beta mu + beta v
 

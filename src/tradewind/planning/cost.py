@@ -1,13 +1,12 @@
-"""How long a plan takes on a network, with everything shared that is shared.
+"""The time that a plan takes on a network, with link, NIC and trunk contention.
 
-**Pipelined** (how the runtime works). Let every shard run at a rate in proportion to its fraction. The most loaded
-link, NIC or trunk then limits them all: `max(load / capacity)` is the time the bytes take, and no order of
-sending can beat it for these trees. On top comes the time to fill the pipeline: the first chunk crosses the
-longest path, up the reduce tree and down the broadcast tree, alone, paying each hop's latency and its own
-transmission.
+**Pipelined** (as in the runtime). Every shard runs at a rate in proportion to its fraction. The most loaded link, NIC
+or trunk limits them all: `max(load / capacity)` is the transfer time, and no order of sending is faster for these
+trees. The time to fill the pipeline is added: the first chunk crosses the longest path, up the reduce tree and down the
+broadcast tree, with each hop's latency and its own transmission time.
 
-**Store and forward** (how most papers' baselines work). A site sends when it has received everything it waits for.
-Transfers overlap and share capacity max-min fairly, so this plays them out on virtual time (`fluid`).
+**Store and forward** (as in most papers' baselines). A site sends when it has received everything it waits for.
+Transfers overlap and share capacity max-min fairly, so they are simulated (`fluid`).
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from tradewind.planning.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one round of a plan costs."""
+    """The cost of one round of a plan."""
 
     seconds: float
     transfer_seconds: float
-    """The part that bandwidth causes; for store-and-forward, all of it."""
+    """The part of the time due to bandwidth; for store-and-forward, all of it."""
     fill_seconds: float
-    """The part that latency and chunk size cause."""
+    """The part of the time due to latency and chunk size."""
     bottleneck: str
     """The link, NIC or trunk that limits the plan."""
     link_bytes: Matrix
@@ -47,12 +46,12 @@ class Cost:
 
     @property
     def steady_rate_bps(self) -> float:
-        """Tensor bits per second once the pipeline is full: what a planner may promise."""
+        """Tensor bits per second once the pipeline is full."""
         return 8.0 * self.nbytes / self.transfer_seconds
 
     @property
     def egress_bytes(self) -> npt.NDArray[np.float64]:
-        """What each site sends: what a cloud charges for."""
+        """The bytes that each site sends, which clouds charge for."""
         sent: npt.NDArray[np.float64] = self.link_bytes.sum(axis=1)
         return sent
 
@@ -76,21 +75,21 @@ def cost(plan: Plan, network: Network, pipelined: bool = True) -> Cost:
     path_s = longest_path(hops, route_s, len(plan.shards), len(network))
     fastest = np.zeros(len(plan.shards))
     np.maximum.at(fastest, shards, rate)
-    # The transfer time already holds one transmission of every chunk; take it off at the fastest hop, so that
+    # The transfer time already includes one transmission of every chunk; subtract it at the fastest hop, so that
     # the prediction is exact on uniform links and never too short on others.
     fill_s = float((path_s - chunk_bits / fastest).max())
     return Cost(transfer_s + fill_s, transfer_s, fill_s, bottleneck, link_bytes, plan.nbytes)
 
 
 def link_seconds(link_bytes: Matrix, network: Network) -> Matrix:
-    """How long each link is busy with its bytes."""
+    """The time in s that each link needs for its bytes."""
     seconds = np.zeros_like(link_bytes)
     np.divide(8.0 * link_bytes, network.bandwidth_bps, out=seconds, where=link_bytes > 0)
     return seconds
 
 
 def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
-    """The longest time any link, NIC or trunk needs for its bytes, and its name."""
+    """The longest time in s that any link, NIC or trunk needs for its bytes, and its name."""
     bits = 8.0 * link_bytes
     link_s = link_seconds(link_bytes, network)
     i, j = divmod(int(link_s.argmax()), len(network))
@@ -108,9 +107,9 @@ def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
 
 
 class NetworkCapacities(Mapping[Resource, float]):
-    """Every capacity of a network under the ids that `resources_of` uses, looked up when it is asked for.
+    """Every capacity of a network under the ids that `resources_of` uses, computed on access.
 
-    A mesh of a thousand sites has a million links; a dictionary of them would cost more than most runs.
+    A mesh of a thousand sites has a million links; a dictionary of them would take longer than most runs.
     """
 
     def __init__(self, network: Network) -> None:
@@ -139,14 +138,14 @@ class NetworkCapacities(Mapping[Resource, float]):
 
 
 def resources_of(network: Network, src: int, dst: int) -> tuple[Resource, ...]:
-    """What a transfer from one site to its neighbour uses."""
+    """The capacities that a transfer from one site to its neighbour uses."""
     trunks = (("trunk", k) for k, mask in enumerate(network.trunk_members) if mask[src, dst])
     return (("link", src, dst), ("out", src), ("in", dst), *trunks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A shard on one hop: where it is going, and what its arrival sets off."""
+    """A shard on one hop: its destination, and what its arrival triggers."""
 
     shard: int
     phase: int

@@ -1,7 +1,7 @@
-"""Chunks small enough that filling the pipeline does not eat what good trees gain.
+"""Chunk sizes small enough that filling the pipeline takes a small share of the round.
 
-The first chunk crosses a tree alone, hop by hop, before the pipeline is full. Through a relay the way is longer, and
-on a short round 64 KiB a hop add up: four hops at 100 Mbps take 21 ms, a tenth of a round of 0.2 s.
+The first chunk crosses a tree alone, hop by hop, before the pipeline is full. Relays make the path longer, and on a
+short round 64 KiB per hop add up: four hops at 100 Mbps take 21 ms, a tenth of a round of 0.2 s.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tradewind.planning.hops import bytes_per_link, flatten, hop_rates_bps, long
 from tradewind.planning.plan import Plan
 
 FILL_SHARE = 0.015
-"""How much of the round may be spent on filling the pipeline with chunks."""
+"""The share of the round that filling the pipeline may take."""
 
 LEAST_CHUNK_BYTES = 4096
 """Below this, headers and the work per chunk would cost more than a shorter fill saves."""
 
 
 def filling_chunk_bytes(plan: Plan, network: Network, fill_share: float) -> list[int]:
-    """For each shard, the chunk whose way through its trees, alone, takes that share of the round.
+    """For each shard, the chunk size in bytes that needs this share of the round to cross its trees alone.
 
     Latency is not counted: no chunk size changes it.
     """
@@ -38,6 +38,6 @@ def filling_chunk_bytes(plan: Plan, network: Network, fill_share: float) -> list
 
 
 def with_quick_fill(plan: Plan, network: Network, fill_share: float = FILL_SHARE) -> Plan:
-    """The plan with chunks no larger than before, and small enough to fill its trees in that share of the round."""
+    """The plan with chunks no larger than before, and small enough to fill its trees in this share of the round."""
     shards = zip(plan.shards, filling_chunk_bytes(plan, network, fill_share), strict=True)
     return replace(plan, shards=tuple(replace(s, chunk_bytes=min(s.chunk_bytes, chunk)) for s, chunk in shards))

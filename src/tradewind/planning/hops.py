@@ -1,7 +1,7 @@
 """A plan flattened into arrays against a network: one row per hop, one per route.
 
-Predicting, drawing and accounting all ask the same two questions, "what does each link carry?" and "how long
-are the paths?". Answering them on arrays takes a few milliseconds for 60 shards over 60 sites.
+Predicting, drawing and accounting need the bytes on each link and the lengths of paths. Computing them on arrays takes
+a few milliseconds for 60 shards over 60 sites.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """Sites are rows of the network. Routes are in plan order: all reduce routes, then all broadcast routes."""
+    """The hops of a plan. Sites are rows of the network; routes are in plan order, reduce routes before broadcast
+    routes.
+    """
 
     src: Indices
     dst: Indices
     route: Indices
-    """Of each hop: the route it belongs to."""
+    """The route of each hop."""
     route_shard: Indices
     route_start: Indices
     route_end: Indices
     reduce_routes: int
-    """The first so many routes belong to reduce trees, the rest to broadcast trees."""
+    """The number of routes of reduce trees, which come first; the rest belong to broadcast trees."""
 
     @property
     def shard(self) -> Indices:
-        """Of each hop: its shard."""
+        """The shard of each hop."""
         return self.route_shard[self.route]
 
 
@@ -68,7 +70,7 @@ def flatten(plan: Plan, network: Network) -> Hops:
 
 
 def bytes_per_link(plan: Plan, network: Network, hops: Hops | None = None) -> Matrix:
-    """What each directed link carries in one round, in bytes."""
+    """The bytes that each directed link carries in one round."""
     hops = hops or flatten(plan, network)
     n = len(network)
     share = np.array([shard.fraction for shard in plan.shards])
@@ -77,7 +79,7 @@ def bytes_per_link(plan: Plan, network: Network, hops: Hops | None = None) -> Ma
 
 
 def hop_rate_bps(network: Network) -> Matrix:
-    """The most that one transfer can reach on each link: the least of link, NICs and trunks."""
+    """The highest rate of one transfer on each link: the least of link, NICs and trunks."""
     rate = np.minimum(network.bandwidth_bps, network.egress_bps[:, None])
     rate = np.minimum(rate, network.ingress_bps[None, :])
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
@@ -86,7 +88,7 @@ def hop_rate_bps(network: Network) -> Matrix:
 
 
 def hop_rates_bps(network: Network, hops: Hops) -> npt.NDArray[np.float64]:
-    """As `hop_rate_bps`, of these hops only: a plan uses few of the links of a large network."""
+    """As `hop_rate_bps`, for these hops only: a plan uses few of the links of a large network."""
     src, dst = hops.src, hops.dst
     rate = np.minimum(network.bandwidth_bps[src, dst], network.egress_bps[src])
     rate = np.minimum(rate, network.ingress_bps[dst])
@@ -103,7 +105,7 @@ class TreeEdges:
     child: Indices
     parent: Indices
     next: Indices
-    """The edge that goes on from each one's parent; the last position for no edge, and where the parent is a root."""
+    """The edge from each edge's parent upwards; the last position where there is none or the parent is a root."""
 
     def __len__(self) -> int:
         return len(self.shard)

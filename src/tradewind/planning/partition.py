@@ -1,4 +1,4 @@
-"""The weakest partition of a network: the set of cuts that limits every all-reduce at once.
+"""The weakest partition of a network: the set of cuts that limits every all-reduce.
 
 Split the sites into k parts. To sum one element everywhere, its contributions must cross between parts at least
 k - 1 times on the way in and the result k - 1 times on the way out. So the rate is at most
@@ -40,7 +40,7 @@ class Partition:
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return int(self.labels.max()) + 1
 
 
@@ -94,8 +94,8 @@ def _cheapest_partition(weight: Matrix, rate: float) -> Labels:
 def _tightest_set(weight: Matrix, degree: npt.NDArray[np.float64], price: Matrix, v: int) -> Labels:
     """The set of sites up to `v`, with `v`, that minimises cut(S) - price(S): one minimum cut.
 
-    `v` is the source. A site with a positive price wants to be inside (an edge from the source), one with a
-    negative price outside (an edge to the sink, which also stands for all sites not yet added).
+    `v` is the source. A site with a positive price is drawn inside (an edge from the source), one with a negative price
+    outside (an edge to the sink, which also stands for all sites not yet added).
     """
     if v == 0:
         return np.array([0])

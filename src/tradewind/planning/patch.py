@@ -1,17 +1,17 @@
-"""A plan that goes on after sites or links are lost: same shards, fractions and chunks, other trees.
+"""Patch a plan after sites or links are lost: same shards, fractions and chunks, other trees.
 
-Whoever carries a plan out has much of it done when something breaks. Planning anew would throw that away, because
-other shards mean other chunks. A patched plan cuts the tensor as before, so that what is final stays final, and changes
-only the trees that the loss touches:
+A round may be almost complete when a site or link is lost. A new plan would discard that work, because other shards
+mean other chunks. A patched plan cuts the tensor as before, so that final chunks stay final, and changes only the trees
+that the loss affects:
 
-- lost sites are taken out, and so are helpers that have nothing left to do;
-- whoever lost its parent is hung, with everything below it, on the best parent that is left: the one that would need
-  the least time for its children, this one included;
-- a lost root is replaced by CREW's rule (Eq. (3), with the candidate's load), which wants live links to and from all
-  members; where nobody has those, by the site whose worst routed way to a member is best;
-- an edge whose link is lost runs over other sites where that is the best way left.
+- lost sites are removed, and so are helpers without work;
+- a site that lost its parent is attached, with its subtree, to the best remaining parent: the one that would need the
+  least time for its children, this one included;
+- a lost root is replaced by CREW's rule (Eq. (3), with the candidate's load), which requires live links to and from all
+  members; where no site has those, by the site whose slowest route to a member is fastest;
+- an edge whose link is lost is routed over other sites where that is the best route left.
 
-Everything is decided in the network's order of sites, so that the same loss gives the same plan.
+All choices follow the network's order of sites, so that the same loss gives the same plan.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tradewind.planning.routes import Routes
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patched plan, and which shard of the old one each of its shards is.
+    """A patched plan, and for each of its shards the index of that shard in the old plan.
 
-    They are all there, in order, but for plans in which each member sums for itself: the sums of lost members go.
+    All shards remain, in order, except in plans in which each member sums for itself: the shards of lost members go.
     """
 
     plan: Plan
@@ -41,10 +41,10 @@ class Patch:
 
 
 def patch_plan(plan: Plan, network: Network) -> Patch:
-    """The plan on what is left: `network` holds the sites and links that work, and no others."""
+    """Patch the plan for `network`, which has only the sites and links that work; raises `InfeasiblePlan`."""
     members = tuple(name for name in plan.members if name in network.index)
     if len(members) < 2:
-        left = f"only {members[0]!r} is left" if members else "nobody is left"
+        left = f"only {members[0]!r} is left" if members else "none is left"
         raise InfeasiblePlan(f"plan {plan.planner!r} cannot be patched: of its members {left}.")
     routes = Routes(network)
     work = _Patching(network, routes, routes.bandwidth_bps(), members, _loads(plan, network))
@@ -57,7 +57,7 @@ def patch_plan(plan: Plan, network: Network) -> Patch:
 
 
 def _loads(plan: Plan, network: Network) -> dict[str, float]:
-    """The share of the tensor that each site that is left sums as a root (l_k)."""
+    """The share of the tensor that each remaining site sums as a root (l_k)."""
     loads = dict.fromkeys(network.names, 0.0)
     for shard in plan.shards:
         if shard.root in loads:
@@ -70,7 +70,7 @@ class _Patching:
     network: Network
     routes: Routes
     rate_bps: Matrix
-    """Between each pair, on the way that a transfer would take."""
+    """The rate between each pair of sites, on the route that a transfer would take."""
     members: tuple[str, ...]
     loads: dict[str, float]
 
@@ -100,7 +100,9 @@ class _Patching:
         return chosen
 
     def _patch_tree(self, root: str, upwards: tuple[Route, ...], rate_bps: Matrix) -> tuple[Route, ...]:
-        """A tree whose routes lead from child to parent; `rate_bps` is that of a way from a row to a column."""
+        """Patch a tree whose routes lead from child to parent; `rate_bps` is the rate from child (row) to parent
+        (column).
+        """
         reverse = rate_bps is not self.rate_bps
         edges = {r[0]: r for r in upwards if r[0] != root and self._is_whole(r, reverse)}
         for name in self.members:
@@ -127,7 +129,7 @@ class _Patching:
         return all(bandwidth_bps[index[src], index[dst]] > 0 for src, dst in hops)
 
     def _prune(self, edges: dict[str, Route], upwards: tuple[Route, ...], root: str) -> None:
-        """Take out helpers below which no member is left."""
+        """Remove helpers below which no member is left."""
         needed = {root, *self.members}
         for name in self.members:
             seen = {name}
@@ -142,12 +144,12 @@ class _Patching:
         row, index = self.network.index[top], self.network.index
         candidates = [n for n in self.network.names if n in attached and rate_bps[row, index[n]] > 0]
         if not candidates:
-            raise InfeasiblePlan(f"{top!r} has no way left to the other members in {self.network.name!r}.")
+            raise InfeasiblePlan(f"{top!r} has no route left to the other members in {self.network.name!r}.")
         return min(candidates, key=lambda name: (busy[name] + 1) / rate_bps[row, index[name]])
 
 
 def _below(root: str, edges: dict[str, Route]) -> set[str]:
-    """A site and everybody who hangs on it."""
+    """A site and all sites below it."""
     children: dict[str, list[str]] = {}
     for child, route in edges.items():
         if route:

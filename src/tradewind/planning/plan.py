@@ -1,4 +1,4 @@
-"""The Plan: how the bytes travel. Every scheme is a forest.
+"""The plan of an all-reduce: a forest of reduce and broadcast trees.
 
 A Plan is a list of shards. A shard is a fraction of the tensor, a root, a reduce tree (edges towards the root),
 a broadcast tree (edges away from it) and a chunk size. Members contribute and receive; a tree may also pass
@@ -53,12 +53,12 @@ class Shard:
     broadcast: tuple[Route, ...]
     chunk_bytes: int
     rate_bps: float | None = None
-    """What the planner reserved for this shard; None where it did not think in rates."""
+    """The rate that the planner reserved for this shard; None where it reserves no rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How long a plan takes on a network, beside the least that any plan could take."""
+    """The predicted time of a plan on a network, and the limit for any plan."""
 
     seconds: float
     rate_bps: float
@@ -68,7 +68,7 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """Share of the limit that the plan reaches, in (0, 1]."""
+        """The share of the limit that the plan reaches, in (0, 1]."""
         return self.bound_seconds / self.seconds
 
 
@@ -84,13 +84,13 @@ class Plan:
     predicted: Prediction | None = None
     planning_seconds: float | None = None
     reason: str = ""
-    """Why the planner chose this, where it has something to say."""
+    """Why the planner chose this plan; may be empty."""
     proven_rate_bps: float | None = None
-    """A limit that the planner proved on its way: no plan can be faster. None where it proved nothing."""
+    """The limit on the rate of any plan that the planner proved; None where it proved none."""
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
-        """Every site that the plan touches: members first, in their order, then helpers by name."""
+        """Every site that the plan uses: members first, in their order, then helpers by name."""
         trees = (tree for shard in self.shards for tree in (shard.reduce, shard.broadcast))
         touched = set(chain.from_iterable(chain.from_iterable(trees)))
         touched.update(shard.root for shard in self.shards)
@@ -98,7 +98,7 @@ class Plan:
 
     @cached_property
     def pairs(self) -> frozenset[frozenset[str]]:
-        """Pairs of sites between which something of it travels, either way."""
+        """Pairs of sites between which the plan sends, in either direction."""
         routes = (route for shard in self.shards for route in (*shard.reduce, *shard.broadcast))
         return frozenset(frozenset(hop) for route in routes for hop in pairwise(route))
 
@@ -113,7 +113,7 @@ class Plan:
         return replace(self, predicted=predicted)
 
     def with_planning_seconds(self, seconds: float) -> Plan:
-        """The same plan with how long it took to find."""
+        """The same plan with its planning time."""
         return replace(self, planning_seconds=seconds)
 
 
@@ -179,7 +179,7 @@ def _prediction_document(predicted: Prediction) -> _PredictionDocument:
 
 
 def plan_to_json(plan: Plan, indent: int = 1) -> str:
-    """The plan as the JSON of the design."""
+    """The plan as JSON (docs/concepts/plan.md)."""
     predicted = None if plan.predicted is None else _prediction_document(plan.predicted)
     shards = tuple(
         _ShardDocument(
@@ -207,13 +207,13 @@ def plan_to_json(plan: Plan, indent: int = 1) -> str:
 
 
 def plan_from_json(data: bytes | str, source: str = "plan") -> Plan:
-    """Read a plan; `source` names the file in errors. Whether it fits a network is `check`'s question."""
+    """Parse a plan; `source` names the file in errors. `check` then validates it for a network."""
     try:
         document: Any = msgspec.json.decode(data, type=_PlanDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadPlan(f"{source} is not a plan: {error}. The format is in docs/concepts/plan.md.") from error
     if not 1 <= document.bytes <= MAX_BYTES:
-        raise BadPlan(f"{source}: bytes is {document.bytes}; it must be between 1 and {MAX_BYTES}.")
+        raise BadPlan(f"{source}: bytes must be between 1 and {MAX_BYTES}, got {document.bytes}.")
     predicted = document.predicted and Prediction(
         seconds=document.predicted.seconds,
         rate_bps=document.predicted.rate_mbps * 1e6,

@@ -1,4 +1,4 @@
-"""How a tree edge runs where two sites have no link of their own.
+"""Routes of tree edges, also between sites without a direct link.
 
 The direct link is taken where there is one; otherwise the path of least latency, and of fewest hops among equals.
 Ties are broken by the order of the sites, so every machine finds the same routes.
@@ -19,11 +19,11 @@ from tradewind.planning.hops import hop_rate_bps
 from tradewind.planning.plan import Route, Shard, default_chunk_bytes
 
 HOP_COST_S = 1e-6
-"""Added to every hop: it decides between paths of equal latency, also where all latencies are zero."""
+"""Latency in s added to every hop, to prefer fewer hops among paths of equal latency."""
 
 
 class Routes:
-    """The routes between all pairs of sites of a network, and what they offer to one transfer alone."""
+    """The routes between all pairs of sites of a network, and the bandwidth of each for a single transfer."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -66,7 +66,7 @@ class Routes:
         return found
 
     def bandwidth_bps(self) -> Matrix:
-        """What one transfer alone gets between each pair: the least of the links, NICs and trunks on its route.
+        """The rate of a single transfer between each pair: the least of the links, NICs and trunks on its route.
 
         0 on the diagonal, and where there is no route.
         """
@@ -74,7 +74,7 @@ class Routes:
         return self._where_routed(np.where(self._linked, rate, self._along_paths(rate, np.minimum, np.inf)))
 
     def mean_bandwidth_bps(self) -> Matrix:
-        """The average over a route's hops: how MTREE rates a pair of sites for PSLD and PLINK (its IV.A)."""
+        """The average bandwidth over a route's hops, by which MTREE rates pairs for PSLD and PLINK (its IV.A)."""
         rate = hop_rate_bps(self.network)
         total = np.where(self._linked, rate, self._along_paths(rate, np.add, 0.0))
         hops = np.where(self._linked, 1.0, self._along_paths(np.ones_like(rate), np.add, 0.0))

@@ -1,4 +1,4 @@
-"""What a plan's trees look like: how high, how wide. Height costs latency, width costs a busy site.
+"""Height and fan-out of a plan's trees. Height costs latency, fan-out loads a site.
 
 Both are counted as published systems count them: in links for the height, so that a relay makes a tree higher, and
 in children for the width.
@@ -14,16 +14,16 @@ from tradewind.planning.plan import Plan, Route, Shard
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The measure of a tree, or of the largest tree of several."""
+    """Height and fan-out of a tree, or the largest of several trees."""
 
     height: int
-    """Links on the longest way between a site and the root."""
+    """The number of links on the longest path between a site and the root."""
     fan_out: int
-    """The most children that one site has."""
+    """The largest number of children of a site."""
 
 
 def shard_shape(shard: Shard) -> Shape:
-    """The larger of the shard's two trees, in both measures.
+    """The larger height and fan-out of the shard's two trees.
 
     >>> shard_shape(Shard(1.0, "a", (("b", "a"), ("c", "b")), (("a", "b"), ("a", "b", "c")), 65536))
     Shape(height=2, fan_out=2)
@@ -34,13 +34,13 @@ def shard_shape(shard: Shard) -> Shape:
 
 
 def plan_shape(plan: Plan) -> Shape:
-    """The highest and the widest of the plan's trees."""
+    """The largest height and fan-out of the plan's trees."""
     shapes = [shard_shape(shard) for shard in plan.shards]
     return Shape(max(shape.height for shape in shapes), max(shape.fan_out for shape in shapes))
 
 
 def _tree_shape(routes: tuple[Route, ...]) -> Shape:
-    """The measure of a valid tree whose routes run from child to parent."""
+    """Height and fan-out of a valid tree whose routes run from child to parent."""
     parent = {route[0]: (route[-1], len(route) - 1) for route in routes}
     children = Counter(route[-1] for route in routes)
     height: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """Why a plan takes longer than the limit, in words.
 
-The limit's own argument says why *no* plan can be faster. What a plan loses against it has three causes: its trees
-leave the most loaded link, NIC or trunk more to carry than the limit's packing would (bandwidth), the first chunk
-travels up one tree and down again (latency), and it has to be received whole before it is passed on (chunk size).
+The limit's own argument states why *no* plan can be faster. A plan can be slower for three reasons: its trees load the
+most loaded link, NIC or trunk more than the limit's packing would (bandwidth), the first chunk travels up one tree and
+down again (latency), and it is received whole before it is forwarded (chunk size).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORTH_SAYING = 0.05
 
 
 def explain_shortfall(plan: Plan, network: Network, spent: Cost, predicted: Prediction) -> str:
-    """What keeps the plan from the limit, the largest cause first."""
+    """Why the plan is slower than the limit, the largest cause first."""
     if predicted.efficiency >= _AT_THE_LIMIT:
         return "it is as fast as the limit"
     missing_s = predicted.seconds - predicted.bound_seconds
@@ -49,7 +49,7 @@ def explain_shortfall(plan: Plan, network: Network, spent: Cost, predicted: Pred
 
 
 def _latency_seconds(plan: Plan, network: Network) -> float:
-    """What filling the pipeline would take with chunks of no size."""
+    """The time in s to fill the pipeline with chunks of size zero."""
     hops = flatten(plan, network)
     route_s = np.zeros(len(hops.route_shard))
     np.add.at(route_s, hops.route, network.latency_s[hops.src, hops.dst])

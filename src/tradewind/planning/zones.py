@@ -1,13 +1,13 @@
-"""Which sites are near each other, told from what lies between them (DS-Sync's topologyDetect).
+"""Detect zones of sites near each other from the links between them (DS-Sync's topologyDetect).
 
 Sites in one rack, data center or region reach each other sooner, or with more bandwidth, than sites elsewhere. Sites
-are merged by how far apart they are, the closest first, groups by their average distance. Where the next merge
-is much farther than the one before it, the groups so far may be zones; they are if any two sites of different groups
-are clearly farther apart than any two of one group. Latency and bandwidth are looked at separately, and whichever
-separates more clearly decides; without a clear step there are no zones, and none are invented.
+are merged by how far apart they are, the closest first, groups by their average distance. Where the next merge is much
+farther than the one before it, the groups so far may be zones; they are if any two sites of different groups are
+clearly farther apart than any two of one group. Latency and bandwidth are examined separately, and the one that
+separates more clearly decides; without a clear step there are no zones.
 
 Pairs that are measured one at a time do not show a trunk that many pairs share: racks behind an uplink that is only
-slow when it is full look alike in bandwidth, and are told apart by latency or not at all.
+slow when it is full look alike in bandwidth, and only latency can distinguish them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from scipy.spatial.distance import squareform
 from tradewind.network import Matrix, Network
 
 CLEAR_STEP = 2.0
-"""Sites of different zones must be so many times farther apart than sites of one zone."""
+"""Sites of different zones must be this many times farther apart than sites of one zone."""
 LATENCY_FLOOR_S = 50e-6
-"""Latencies below are those of processors and switches: differences among them say nothing about places."""
+"""Latencies below this are those of processors and switches: differences among them do not indicate zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,19 @@ class Zones:
     """Groups of sites that are near each other."""
 
     zones: tuple[tuple[str, ...], ...]
-    """Each in the network's order, by their first sites; empty: no structure was found."""
+    """The zones, each in the network's order, ordered by their first sites; empty if none were found."""
     by: Literal["latency", "bandwidth", ""]
     step: float
-    """How many times farther than inside of any zone it is between any two of them."""
+    """The least distance between zones, divided by the largest distance inside a zone."""
 
     @property
     def zone_of(self) -> dict[str, str]:
-        """Each site's zone, which is called after its first site."""
+        """Each site's zone, which is named after its first site."""
         return {name: f"zone of {zone[0]}" for zone in self.zones for name in zone}
 
 
 def detect_zones(network: Network, clear_step: float = CLEAR_STEP) -> Zones:
-    """The zones of a network, from its links alone; what its sites say about zones is not looked at.
+    """The zones of a network, from its links alone; the `zone` of its sites is ignored.
 
     >>> from tradewind.network import Site
     >>> ms = np.array([[0, 1, 40, 40], [1, 0, 40, 40], [40, 40, 0, 1], [40, 40, 1, 0]])
@@ -70,14 +70,14 @@ def detect_zones(network: Network, clear_step: float = CLEAR_STEP) -> Zones:
 
 
 def with_zones(network: Network, clear_step: float = CLEAR_STEP) -> Network:
-    """The network with the zones that were detected, for sites that name none."""
+    """The network with detected zones for sites that have none."""
     zone_of = detect_zones(network, clear_step).zone_of
     sites = [replace(site, zone=site.zone or zone_of.get(site.name)) for site in network.sites]
     return Network(network.name, sites, network.bandwidth_bps, network.latency_s, network.loss, network.trunks)
 
 
 def _distance(network: Network, there: Matrix) -> Matrix:
-    """Both ways on average; sites without a link between them are as far apart as any."""
+    """The mean distance of both directions; sites without a link between them have the largest distance."""
     linked = network.bandwidth_bps > 0
     one_way = np.where(linked, there, np.nan)
     with np.errstate(invalid="ignore"):
@@ -89,7 +89,7 @@ def _distance(network: Network, there: Matrix) -> Matrix:
 
 
 def _clearest_step(distance: Matrix) -> tuple[float, list[int]]:
-    """The groups before merges become farther the most, and how clearly they are apart."""
+    """How clearly the groups before the largest step in merge distance are separated, and the group of each site."""
     merges = linkage(squareform(distance, checks=False), method="average")
     heights = merges[:, 2]
     steps = heights[1:] / np.maximum(heights[:-1], 1e-300)

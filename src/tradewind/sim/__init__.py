@@ -1,9 +1,9 @@
-"""The simulator: the production controller and protocol on virtual time and links.
+"""The simulator: the production controller and protocol on virtual time and virtual links.
 
     result = simulate(network, "crew", seconds=50, seed=1, nbytes=180_000_000, compute="lstm", policy_options={"p": 5})
     result.rounds_per_worker, result.average_sync_s
 
-A run is a pure function of its arguments; arguments and results can be sent to other processes.
+The result of a run depends only on its arguments. Arguments and results can be pickled.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def simulate(
     progress: Callable[[float], object] | None = None,
     **more: Any,
 ) -> SimulationResult:
-    """Simulate a scheme on a network.
+    """Simulate a scheme on a network for `seconds` of simulated time.
 
-    `compute` is a compute-time trace of the catalog by name, a constant in seconds, or anything that samples; `more`
-    are the other fields of `Setup`.
+    `compute` is the name of a compute-time trace in the catalog, a constant in seconds, or an object with `sample`
+    (`StepTimes`); `more` are other fields of `Setup`.
 
     >>> from tradewind.catalog import load_network
     >>> result = simulate(load_network("mesh", n=6), "crew", 10, compute=0.1, nbytes=10**6, policy_options={"p": 2})

@@ -1,8 +1,8 @@
-"""What must be true of every simulated run, checked from its trace and result alone.
+"""Invariants of every simulated run, checked from its trace and result alone.
 
-A run is recorded with `record="flows"` and given to `check_run`, which returns what is wrong: nothing, unless the
-simulator, a planner or a policy has a bug. None of the checks looks into the simulator's state; they add up again what
-was recorded, so that the two must agree.
+`check_run` takes a run that was recorded with `record="flows"` and returns its violations: none, unless the simulator,
+a planner or a policy has a bug. The checks do not read the simulator's state; they recompute totals from the records,
+so that both must agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tradewind.trace.records import Record, Trace
 Vector = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-6
-"""Relative; rounding adds up over the many events of a run."""
+"""Relative tolerance: rounding errors add up over the many events of a run."""
 
 
 def check_run(
@@ -36,20 +36,20 @@ def check_run(
     faults: Sequence[Fault] = (),
     rates: BandwidthTrace | None = None,
 ) -> tuple[str, ...]:
-    """Everything that is wrong with a run; empty if nothing is."""
+    """The violations found in a run, as sentences; empty if there are none."""
     if result.trace is None or not (any(result.trace.kind("flow")) or not result.flows):
-        raise InputError("a run is checked from its flows: simulate with record='flows'.")
+        raise InputError("check_run needs the flows of the run: simulate with record='flows'.")
     trace = result.trace
     return (
         *bytes_are_conserved(result, trace, network),
         *capacities_hold(trace, network, faults, rates),
-        *nobody_is_in_two_places(trace),
+        *ranks_do_one_thing_at_a_time(trace),
         *all_members_see_the_same_contributors(trace),
     )
 
 
 def bytes_are_conserved(result: SimulationResult, trace: Trace, network: Network) -> Iterator[str]:
-    """What links carried is what flows sent; and that arrived, or was lost, discarded, or is on its way."""
+    """Links carried exactly what flows sent, and every byte was delivered, lost, discarded, or is in transit."""
     sent = np.zeros_like(result.link_bytes)
     by_outcome: dict[str, float] = defaultdict(float)
     for flow in trace.kind("flow"):
@@ -72,10 +72,10 @@ def bytes_are_conserved(result: SimulationResult, trace: Trace, network: Network
 def capacities_hold(
     trace: Trace, network: Network, faults: Sequence[Fault] = (), rates: BandwidthTrace | None = None
 ) -> Iterator[str]:
-    """In no stretch of time does a link, NIC or trunk carry more than it can.
+    """In no interval does a link, NIC or trunk carry more than its capacity.
 
-    A flow's bytes all pass between its first and its last bit. So whatever begins and ends inside a stretch of time
-    must fit into it, for every stretch that starts with some flow and ends with some flow.
+    All bytes of a flow pass between its first and its last bit. So all flows that begin and end inside an interval must
+    fit into it, for every interval that starts with some flow and ends with some flow.
     """
     using: dict[Resource, list[Record]] = defaultdict(list)
     for flow in trace.kind("flow"):
@@ -89,8 +89,8 @@ def capacities_hold(
             yield from _overloads(resource, flows, steps)
 
 
-def nobody_is_in_two_places(trace: Trace) -> Iterator[str]:
-    """A worker does one thing at a time; so it is in one round at a time."""
+def ranks_do_one_thing_at_a_time(trace: Trace) -> Iterator[str]:
+    """A rank does one thing at a time, so it is in one round at a time."""
     doing: dict[str, list[Record]] = defaultdict(list)
     for record in trace.records:
         if record.kind in ("compute", "wait", "sync"):
@@ -102,7 +102,7 @@ def nobody_is_in_two_places(trace: Trace) -> Iterator[str]:
 
 
 def all_members_see_the_same_contributors(trace: Trace) -> Iterator[str]:
-    """Each member that got a round's result got every shard of it, with the data of exactly its contributors."""
+    """Each member that received a round's result received every shard, with the data of exactly its contributors."""
     planned_again: dict[int | None, list[float]] = defaultdict(list)
     for decision in trace.kind("decision"):
         if decision.phase == "plan again":
@@ -125,9 +125,9 @@ def all_members_see_the_same_contributors(trace: Trace) -> Iterator[str]:
 
 
 def _last_tries(flows: list[Record], planned_again_s: list[float]) -> list[Record]:
-    """Of each shard, the flows since the round was last planned again for it; what was final stays as it was.
+    """Of each shard, the flows since the round was last replanned for it; shards that were final stay as they were.
 
-    Where each member sums for itself, shards go with their members, and have other numbers after that.
+    Where each member sums for itself, a lost member takes its shard with it, and shards are renumbered after that.
     """
     if planned_again_s and not any(flow.phase == "broadcast" for flow in flows):
         return [flow for flow in flows if flow.start_s >= planned_again_s[-1]]
@@ -156,12 +156,12 @@ def _wrong_contributors(round_: Record, flows: list[Record], sync: Record) -> It
         if not whole and sync.site not in {f.peer for f in parts} - {f.site for f in parts}:
             continue  # all-to-all: another member's copy
         seen = _contributions(parts, members, sync.end_s)[sync.site]
-        if not seen >= members:  # a shard that was final before a member was lost has that one's part, too
+        if not seen >= members:  # a shard that was final before a member was lost also has the data of that member
             yield f"round {round_.round}: {sync.site} has shard {shard} without {sorted(members - seen)}"
 
 
 def _incomplete_parts(round_: Record, flows: list[Record]) -> Iterator[str]:
-    """Whoever sends a part of a shard's sum sends all of it: as much as the result, which is as large as each part."""
+    """Contributions that are too short: a site that sends a shard's sum must send as many bytes as the result has."""
     whole = max((f.nbytes for f in flows if f.phase == "broadcast"), default=0.0)
     sent: dict[tuple[str, str], float] = defaultdict(float)
     for flow in flows:
@@ -173,9 +173,9 @@ def _incomplete_parts(round_: Record, flows: list[Record]) -> Iterator[str]:
 
 
 def _contributions(flows: list[Record], members: set[str], until_s: float) -> dict[str, set[str]]:
-    """Whose data each site holds of one shard in the end, following the flows that brought it in order of time.
+    """The contributors whose data each site has of one shard in the end, computed from its flows in order of time.
 
-    A flow takes along what its sender has when it is queued: a result if one has arrived there, else the sum so far.
+    A flow carries what its sender has when it is queued: a result if one has arrived there, else the sum so far.
     """
     sums: dict[str, set[str]] = defaultdict(set)
     results: dict[str, set[str]] = {}
@@ -202,7 +202,7 @@ def _contributions(flows: list[Record], members: set[str], until_s: float) -> di
 
 
 _Steps = list[tuple[float, float]]
-"""(from time, bits per second from then on), rising in time, the first at 0."""
+"""Pairs of (start time in s, capacity in bit/s from then on), sorted by time, the first at 0."""
 
 
 def _capacity_steps(
@@ -252,7 +252,7 @@ def _overloads(resource: Resource, flows: list[Record], steps: _Steps) -> Iterat
 
 
 def _integral(steps: _Steps, until_s: Vector) -> Vector:
-    """What a capacity could have carried by each of these times, in bits."""
+    """The bits that a capacity could have carried by each of these times."""
     total = np.zeros_like(until_s)
     for (start_s, bps), (stop_s, _) in pairwise([*steps, (float("inf"), 0.0)]):
         total += bps * np.maximum(0.0, np.minimum(until_s, stop_s) - start_s)

@@ -1,7 +1,7 @@
-"""Virtual time: a heap of (time, priority, sequence) and the calls that are due then.
+"""Virtual time: a heap of calls, ordered by (time, priority, sequence).
 
-Nothing here looks at a wall clock. What is due at the same time runs by priority, then in the order in which it was
-asked for, so that one seed gives one history.
+No wall clock is read. Calls that are due at the same time run by priority, then in the order in which they were
+scheduled, so that one seed gives one history.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 from tradewind.errors import InternalError
 
 MAX_CALLS_AT_ONE_TIME = 1_000_000
-"""More than this without time moving on is a loop: somebody answers an event with its own cause."""
+"""More calls than this at one time are an endless loop: an event causes itself again."""
 
 
 class Priority(IntEnum):
-    """What goes first among things that are due at the same time."""
+    """The order of calls that are due at the same time."""
 
     FAULT = 0
     """The network changes before anything is sent on it."""
     ARRIVAL = 1
     READY = 2
-    """Workers that are ready at a time all count before a timer of that time asks who is ready."""
+    """All ranks that become ready at a time are counted before a timer of that time starts a round."""
     TIMER = 3
 
 
 class Clock:
-    """The one clock of a simulation.
+    """The clock of a simulation.
 
     >>> clock, seen = Clock(), []
     >>> _ = clock.at(2.0, Priority.TIMER, seen.append, "timer")
@@ -47,28 +47,28 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.calls = 0
-        """How many calls have been made: the work of a simulation."""
+        """The number of calls made so far, a measure of the work of a simulation."""
         self._heap: list[tuple[float, int, int, Callable[[Any], object], Any]] = []
         self._cancelled: set[int] = set()
         self._sequence = 0
         self._stopped = False
 
     def at(self, time_s: float, priority: int, call: Callable[[Any], object], argument: Any) -> int:
-        """Have `call(argument)` made at that time, or now if it has passed; returns the number to cancel it with."""
+        """Schedule `call(argument)` at a time in s, or now if it has passed; returns the number for `cancel`."""
         self._sequence += 1
         heapq.heappush(self._heap, (max(time_s, self.now_s), priority, self._sequence, call, argument))
         return self._sequence
 
     def cancel(self, number: int) -> None:
-        """Forget a call that has not been made yet."""
+        """Cancel a call that has not been made yet."""
         self._cancelled.add(number)
 
     def stop(self) -> None:
-        """Make no more calls; the clock stands where it is."""
+        """Make no more calls; the clock stays at the present time."""
         self._stopped = True
 
     def run(self, until_s: float) -> None:
-        """Make every call that is due before `until_s`, then stand at `until_s`; stay where `stop` was called."""
+        """Make every call that is due before `until_s`, then set the time to `until_s`; after `stop`, keep the time."""
         heap, cancelled = self._heap, self._cancelled
         at_this_time = 0
         while heap and heap[0][0] < until_s and not self._stopped:

@@ -1,4 +1,4 @@
-"""Brings faults, changing rates and measurements into a simulation at their times."""
+"""Schedules faults, rate changes and measurements of a simulation."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _RECORDED_AS: dict[State, Kind] = {State.COMPUTING: "compute", State.READY: "wai
 
 
 class Disturbances:
-    """Everything that the setup says will happen to the network and the ranks."""
+    """All changes that the setup specifies for the network and the ranks."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._sim = simulation
         self._reported: set[frozenset[str]] = set()
-        """Pairs of sites between which the controller takes the connection to be lost."""
+        """Pairs of sites whose connection is lost according to the controller."""
         self._gone: set[str] = set()
-        """Ranks that the controller takes to be lost."""
+        """Ranks that are lost according to the controller."""
         self.happened = False
         """Whether anything has been lost so far."""
         self._capacity_bits = np.zeros_like(simulation.truth.network.bandwidth_bps)
         self._since_s = 0.0
 
     def schedule(self) -> None:
-        """Put everything on the clock."""
+        """Schedule all changes on the clock."""
         setup, clock = self._sim.setup, self._sim.clock
         for fault in setup.faults:
             clock.at(fault.at_s, Priority.FAULT, self._begin, fault)
@@ -48,12 +48,12 @@ class Disturbances:
                 clock.at(setup.measure_every_s, Priority.FAULT, self._measure_again, setup.measure_every_s)
 
     def is_down(self, name: str) -> bool:
-        """Whether a site is down, known or not."""
+        """Whether a site is down, detected or not."""
         truth = self._sim.truth
         return truth.has_lost_sites and not truth.is_site_up(truth.network.index[name])
 
     def capacity_bytes(self, now_s: float) -> Matrix:
-        """What every link could have carried so far, outages and background aside."""
+        """The bytes that every link could have carried so far, without outages and background traffic."""
         rates = self._sim.truth.network.bandwidth_bps
         return (self._capacity_bits + rates * (now_s - self._since_s)) / 8.0
 
@@ -99,7 +99,7 @@ class Disturbances:
                 sim.engine.changed(sim.truth.restore_link(index[src], index[dst]))
                 self._report_link(src, dst)
             case WorkerOutage(worker):
-                self._detect(fault)  # a rank that comes back was away: that is known now at the latest
+                self._detect(fault)  # a rank that rejoins was lost: the loss is detected now at the latest
                 sim.engine.changed(sim.truth.restore_site(index[worker]))
                 if not self.is_down(worker):
                     self._gone.discard(worker)
@@ -120,7 +120,7 @@ class Disturbances:
             self._detect(fault)
 
     def _detect(self, fault: LinkOutage | WorkerOutage) -> None:
-        """The loss is noticed: by both ends of a link, or by the controller, whose connection to a rank is gone."""
+        """Report a loss: both ends of a link detect it, or the controller loses its connection to a rank."""
         match fault:
             case LinkOutage(src, dst):
                 self._report_link(src, dst)
@@ -131,7 +131,7 @@ class Disturbances:
                     self._sim.disconnect(name, "outage")
 
     def _report_link(self, a: str, b: str) -> None:
-        """Both ends tell the controller that their connection is lost, or back; it needs both directions."""
+        """Both ends report to the controller that their connection is lost or restored; it needs both directions."""
         sim, index, pair = self._sim, self._sim.setup.network.index, frozenset((a, b))
         rows = index[a], index[b]
         is_cut = sim.truth.is_link_down(*rows) or sim.truth.is_link_down(*rows[::-1])
@@ -144,7 +144,7 @@ class Disturbances:
                 sim.say(here, m.LinkChanged(there, "outage", back=not is_cut))
 
     def _stop(self, name: str) -> None:
-        """The rank's machine is gone: the step that it computed is lost, and so is what it sent early."""
+        """Stop a rank whose machine failed: the step that it computed and the data that it scattered early are lost."""
         sim = self._sim
         sim.engine.end_scatter(sim.setup.network.index[name])
         worker = sim.workers.get(name)

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, and when: links and workers that fail and recover, and traffic that is not ours."""
+"""Faults of a simulation and their times: links and ranks that fail and recover, and background traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tradewind.network import Network
 
 @dataclass(frozen=True, slots=True)
 class LinkOutage:
-    """A directed link carries nothing for a while. What it was sending waits, and goes on when it is back."""
+    """An outage of a directed link. Data that it was sending waits, and continues when the link is restored."""
 
     src: str
     dst: str
@@ -24,7 +24,7 @@ class LinkOutage:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutage:
-    """A worker is gone for a while with all its links; it loses the step that it was computing."""
+    """An outage of a rank and all its links; the rank loses the step that it was computing."""
 
     worker: str
     at_s: float
@@ -33,7 +33,7 @@ class WorkerOutage:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Traffic that is not ours takes a constant rate of a link, and of the NICs and trunks on its way, for a while."""
+    """Traffic of others that takes a constant rate of a link, and of its NICs and trunks, for a while."""
 
     src: str
     dst: str
@@ -46,25 +46,25 @@ Fault = LinkOutage | WorkerOutage | Background
 
 
 def check_faults(faults: tuple[Fault, ...], network: Network) -> None:
-    """Refuse what cannot be simulated: unknown names, times that run backwards."""
+    """Raise an error for faults that cannot be simulated: unknown names, times that are negative or out of order."""
     for fault in faults:
         if isinstance(fault, WorkerOutage):
             network.site(fault.worker)
         else:
             network.link(fault.src, fault.dst)
         if not 0 <= fault.at_s < fault.until_s:
-            raise BadOption(f"{fault}: it must begin at 0 s or later and end after that.")
+            raise BadOption(f"{fault}: must begin at 0 s or later and end after its beginning.")
         if isinstance(fault, Background) and not (math.isfinite(fault.rate_bps) and fault.rate_bps > 0):
-            raise BadOption(f"{fault}: its rate must be a finite number above zero.")
+            raise BadOption(f"{fault}: the rate must be > 0 and finite.")
 
 
 def random_link_outages(
     network: Network, count: int, seed: int, *, at_s: float = 0.0, until_s: float = math.inf
 ) -> tuple[LinkOutage, ...]:
-    """That many different links, drawn at random, down for the same time (CREW V-F)."""
+    """Outages of `count` different links, drawn at random, all down for the same time (CREW V-F)."""
     src, dst = np.nonzero(network.bandwidth_bps)
     if not 0 <= count <= len(src):
-        raise BadOption(f"{count} of {len(src)} links cannot fail.")
+        raise BadOption(f"the number of links that fail must be in [0, {len(src)}], got {count}.")
     chosen = np.sort(np.random.default_rng(seed).choice(len(src), size=count, replace=False))
     names = network.names
     return tuple(LinkOutage(names[src[k]], names[dst[k]], at_s, until_s) for k in chosen)
@@ -73,9 +73,10 @@ def random_link_outages(
 def random_outages(
     network: Network, seed: int, seconds: float, *, link_mean_s: float, worker_mean_s: float, down_s: float
 ) -> tuple[Fault, ...]:
-    """Links and workers that fail now and then: times between failures and times down are exponential.
+    """Random outages of links and ranks: times between failures and durations are exponential.
 
-    `link_mean_s` and `worker_mean_s` are the mean times between failures anywhere in the network; infinity for none.
+    `link_mean_s` and `worker_mean_s` are the mean times in s between failures anywhere in the network; infinity for
+    none.
     """
     rng = np.random.default_rng(seed)
     src, dst = np.nonzero(network.bandwidth_bps)

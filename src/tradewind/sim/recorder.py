@@ -1,4 +1,4 @@
-"""Turns what happens in a simulation into trace records, and counts bytes."""
+"""Records the events of a simulation as a trace, and counts bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Detail = Literal["nothing", "rounds", "flows"]
 
 
 class Recorder:
-    """Keeps as much as is asked for."""
+    """Keeps the records that the level of detail asks for, and the counts."""
 
     def __init__(self, network: Network, detail: Detail) -> None:
         self._names = network.names
@@ -23,9 +23,9 @@ class Recorder:
         self.keeps_flows = detail == "flows"
 
     def flow_over(self, flow: Flow) -> None:
-        """A flow has ended, one way or another."""
+        """Record a flow that has ended, with whatever outcome."""
         if flow.round == UNKNOWN_ROUND:
-            self._early.append(flow)  # which round it was for may still turn out
+            self._early.append(flow)  # its round is not known yet
         else:
             self._records.append(self._flow_record(flow))
 
@@ -63,7 +63,7 @@ class Recorder:
         outcome: str = "",
         reason: str = "",
     ) -> None:
-        """Something other than a flow happened."""
+        """Record an event that is not a flow."""
         if self.keeps_rounds:
             self._records.append(
                 Record(
@@ -83,7 +83,7 @@ class Recorder:
             )
 
     def trace(self) -> Trace | None:
-        """Everything recorded, in the order of time; None if nothing was to be."""
+        """All records in order of time; None if the detail is "nothing"."""
         if not self.keeps_rounds:
             return None
         return Trace.of([*self._records, *map(self._flow_record, self._early)])

@@ -1,4 +1,4 @@
-"""What a simulation found out. Plain values: results travel between processes and are compared with `==` in parts."""
+"""The result of a simulation, as plain values that can be pickled and whose parts can be compared with `==`."""
 
 from __future__ import annotations
 
@@ -21,63 +21,63 @@ class RoundSummary:
 
     number: int
     members: tuple[str, ...]
-    """Whose data the result holds."""
+    """The members whose data is in the result."""
     start_s: float
     end_s: float
     outcome: str
     """`finished`, `failed`, `abandoned`, or `running` when the simulation ended."""
     scope: str
     repairs: int = 0
-    """How often it lost a member or had to be planned again."""
+    """The number of times that it lost a member or was replanned."""
     moved_shards: int = 0
-    """How many aggregators were replaced."""
+    """The number of aggregators that were replaced."""
 
     @property
     def seconds(self) -> float:
-        """From its start to its end."""
+        """The time from its start to its end."""
         return self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """What one worker did."""
+    """Counts and times of one rank."""
 
     name: str
     steps: int
     """Local steps computed."""
     rounds: int
-    """Rounds whose result it received: the paper's training rounds."""
+    """The number of rounds whose result it received: the paper's training rounds."""
     compute_s: float
     wait_s: float
-    """Ready, with no round yet."""
+    """Time ready without a round."""
     sync_s: float
     wasted_wait_s: float
-    """Waited on purpose for others who did not come."""
+    """Time of deliberate waits for further members that gained none."""
 
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """Everything that a simulation measured."""
+    """All measurements of a simulation."""
 
     network: str
     scheme: Scheme
     seed: int
     nbytes: int
     seconds: float
-    """Simulated time."""
+    """Simulated time in s."""
     workers: tuple[WorkerSummary, ...]
     rounds: tuple[RoundSummary, ...]
     link_bytes: Matrix
-    """What each link carried, by rows of the network."""
+    """Bytes that each link carried, source in rows and destination in columns, in the order of the network's sites."""
     link_capacity_bytes: Matrix
-    """What it could have carried, outages and other traffic aside."""
+    """Bytes that each link could have carried without outages and background traffic."""
     egress_capacity_bytes: Vector
-    """What each site's NIC could have sent; infinite where it has no cap."""
+    """Bytes that each site's NIC could have sent; infinite where it has no cap."""
     ingress_capacity_bytes: Vector
     discarded_bytes: float
-    """Sent early to aggregators that turned out not to need it."""
+    """Bytes sent early to aggregators that turned out not to need them."""
     lost_bytes: float
-    """Sent for nothing because of failures."""
+    """Bytes whose transfer was lost to failures."""
     flows: int
     events: int
     trace: Trace | None = None
@@ -86,58 +86,58 @@ class SimulationResult:
 
     @property
     def finished(self) -> Iterator[RoundSummary]:
-        """Rounds that came to their end."""
+        """The rounds that finished."""
         return (r for r in self.rounds if r.outcome == "finished")
 
     @property
     def finished_rounds(self) -> int:
-        """How many rounds came to their end (Selective Reduce: total sync)."""
+        """The number of rounds that finished (Selective Reduce: total sync)."""
         return sum(1 for _ in self.finished)
 
     @property
     def rounds_per_worker(self) -> float:
-        """Training rounds that a worker completed, on average (CREW V-A)."""
+        """The mean number of training rounds that a rank completed (CREW V-A)."""
         return float(np.mean([worker.rounds for worker in self.workers]))
 
     @property
     def steps(self) -> int:
-        """Local steps of all workers (Selective Reduce: total iteration)."""
+        """The number of local steps of all ranks (Selective Reduce: total iteration)."""
         return sum(worker.steps for worker in self.workers)
 
     @property
     def average_scale(self) -> float:
-        """Members of a finished round, on average; NaN if there was none."""
+        """The mean number of members of a finished round; NaN if there was none."""
         return _mean([len(r.members) for r in self.finished])
 
     @property
     def average_sync_s(self) -> float:
-        """Duration of a finished round, on average; NaN if there was none."""
+        """The mean duration of a finished round; NaN if there was none."""
         return _mean([r.seconds for r in self.finished])
 
     @property
     def average_wait_s(self) -> float:
-        """How long a worker waited for a round to start, on average over the rounds that it received."""
+        """The mean time that a rank waited for a round to start, over the rounds whose result it received."""
         rounds = sum(worker.rounds for worker in self.workers)
         return sum(worker.wait_s for worker in self.workers) / rounds if rounds else float("nan")
 
     @property
     def wasted_wait_s(self) -> float:
-        """How long a worker waited in vain in the whole run, on average."""
+        """The mean time that a rank waited deliberately without gaining a member, in the whole run."""
         return float(np.mean([worker.wasted_wait_s for worker in self.workers]))
 
     @property
     def compute_share(self) -> float:
-        """The share of their time that workers spent computing."""
+        """The share of their time that ranks spent computing."""
         return sum(worker.compute_s for worker in self.workers) / (self.seconds * len(self.workers))
 
     @property
     def total_bytes(self) -> float:
-        """What all links carried together."""
+        """The bytes that all links carried together."""
         return float(self.link_bytes.sum())
 
     @property
     def utilisation(self) -> float:
-        """What was sent of what could have been: through all links, and through the NICs before and behind them."""
+        """The bytes sent as a share of what all links, limited by the NICs at their ends, could have carried."""
         links = self.link_capacity_bytes
         possible = min(
             float(np.minimum(links.sum(axis=1), self.egress_capacity_bytes).sum()),
@@ -147,7 +147,7 @@ class SimulationResult:
 
     @property
     def peak_utilisation(self) -> float:
-        """The same of the busiest link or NIC."""
+        """The share of its capacity that the busiest link or NIC used."""
         possible = self.link_capacity_bytes > 0
         return max(
             float((self.link_bytes[possible] / self.link_capacity_bytes[possible]).max()),
@@ -156,7 +156,7 @@ class SimulationResult:
         )
 
     def limit_s(self, network: Network, samples: int = 5) -> tuple[float, float]:
-        """The least that rounds like these can take, and what they took: means over a few, spread over the run."""
+        """Lower bound and actual duration of a round: means over a few rounds, spread over the run."""
         from tradewind.planning.bound import bound
 
         finished = [r for r in self.finished if len(r.members) > 1]

@@ -1,4 +1,4 @@
-"""What is simulated: everything that a run depends on, checked before it begins."""
+"""The setup of a simulation: everything that the run depends on, validated before it begins."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tradewind.units import MAX_BYTES
 
 
 class StepTimes(Protocol):
-    """How long local steps take: the catalog's `ComputeTimes`, or anything that samples."""
+    """Durations of local steps: the catalog's `ComputeTimes`, or any object with `sample`."""
 
     def sample(self, rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
-        """That many independent times in seconds."""
+        """`size` independent times in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ConstantSteps:
     seconds: float
 
     def sample(self, rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:  # noqa: ARG002 - nothing to draw
-        """The same time, over and over."""
+        """`size` times the constant."""
         return np.full(size, self.seconds)
 
     def cdf(self, time_s: float) -> float:
@@ -43,36 +43,36 @@ class ConstantSteps:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """One run. Frozen and picklable, so that runs can be dealt to processes."""
+    """The arguments of one run; frozen and picklable, so that runs can be distributed over processes."""
 
     network: Network
     scheme: Scheme
     nbytes: int
     steps: StepTimes
     seconds: float = 50.0
-    """Simulated time."""
+    """Simulated time in s."""
     seed: int = 0
     workers: tuple[str, ...] = ()
-    """Who trains; all sites by default. Other sites can still aggregate."""
+    """The sites that train; all by default. Other sites can still aggregate."""
     faults: tuple[Fault, ...] = ()
     detect_s: float = 0.0
-    """How long it takes until a failure is known."""
+    """Time until a failure is detected."""
     noise: float = 0.0
-    """Planners and policies see bandwidths that are off by up to this share."""
+    """The largest relative error of the bandwidths that planners and policies see."""
     rates: BandwidthTrace | None = None
     """Rates that change over time."""
     measure_every_s: float | None = 0.0
-    """How often changed rates are measured; 0: at once, None: never."""
+    """Interval in which changed rates are measured; 0: at once, None: never."""
     stop_after_rounds: int | None = None
-    """End when so many rounds have finished, if that is before `seconds`."""
+    """End when this many rounds have finished, if that is before `seconds`."""
     warm_start: bool = True
-    """Policies that predict readiness know the distribution of step times from the start."""
+    """Whether policies that predict readiness know the distribution of step times from the start."""
     control_s: float = 0.0
-    """How long a control message takes, one way."""
+    """One-way delay of a control message."""
     scatter_buffer_bytes: int = 2**62
-    """What aggregators keep of rounds that are not known yet; CREW sets no limit, a live run 40 MiB."""
+    """Bytes that aggregators keep of rounds that are not known yet; CREW sets no limit, a live run 40 MiB."""
     pieces: int = PIECES
-    """Pieces of a shard under the execution model `chunked`."""
+    """Number of pieces of a shard under the execution model `chunked`."""
     record: Detail = "nothing"
 
     def __post_init__(self) -> None:
@@ -88,13 +88,13 @@ class Setup:
             ("pieces", self.pieces, self.pieces >= 1, "at least 1"),
         ):
             if not fits:
-                raise BadOption(f"simulation: {what} is {value}; it must be {rule}.")
+                raise BadOption(f"simulation: {what} must be {rule}, got {value}.")
         if len(set(self.workers)) < len(self.workers):
-            raise InputError("simulation: a worker is named twice.")
+            raise InputError("simulation: workers= names a site twice.")
         for name in self.workers:
             self.network.site(name)
         if len(self.worker_names) < 2:
-            raise InputError("simulation: it takes two workers or more to synchronise.")
+            raise InputError("simulation: expected at least two sites that train.")
         if self.rates is not None and self.rates.network.names != self.network.names:
             raise InputError(
                 f"the rates are for network {self.rates.network.name!r}, whose sites are not those of "
@@ -104,5 +104,5 @@ class Setup:
 
     @property
     def worker_names(self) -> tuple[str, ...]:
-        """Who trains, by name."""
+        """The names of the sites that train."""
         return tuple(sorted(self.workers or self.network.names))

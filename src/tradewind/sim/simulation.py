@@ -1,13 +1,13 @@
 """A simulated run: the production controller and the protocol half of every rank's node, on virtual time.
 
 Theory of operation. A rank computes for a sampled time and submits its array, as a training script does. Its protocol
-and the controller exchange their messages as in production, without delay unless `control_s` says otherwise; rounds
-that they open are carried out by the fluid engine on the true network, which may differ from the one that the
-controller was given. A rank whose round is committed computes on. Faults reach the controller as the messages and lost
-connections that they cause.
+and the controller exchange their messages as in production, with the delay `control_s`; the fluid engine runs the
+rounds that they open on the true network, which may differ from the one that the controller was given. A rank whose
+round is committed computes its next step. Faults reach the controller as the messages and lost connections that they
+cause.
 
-Everything happens in calls of one clock, and every source of chance has its own generator from the one seed, so a run
-is a pure function of its setup.
+Everything happens in calls of one clock, and every random quantity has its own generator from the one seed, so the
+result of a run depends only on its setup.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tradewind.trace.records import Kind
 from tradewind.wire import messages as m
 
 PATIENCE_S = 1e9
-"""Nobody is silent in a simulation: who is lost is reported as lost."""
+"""No rank is lost through silence in a simulation: every loss is reported."""
 ITEM_BYTES = 4
 
 
@@ -50,11 +50,11 @@ ITEM_BYTES = 4
 class _Timer:
     at_s: float
     since_s: float
-    """When its slot began: when it was first set, or when a worker last became ready."""
+    """When its slot began: when it was first set, or when a rank last became ready."""
 
 
 class Simulation:
-    """One run of a setup."""
+    """A simulation of one setup."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -76,9 +76,9 @@ class Simulation:
         self._nodes: dict[str, Node] = {}
         self._ports: dict[str, FluidPort] = {}
         self._mail: deque[tuple[bool, str, m.Message]] = deque()
-        """Messages under way: whether it is for the controller, and whose it is."""
+        """Messages in transit: whether it is for the controller, the rank, the message."""
         self._wanted: deque[PlanWanted] = deque()
-        """Better plans that the controller asks for."""
+        """Plans that the controller has requested."""
         self._delivering = False
         self._timers: dict[str, _Timer] = {}
         self._wakes_at_s = float("inf")
@@ -105,7 +105,7 @@ class Simulation:
         )
 
     def run(self, progress: Callable[[float], object] | None = None) -> SimulationResult:
-        """Play it all out; `progress` is called with the simulated time now and then."""
+        """Simulate the whole run; `progress` is called with the simulated time at intervals."""
         setup, clock = self.setup, self.clock
         self.disturbances.schedule()
         if progress is not None:
@@ -120,7 +120,7 @@ class Simulation:
     # --- ranks -------------------------------------------------------------------------------------------
 
     def connect(self, name: str) -> None:
-        """A rank starts, or starts anew: it knows nothing, and joins."""
+        """Start or restart a rank with empty state, and let it join."""
         row = self.setup.network.index[name]
         self._ports[name] = FluidPort(self.engine, name, row)
         self._nodes[name] = Node(name, self._ports[name])
@@ -128,12 +128,12 @@ class Simulation:
         self.say(name, m.Join("virtual", 1, row, trains=name in self.workers))
 
     def disconnect(self, name: str, reason: str) -> None:
-        """A rank is gone, and the controller notices."""
+        """Disconnect a rank from the controller."""
         del self._nodes[name]
         self.control(self.controller.disconnected(name, reason, self.clock.now_s))
 
     def train(self, worker: Worker) -> None:
-        """A rank computes its next step."""
+        """Let a rank compute its next step."""
         worker.since_s, worker.state = self.clock.now_s, State.COMPUTING
         end_s = self.clock.now_s + worker.next_step_s()
         worker.alarm = self.clock.at(end_s, Priority.READY, self._computed, worker)
@@ -152,12 +152,12 @@ class Simulation:
         self._deliver()
 
     def record_cut_short(self, worker: Worker, kind: Kind) -> None:
-        """What a rank did ends now, without its result."""
+        """Record that a rank's present activity ends now without a result."""
         number = worker.round if kind == "sync" else None
         self.recorder.add(kind, worker.since_s, self.clock.now_s, worker.name, round_number=number, outcome="cut short")
 
     def _ended(self, worker: Worker, outcome: to.Outcome) -> None:
-        """A rank has its result, or goes on without one."""
+        """Handle the end of a rank's operation: it has its result, or continues without one."""
         now_s = self.clock.now_s
         if worker.state is State.READY:
             self.recorder.add("wait", worker.since_s, now_s, worker.name)
@@ -169,7 +169,7 @@ class Simulation:
         self.train(worker)
 
     def _do(self, name: str, actions: list[NodeAction]) -> None:
-        """Do what a rank's node asks for."""
+        """Perform the actions of a rank's node."""
         for action in actions:
             match action:
                 case to.SendControl(message):
@@ -184,14 +184,14 @@ class Simulation:
                     self.train(self.workers[name])
 
     def _started(self, worker: Worker, number: int) -> None:
-        """A rank's round has begun, for the first time or again."""
+        """Handle the start of a rank's round, for the first time or after a restart."""
         if worker.state is State.READY:
             self.recorder.add("wait", worker.since_s, self.clock.now_s, worker.name, round_number=number)
             worker.enter(State.SYNCHRONISING, self.clock.now_s)
             worker.round = number
 
     def _completed(self, sites: tuple[str, ...], complete: RoundComplete) -> None:
-        """All sites of a round have done their part."""
+        """Report to all sites of a round that their part is complete."""
         for site in sites:
             node = self._nodes.get(site)
             if node is not None and not self.disturbances.is_down(site):
@@ -202,12 +202,12 @@ class Simulation:
     # --- messages ----------------------------------------------------------------------------------------
 
     def say(self, name: str, message: m.Message) -> None:
-        """A rank sends the controller a message."""
+        """Send a message from a rank to the controller."""
         self._post(True, name, message)
         self._deliver()
 
     def control(self, actions: list[Action]) -> None:
-        """Do what the controller asks for."""
+        """Perform the controller's actions, and deliver the messages that follow."""
         self._control(actions)
         self._deliver()
 
@@ -223,7 +223,7 @@ class Simulation:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Hand over all messages, and those that they lead to, in order."""
+        """Deliver all messages, and those that they cause, in order."""
         if self._delivering:
             return
         self._delivering, now_s, mail = True, self.clock.now_s, self._mail
@@ -256,14 +256,14 @@ class Simulation:
             raise self.controller.closed_by or PeerLost(self.controller.closed.reason)
 
     def _arm(self) -> None:
-        """Have the controller called when it wants to be."""
+        """Schedule the controller's next timer."""
         wake_s = self.controller.wake_at_s
         if wake_s < self._wakes_at_s and wake_s <= self.setup.seconds:
             self._wakes_at_s = max(wake_s, self.clock.now_s)
             self.clock.at(self._wakes_at_s, Priority.TIMER, self._tick, self._wakes_at_s)
 
     def _tick(self, due_s: float) -> None:
-        """A timer's time has come: who starts now, with nobody new, waited in vain since the timer's slot began."""
+        """Fire due timers; ranks that start now, without a new member, wasted the wait since the timer's slot began."""
         if due_s != self._wakes_at_s:
             return
         self._wakes_at_s, now_s = float("inf"), self.clock.now_s
@@ -274,8 +274,8 @@ class Simulation:
         self.control(self.controller.tick(now_s))
         for name, timer in fired.items():
             if name in self._timers:
-                self._timers[name].since_s = timer.since_s  # they wait on, still for the same
-            if not name.startswith("retry-"):  # those wait for something to heal, not for company
+                self._timers[name].since_s = timer.since_s  # the timer was set again in the same slot
+            if not name.startswith("retry-"):  # retries wait for a link or rank to recover, not for members
                 for worker, ready_s in waiting:
                     if worker.state is State.SYNCHRONISING:
                         worker.wasted_wait_s += now_s - max(timer.since_s, ready_s)
@@ -283,7 +283,7 @@ class Simulation:
 
     def _decided(self, decided: Decided) -> None:
         if decided.what == "cannot start" and not self.disturbances.happened and decided.error is not None:
-            raise decided.error  # with nothing lost the scheme does not work on this network: say so, and do not retry
+            raise decided.error  # without any loss, the scheme does not work on this network: do not retry
         now_s = self.clock.now_s
         self.recorder.add(
             "decision",
@@ -342,7 +342,7 @@ class Simulation:
         )
 
     def measured(self) -> None:
-        """The controller learns what the network is like now, as far as errors let it."""
+        """Give the controller the present network, with the errors of its estimates."""
         self.control(self.controller.network_given(self._errors(self.truth.network), self.clock.now_s))
 
     # --- the end -----------------------------------------------------------------------------------------
@@ -385,7 +385,9 @@ class Simulation:
 
 @contextmanager
 def _without_cyclic_collection() -> Iterator[None]:
-    """Rounds let go of their cycles when they end; looking for more among millions of flows would double the time."""
+    """Disable cyclic garbage collection: rounds break their cycles when they end, and scanning millions of flows would
+    double the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -396,7 +398,7 @@ def _without_cyclic_collection() -> Iterator[None]:
 
 
 def _informed(setup: Setup) -> dict[str, object]:
-    """The policy's options, and what it asks to be told where it does: the size, the distribution of step times."""
+    """The policy's options, with the tensor size and the distribution of step times where it has options for them."""
     given = dict(setup.scheme.policy_options)
     takes = {option.name for option in policy(setup.scheme.policy).option_fields}
     if "nbytes" in takes:

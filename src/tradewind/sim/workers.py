@@ -1,4 +1,4 @@
-"""A worker's life: compute, ready, synchronise, and again; lost now and then."""
+"""The state machine of a simulated rank: computing, ready, synchronising, and lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DRAWN_AT_ONCE = 64
 
 
 class State(Enum):
-    """What a worker is doing."""
+    """The state of a rank."""
 
     COMPUTING = "computing"
     READY = "ready"
@@ -24,7 +24,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker, its random step times and its tally."""
+    """One rank, its random step times and its counts."""
 
     name: str
     row: int
@@ -32,12 +32,12 @@ class Worker:
     rng: np.random.Generator
     state: State = State.DOWN
     since_s: float = 0.0
-    """When it entered its state."""
+    """The time at which it entered its state."""
     alarm: int = 0
-    """The end of the step that it computes."""
+    """The number of the clock's call that ends the present step."""
     iteration: int = 0
     round: int | None = None
-    """The round that it is in."""
+    """The number of its present round."""
     rounds: int = 0
     computed: int = 0
     compute_s: float = 0.0
@@ -47,13 +47,13 @@ class Worker:
     _drawn: list[float] = field(default_factory=list)
 
     def next_step_s(self) -> float:
-        """How long the next step takes."""
+        """The duration of the next step in s."""
         if not self._drawn:
             self._drawn = self.steps.sample(self.rng, _DRAWN_AT_ONCE)[::-1].tolist()
         return self._drawn.pop()
 
     def enter(self, state: State, now_s: float) -> float:
-        """Change state; returns how long the last one lasted, which is added to the tally."""
+        """Change state; returns the duration of the last one in s, which is added to the counts."""
         lasted_s = now_s - self.since_s
         match self.state:
             case State.COMPUTING:
@@ -66,7 +66,7 @@ class Worker:
         return lasted_s
 
     def summary(self) -> WorkerSummary:
-        """Its tally."""
+        """Its counts and times."""
         return WorkerSummary(
             self.name, self.computed, self.rounds, self.compute_s, self.wait_s, self.sync_s, self.wasted_wait_s
         )

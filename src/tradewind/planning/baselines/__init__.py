@@ -1,1 +1,1 @@
-"""Planners that others use, to compare with."""
+"""Planners of other systems, for comparison."""

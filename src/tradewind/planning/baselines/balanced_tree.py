@@ -1,4 +1,4 @@
-"""The balanced k-way tree: logarithmic depth, and blind to the network."""
+"""The balanced k-way tree: logarithmic depth, independent of the network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BalancedTreeOptions:
     """The shape of the tree."""
 
     arity: int = 2
-    """Children of a site at most. NetStorm runs MLNET's tree without saying its k; the example that it draws has 4."""
+    """The most children of a site. NetStorm does not state the k of MLNET's tree; the example that it draws has 4."""
     root: str | None = None
     """The member on top; by default the first."""
 
@@ -23,11 +23,11 @@ class BalancedTreeOptions:
 def plan_balanced_tree(network: Network, members: tuple[str, ...], nbytes: int, options: BalancedTreeOptions) -> Plan:
     """Balanced k-way tree over the members in their order (MLNET's in NetStorm).
 
-    Filled level by level like a heap, so depths differ by one at most. The root is the first member, not the best
-    one: this tree presumes that all links are alike, which is what it is compared for.
+    Filled level by level like a heap, so depths differ by one at most. The root is the first member, not the best one:
+    this tree assumes that all links are alike, which is why it is compared.
     """
     if options.arity < 1:
-        raise BadOption(f"balanced-tree: arity is {options.arity}; a site needs room for at least one child.")
+        raise BadOption(f"balanced-tree: arity must be at least 1, got {options.arity}.")
     if options.root is not None and options.root not in members:
         raise BadOption(f"balanced-tree: root {options.root!r} is not a member. Members: {', '.join(members)}.")
     root = members[0] if options.root is None else options.root

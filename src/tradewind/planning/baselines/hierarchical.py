@@ -1,4 +1,4 @@
-"""Two-level all-reduce along the zones that the network names: racks, data centers, continents."""
+"""Two-level all-reduce along the zones of the network: racks, data centers, continents."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tradewind.planning.routes import Routes
 
 @dataclass(frozen=True)
 class HierarchicalOptions:
-    """How the zones' leaders all-reduce among themselves, and how they get what they sum."""
+    """How the zones' leaders all-reduce among themselves, and how members reduce to their leaders."""
 
     inter: Inter = "ring"
     """How the leaders of the zones all-reduce: around a ring, or through one of them."""
     intra: Literal["star", "ring"] = "star"
-    """star: one leader a zone; ring: everybody in a zone leads a slice of the tensor, which comes around the zone's
-    ring (BlueConnect, and what DS-Sync counts as hierarchical). Then `inter` must be ring, too."""
+    """star: one leader per zone; ring: each member of a zone leads a slice of the tensor, which is summed on the zone's
+    ring (BlueConnect, and what DS-Sync counts as hierarchical). Then `inter` must be ring, too.
+    """
 
     def __post_init__(self) -> None:
         if self.intra == "ring" and self.inter != "ring":
-            raise ValueError(f"with intra 'ring' inter must be 'ring', not {self.inter!r}.")
+            raise ValueError(f"inter must be 'ring' with intra 'ring', got {self.inter!r}.")
 
 
 def plan_hierarchical(network: Network, members: tuple[str, ...], nbytes: int, options: HierarchicalOptions) -> Plan:
     """Two-level all-reduce: inside each zone to a leader, then between the leaders.
 
-    A member without a zone is a zone of its own: nothing says that it is close to another. So a network without zones
-    gives a flat ring (or star), and members that are all in one zone give one star. `plink` finds groups by
-    measurement instead.
+    A member without a zone is a zone of its own. So a network without zones gives a flat ring (or star), and members
+    that are all in one zone give one star. `plink` finds groups by measurement instead.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for name in members:

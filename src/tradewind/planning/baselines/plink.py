@@ -1,9 +1,9 @@
 """Two-level all-reduce along groups found by measuring (PLINK, as MTREE compares with it).
 
 PLINK probes a data center to find out which machines are close to each other, and aggregates inside these groups and
-then between them. MTREE's comparison (IV.A) says no more than that, and that a pair of sites counts with the average
-bandwidth on its path of least latency. Our reading: two sites are as far apart as a probe of one chunk takes there
-and back; groups come from average-linkage clustering of these distances.
+then between them. MTREE's comparison (IV.A) adds only that a pair of sites counts with the average bandwidth on its
+path of least latency. Our interpretation: the distance of two sites is the round-trip time of a probe of one chunk;
+groups come from average-linkage clustering of these distances.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tradewind.planning.routes import Routes
 
 @dataclass(frozen=True)
 class PlinkOptions:
-    """How many groups, and how their leaders all-reduce."""
+    """The number of groups, and how their leaders all-reduce."""
 
     groups: int | None = None
     """By default as many as the measurements suggest, at most the square root of the number of members."""
@@ -49,7 +49,7 @@ def plan_plink(network: Network, members: tuple[str, ...], nbytes: int, options:
 
 
 def _probe_s(routes: Routes) -> Matrix:
-    """How long one chunk takes between each pair of sites, there and back; 0 on the diagonal."""
+    """The round-trip time in s of one chunk between each pair of sites; 0 on the diagonal."""
     bandwidth = routes.mean_bandwidth_bps()
     sending = np.divide(8.0 * DEFAULT_CHUNK_BYTES, bandwidth, out=np.zeros_like(bandwidth), where=bandwidth > 0)
     one_way = routes.distance_s + sending
@@ -58,7 +58,7 @@ def _probe_s(routes: Routes) -> Matrix:
 
 
 def _natural_count(merged_at_s: npt.NDArray[np.float64]) -> int:
-    """Where the distance at which groups merge grows most, in proportion, lies the border between near and far.
+    """The number of groups before the largest relative step in merge distance.
 
     More groups than the square root of the members would make the upper level wider than the lower one. The fewest
     groups win among equals.

@@ -1,9 +1,9 @@
-"""Parameter servers that carry as much as they are fast (PSLD, as MTREE compares with it).
+"""Parameter servers with load in proportion to their speed (PSLD, as MTREE compares with it).
 
-PSLD moves parameters between servers, and adds and removes servers, until all of them finish at the same time. It
-does so by trying while it trains; MTREE's comparison (IV.A) measures once instead: a pair of sites counts with the
-average bandwidth on its path of least latency. Our reading: an aggregator's load is in proportion to its average over
-the other members, both ways, because it receives the parts and sends the sums.
+PSLD moves parameters between servers, and adds and removes servers, until all of them finish at the same time. It does
+so by trying while it trains; MTREE's comparison (IV.A) measures once instead: a pair of sites counts with the average
+bandwidth on its path of least latency. Our interpretation: an aggregator's load is in proportion to its average over
+the other members, in both directions, because it receives the contributions and sends the sums.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tradewind.units import format_count
 
 @dataclass(frozen=True)
 class PsldOptions:
-    """How many aggregators to use."""
+    """The number of aggregators."""
 
     aggregators: int | None = None
-    """The best so many members; by default all, each in proportion to what it can carry."""
+    """The number of aggregators, the best connected members; by default all, with load in proportion to bandwidth."""
 
 
 def plan_psld(network: Network, members: tuple[str, ...], nbytes: int, options: PsldOptions) -> Plan:

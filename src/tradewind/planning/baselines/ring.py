@@ -1,8 +1,8 @@
-"""The ring: every link between neighbours carries 2 (n - 1) / n of the tensor, whatever the number of members.
+"""The ring: every link between neighbours carries 2 (n - 1) / n of the tensor.
 
-Reduce-scatter and all-gather are n shards whose trees are paths: shard k is summed up on its way around the ring until
-it is complete at the k-th member, and its result runs around once more. A ring is as fast as its slowest link,
-so its order decides everything.
+Reduce-scatter and all-gather are n shards whose trees are paths: shard k is summed along the ring until it is complete
+at the k-th member, and its result travels around once more. A ring is as fast as its slowest link, so its order
+determines its speed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class RingOptions:
 def plan_ring(network: Network, members: tuple[str, ...], nbytes: int, options: RingOptions) -> Plan:
     """Ring all-reduce: n shards run around one ring of all members.
 
-    CREW's baseline starts its greedy ring at a random member and takes what comes; so that every site finds the same
-    ring, this one starts at the first member or at `start`, and does not try the others.
+    CREW's baseline starts its greedy ring at a random member; so that every site finds the same ring, this one starts
+    at the first member or at `start`, and does not try the others.
     """
     routes = Routes(network)
     order = _ring_order(routes, members, options)
@@ -52,7 +52,7 @@ def plan_ring(network: Network, members: tuple[str, ...], nbytes: int, options: 
 
 
 def _ring_shards(routes: Routes, order: Sequence[str], nbytes: int) -> tuple[Shard, ...]:
-    """What `ring_trees` says, as shards: every path is a stretch of the same n hops, so each hop is routed once."""
+    """The trees of `ring_trees` as shards: every path is a part of the same n hops, so each hop is routed once."""
     n = len(order)
     hops = [routes.route(order[k], order[(k + 1) % n]) for k in range(n)] * 2
     chunk_bytes = default_chunk_bytes(nbytes / n)
@@ -105,7 +105,7 @@ def _ring_order(routes: Routes, members: Sequence[str], options: RingOptions) ->
 
 
 def _greedy_cycle(bandwidth_bps: Matrix, start: int) -> list[int]:
-    """Always on to the new member with the largest bandwidth from the last one, the way that data will flow."""
+    """A cycle that always continues with the new member that has the largest bandwidth from the last one."""
     order = [start]
     left = np.ones(len(bandwidth_bps), dtype=bool)
     left[start] = False

@@ -1,7 +1,7 @@
 """The spanning tree of the widest links, as TSEngine builds it (MST in NetStorm's comparison).
 
-Among all spanning trees the maximum spanning tree has the widest bottleneck. What it leaves unused, every link that
-is not in the tree, is what packing several trees gains.
+Among all spanning trees the maximum spanning tree has the widest bottleneck. Every link that is not in the tree stays
+unused, which packing several trees improves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stars: one parameter server, one on every member, or everybody for themselves.
+"""Stars: one parameter server, one on every member, or all-to-all.
 
 A star is shallow, and its centre is its bottleneck: all members' links to it, or its NIC, carry the whole share.
 """
@@ -115,6 +115,6 @@ def best_connected_first(routes: Routes, members: Sequence[str]) -> list[str]:
 
 
 def _mean_to_others(matrix: Matrix, network: Network, name: str, members: Sequence[str]) -> float:
-    """Summed exactly, so that two sites with the same links in another order are equal."""
+    """The mean, with an exact sum, so that two sites with the same links in another order are equal."""
     others = [network.index[other] for other in members if other != name]
     return math.fsum(matrix[network.index[name], others]) / len(others)

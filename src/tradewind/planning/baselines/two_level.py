@@ -31,9 +31,9 @@ def plan_two_level(
 ) -> Plan:
     """Members reduce to their group's leader, leaders all-reduce among themselves, leaders broadcast.
 
-    A leader is the member of its group with the largest average bandwidth to all members: inside a group these differ
-    mostly in how well they reach the other groups, and that is where the tensor has to go. One group is a star,
-    and groups of one member each are a flat ring or star.
+    A leader is the member of its group with the largest average bandwidth to all members: members of a group differ
+    mostly in their bandwidth to the other groups, where the tensor has to go. One group is a star, and groups of one
+    member each are a flat ring or star.
     """
     ranked = best_connected_first(routes, members)
     leaders = [min(group, key=ranked.index) for group in groups]
@@ -56,7 +56,7 @@ def plan_two_level(
 def plan_sliced(
     planner: str, routes: Routes, members: tuple[str, ...], nbytes: int, groups: Sequence[Sequence[str]]
 ) -> Plan:
-    """The same with a slice of the tensor for everybody in a group, so that no leader's NIC is the bottleneck.
+    """As `plan_two_level`, with each member of a group leading a slice, so that no leader's NIC is the bottleneck.
 
     Slice k is summed along the ring of each group up to its k-th member; those members all-reduce it on a ring of their
     own, and the result runs around the groups again (BlueConnect). In groups of fewer members some lead several slices.

@@ -1,8 +1,8 @@
-"""Partial reduce at the limit: every site's links are used, and slow ones are bypassed.
+"""Partial reduce at the limit: the links of all sites are used, and slow ones are bypassed.
 
 CREW lets idle sites aggregate, but a block's rate is that of the slowest link between its aggregator and any member.
 Here a member whose link to an aggregator is too slow sends part of its block through a helper, or through another
-member that adds it to its own. What is planned is the best mixture of those (`relay_flows`), taken apart into trees
+member that adds it to its own. The plan is the best mixture of those (`relay_flows`), decomposed into trees
 (`relay_trees`). With all sites as members it is an all-reduce.
 """
 
@@ -25,23 +25,24 @@ _MANY_SHARDS = 500
 
 @dataclass(frozen=True)
 class RelayOptions:
-    """How hard to look, and how many shards the plan may have."""
+    """The effort of the search, and the number of shards of the plan."""
 
     relays_per_pair: int = 4
-    """For each member and root, so many other sites are considered for passing on."""
+    """The number of other sites that are considered as relays, for each member and root."""
     time_limit_s: float = 120.0
-    """For the solver; what it has not finished by then is no plan."""
+    """Time limit of the solver; without a solution by then, planning fails."""
     max_shards: int | None = None
-    """Beyond this, the smallest shards are given up and the others do their work; by default 500, or four for each
-    site where that is more."""
+    """The most shards; the smallest ones beyond it are dropped and the others take over their work. By default 500, or
+    four for each site where that is more.
+    """
 
     def __post_init__(self) -> None:
         if self.relays_per_pair < 0:
-            raise ValueError(f"relays_per_pair is {self.relays_per_pair}; it must be 0 or more.")
+            raise ValueError(f"relays_per_pair must be >= 0, got {self.relays_per_pair}.")
         if not self.time_limit_s > 0:
-            raise ValueError(f"time_limit_s is {self.time_limit_s}; it must be above zero.")
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}.")
         if self.max_shards is not None and self.max_shards < 1:
-            raise ValueError(f"max_shards is {self.max_shards}; a plan needs at least one shard.")
+            raise ValueError(f"max_shards must be at least 1, got {self.max_shards}.")
 
 
 def plan_relay(network: Network, members: tuple[str, ...], nbytes: int, options: RelayOptions) -> Plan:

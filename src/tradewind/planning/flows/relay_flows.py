@@ -1,21 +1,21 @@
-"""How much each member should send which way, for every root: the program behind the `relay` planner.
+"""The linear program of the `relay` planner: how much each member sends to which next hop, for every root.
 
 Sites share the roots' work, as in CREW, but a member need not send straight to a root. It may send
 
-- to a **helper**, a site that is no member: its links are idle, so it can pass on what a slow link cannot carry;
-- to another **member** that sends on to the same root: that one adds its own part and sends the sum, which it had to
-  send anyway, so the detour costs no capacity at all beyond the first link.
+- to a **helper**, a site that is not a member: its links are idle, so it can relay what a slow link cannot carry;
+- to another **member** that sends to the same root: it adds its own contribution and sends the sum, which it sends in
+  any case, so the detour costs no capacity beyond the first link.
 
-Both hold for results on their way back, with every link turned round: a phase is "reduce" on the network or
-"broadcast" on its reverse, and this module always speaks of sending towards the root.
+Both also apply to results, with every link reversed: a phase is "reduce" on the network or "broadcast" on its reverse,
+and this module always describes sending towards the root.
 
 A member's choice is only its next hop. A helper's is fixed: straight to the root where it has a link, else along the
 fastest path. To rule out cycles, a member may hand over only to one that is nearer to the root (by fastest path), so
 whatever combination of choices a solution mixes, each combination is a tree.
 
 The program: x_j is the rate of root j, f the rate of each choice. For each phase, root and member the choices add up to
-x_j; no link, NIC or trunk is overloaded; the sum of x is the largest. Nothing is lost in what follows: `relay_trees`
-turns every solution into trees of the same total rate, or more where a helper can add up what it relays.
+x_j; no link, NIC or trunk is overloaded; the sum of x is the largest. `relay_trees` turns every solution into trees of
+the same total rate, or more where a helper can add up what it relays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tradewind.planning.trees.tree_balance import Indices, Usage, Vector, capaci
 Flags = npt.NDArray[np.bool_]
 
 _DETOUR_COST = 0.003
-"""What a choice other than the plainest must bring, per unit of its rate: it keeps the trees few and low."""
+"""The least gain of a choice other than the default one, per unit of its rate: it keeps the trees few and low."""
 
 _TIE_SPREAD = 1e-9
 """Equal relays are preferred in a different order by each pair, so that they share the work; real differences win."""
@@ -48,16 +48,16 @@ class Phase:
 
     rate_bps: Matrix
     nearness: Matrix
-    """[site, root]: the delay of the fastest path between them, by which a detour must come nearer."""
+    """[site, root]: the delay of the fastest path between them, which every hop of a detour must reduce."""
     onward: Indices
-    """[site, root]: where a helper sends on, and a member by default."""
+    """[site, root]: the next hop of a helper, and the default one of a member."""
     reverse: bool
-    """Whether traffic really runs the other way."""
+    """Whether the real traffic runs in the other direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """All next hops that members may choose, the plainest first within each (phase, root, member)."""
+    """All next hops that members may choose, the default one first within each (phase, root, member)."""
 
     phase: Indices
     root: Indices
@@ -87,7 +87,7 @@ def possible_roots(both: tuple[Phase, Phase], members: Indices) -> Indices:
 
 
 def find_choices(both: tuple[Phase, Phase], members: Indices, roots: Indices, relays: int) -> Choices:
-    """The plainest way of every member to every root, and beside it the `relays` most promising other ones."""
+    """The default next hop of every member to every root, and the `relays` most promising alternatives."""
     found: list[tuple[npt.NDArray[np.int64 | np.bool_], ...]] = []
     for number, phase in enumerate(both):
         for root in roots.tolist():
@@ -98,7 +98,7 @@ def find_choices(both: tuple[Phase, Phase], members: Indices, roots: Indices, re
 
 
 def _choices_to(phase: Phase, members: Indices, root: int, relays: int) -> tuple[Indices, Indices, Flags]:
-    """Members, their hops towards this root, and which of them are the plainest."""
+    """Members, their hops towards this root, and which of these are the default."""
     n = len(phase.rate_bps)
     senders = members[members != root]
     is_end = np.isin(np.arange(n), np.append(members, root))
@@ -133,7 +133,7 @@ def _best_relays(score: Matrix, is_helper: Flags, count: int) -> tuple[Indices, 
 
 
 def _follow_helpers(phase: Phase, root: int, is_end: Flags) -> tuple[Indices, Vector]:
-    """Where what is sent to each site ends, at a member or the root, and the slowest link on the way there."""
+    """The member or root that data sent to each site reaches, and the rate of the slowest link on that path."""
     n = len(is_end)
     end = np.arange(n)
     chain_bps = np.full(n, np.inf)
@@ -147,7 +147,7 @@ def _follow_helpers(phase: Phase, root: int, is_end: Flags) -> tuple[Indices, Ve
 
 
 def links_of(both: tuple[Phase, Phase], is_member: Flags, choices: Choices, columns: Indices, count: int) -> Usage:
-    """The links that each choice uses, its helpers' included, in the direction in which traffic really runs."""
+    """The links that each choice uses, its helpers' included, in the direction of the real traffic."""
     src_parts, dst_parts, column_parts = [], [], []
     phase, root, here, there, column = choices.phase, choices.root, choices.member, choices.hop, columns
     onward = np.stack([one.onward for one in both])
@@ -184,7 +184,7 @@ def best_flows(
     columns = len(roots) + len(choices.hop)
     capacity = capacity_rows(network, links_of(both, is_member, choices, column, columns))
     sums = _choices_add_up(choices, roots, column)
-    unit_bps = _most_any_member_moves(network, members)
+    unit_bps = _weakest_member_rate_bps(network, members)
     gain = np.r_[np.ones(len(roots)), np.where(choices.plain, 0.0, -_DETOUR_COST)]
     result = linprog(
         -gain,
@@ -216,8 +216,8 @@ def _choices_add_up(choices: Choices, roots: Indices, column: Indices) -> csr_ar
     return coo_array(entries, shape=(len(first), len(roots) + len(column))).tocsr()
 
 
-def _most_any_member_moves(network: Network, members: Indices) -> float:
-    """No rate can be above what the weakest member can send or receive: the unit in which rates are around 1."""
+def _weakest_member_rate_bps(network: Network, members: Indices) -> float:
+    """The rate at which the weakest member can send or receive, which bounds all rates: the unit of the program."""
     out_bps = np.minimum(network.bandwidth_bps.sum(axis=1), network.egress_bps)[members]
     in_bps = np.minimum(network.bandwidth_bps.sum(axis=0), network.ingress_bps)[members]
     return float(min(out_bps.min(), in_bps.min()))

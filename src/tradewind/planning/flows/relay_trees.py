@@ -5,9 +5,9 @@ proportion to their flows. Where the divisions of all members, in both phases, a
 interval falls into pieces in which each member has one next hop up and one down: each piece is a shard with two trees.
 Members lay out their largest flow first, so that the small ones overlap at the far end and the pieces stay few.
 
-Generic numbers still leave more pieces than a runtime likes. Most are slivers, and dropping slivers costs next to
-nothing if the others then take over their work (`tree_balance`): so that is repeated until the trees are few enough
-and dropping more would cost more than it is worth.
+In general this leaves too many pieces for a runtime. Most are tiny, and dropping them costs almost nothing if the
+others then take over their work (`tree_balance`): this is repeated until the trees are few enough and dropping more
+would cost too much of the rate.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tradewind.planning.plan import Route
 from tradewind.planning.trees.tree_balance import Indices, Usage, Vector, best_rates_bps
 
 _SLIVER = 1e-6
-"""Parts of a root's share below this are rounding of the solver."""
+"""Parts of a root's share below this are rounding errors of the solver."""
 
 _DROPPED_AT_ONCE = 0.25
 _WORTH = 0.99
-"""Trees are dropped beyond need as long as the rest keeps this part of the rate."""
+"""More trees than necessary are dropped as long as the rest keeps this share of the rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """One entry per tree pair; `hop[t, phase, m]` is where member m sends (or from where it gets) its part, or -1."""
+    """One entry per tree pair; `hop[t, phase, m]` is the site that member m sends to (or receives from), or -1."""
 
     root: Indices
     hop: Indices
@@ -111,7 +111,7 @@ def _balanced(network: Network, both: tuple[Phase, Phase], members: Indices, tre
 
 
 def tree_usage(both: tuple[Phase, Phase], members: Indices, trees: Trees, n: int) -> Usage:
-    """The links that each tree uses; a helper sends on once, whatever number of members it adds up for."""
+    """The links that each tree uses; a helper sends once, however many members it adds up for."""
     tree, phase, m = np.nonzero(trees.hop >= 0)
     choices = Choices(phase, trees.root[tree], members[m], trees.hop[tree, phase, m], np.zeros(len(m), dtype=bool))
     usage = links_of(both, np.isin(np.arange(n), members), choices, tree * 2 + phase, 2 * len(trees))
@@ -120,14 +120,14 @@ def tree_usage(both: tuple[Phase, Phase], members: Indices, trees: Trees, n: int
 
 
 def detour_share(both: tuple[Phase, Phase], members: Indices, trees: Trees) -> float:
-    """How much of what members send and get takes another way than the plainest."""
+    """The share of the traffic of members that does not take the default route."""
     plain = np.stack([phase.onward[members[None, :], trees.root[:, None]] for phase in both], axis=1)
     moved = trees.rate[:, None, None] * (trees.hop >= 0)
     return float(moved[trees.hop != plain].sum() / moved.sum())
 
 
 def tree_routes(phase: Phase, members: Indices, root: int, hop: Indices, names: tuple[str, ...]) -> tuple[Route, ...]:
-    """The edges of one tree. A helper that adds up is a site of the tree; one that only passes on is within a route."""
+    """The edges of one tree. A helper that adds up is a site of the tree; one that only forwards is inside a route."""
     parent = {int(site): int(to) for site, to in zip(members, hop, strict=True) if to >= 0}
     stops = set(members.tolist()) | {root}
     for site in list(parent.values()):

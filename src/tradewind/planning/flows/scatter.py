@@ -1,8 +1,8 @@
 """CREW's scatter and multicast: the initiators scatter blocks to aggregators, which send the sums back.
 
-The members are the initiators (P). Every site may aggregate, member or not: CREW's point is that the idle workers'
-links are there to be used. `opr` is the same with aggregators among the members only, the original partial reduce.
-Aggregator j handles a share x_j of the tensor; the plan is one star per aggregator, whose leaves are the members.
+The members are the initiators (P). Every site may aggregate, member or not: CREW uses the links of idle sites. `opr` is
+the same with aggregators among the members only, the original partial reduce. Aggregator j handles a share x_j of the
+tensor; the plan is one star per aggregator, whose leaves are the members.
 
 **Weights.** CREW minimises T_scatter + T_multicast by the linear program (2). With a_j the slowest link from a member
 to j, c_j the slowest one back, an aggregator that has T_s and then T_m to work can handle min(a_j T_s, c_j T_m), so
@@ -12,8 +12,8 @@ to j, c_j the slowest one back, an aggregator that has T_s and then T_m to work 
 With T_m = r T_s this is (1 + r) / sum_j min(a_j, c_j r), a line over a concave function that is linear between the
 ratios a_j / c_j. Its minimum is at one of those ratios: sort them, and n candidates remain. No solver is needed.
 
-The program is CREW's, and so it knows nothing of NICs and trunks, nor of the links inside P that carry both phases
-when these overlap; `cost` does. `scatter-pipelined` plans for the overlap.
+As in CREW, the program ignores NICs and trunks, and links inside P that carry both phases when these overlap; `cost`
+counts them. `scatter-pipelined` plans for the overlap.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def slowest_member_links(network: Network, members: tuple[str, ...]) -> tuple[Ve
 
 
 def aggregators(network: Network, members: tuple[str, ...], sites: Indices) -> Indices:
-    """Those of the sites that have links from all members and to all of them; there must be one."""
+    """The sites among `sites` that have links from and to all members; raises an error if there are none."""
     to_bps, from_bps = slowest_member_links(network, members)
     able = sites[((to_bps > 0) & (from_bps > 0))[sites]]
     if not len(able):

@@ -1,8 +1,8 @@
-"""CREW's stars, planned for how they really run: scatter and multicast at the same time.
+"""CREW's stars, planned for overlapping phases: scatter and multicast at the same time.
 
 CREW divides the tensor for one phase after the other. When the phases overlap, as they do once the tensor is cut into
-chunks, a link from member i to member j carries the blocks that j aggregates (scatter) and the sums that i
-returns (multicast), so it needs x_j + x_i; CREW's program counts them apart, and pipelining its weights gains next to
+chunks, a link from member i to member j carries the blocks that j aggregates (scatter) and the sums that i returns
+(multicast), so it needs x_j + x_i; CREW's program counts them separately, and pipelining its weights gains almost
 nothing. Here the shares are those that make the overlapping stars fastest, with NICs and trunks counted too.
 """
 
@@ -18,7 +18,7 @@ from tradewind.planning.trees.tree_balance import Indices, Usage, best_rates_bps
 from tradewind.units import format_count
 
 _NOTHING = 1e-9
-"""A share of the whole below which an aggregator is not worth the while: it is the solver's rounding."""
+"""Aggregators with a smaller share of the tensor are dropped as rounding errors of the solver."""
 
 
 def plan_scatter_pipelined(network: Network, members: tuple[str, ...], nbytes: int, options: NoOptions) -> Plan:

@@ -1,9 +1,9 @@
 """Which chunks belong to which aggregator, and how that changes (CREW, Algorithms 1 and 2, Eq. 3).
 
 A splitting gives every aggregator a block, a set of chunk numbers kept as ranges: one range per block at first, a few
-after a rearrangement. CREW's workers start to scatter by a default splitting, before it is known who takes part;
-when it is known, better weights are too, and the splitting is rearranged so that most of what is sent already
-stays where it is. Workers send a block's chunks in rising order, so those of highest number move: they left last.
+after a rearrangement. CREW's ranks start to scatter by a default splitting, before the members are known; when they
+are, better weights are known, too, and the splitting is rearranged so that most chunks that are already sent keep their
+aggregator. Ranks send a block's chunks in ascending order, so the highest numbers, which are sent last, move.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Splitting:
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
+        """The number of chunks."""
         return sum(map(block_size, self.blocks))
 
 
 def block_size(block: Block) -> int:
-    """How many chunks a block holds."""
+    """The number of chunks in a block."""
     return sum(map(len, block))
 
 
@@ -111,12 +111,12 @@ def replacement(
     block_share: float,
     load_share: Mapping[str, float],
 ) -> str | None:
-    """Eq. (3): who takes over the block of a lost aggregator; None if nobody can, and the round must be given up.
+    """The aggregator that replaces a lost one (Eq. (3)); None if no site can, and the round must be abandoned.
 
-    Candidates (S) have live links to and from all members, and are not lost themselves; take links that are down out
-    of the network. Each is judged by what it would then handle, its present load (l_k) and the block
-    (x_j), on its slowest link with a member either way. The load is the candidate's own: the printed l_i would be
-    the same for all of them. The first in the network's order wins among equals.
+    Candidates (S) have live links to and from all members, and are not lost themselves; take links that are down out of
+    the network. Each is rated by its total load, the present one (l_k) and the block (x_j), on its slowest link with a
+    member in either direction. The load is the candidate's own: the printed l_i would be the same for all of them. The
+    first in the network's order wins among equals.
     """
     rows = np.array([network.index[network.site(name).name] for name in members])
     slowest = np.minimum(network.bandwidth_bps[rows], network.bandwidth_bps.T[rows])

@@ -1,1 +1,1 @@
-"""Planners that pack trees, and what they share."""
+"""Planners that pack trees, and the parts that they share."""

@@ -59,7 +59,7 @@ def cheapest_arborescence(cost: Matrix, root: int) -> Parents:
 
 
 def _cycles(parent: Parents, root: int) -> tuple[Parents, int]:
-    """Number the sites so that each cycle of parents shares one number, the cycles first; and how many there are."""
+    """Number the sites so that each cycle of parents shares one number, the cycles first; returns also their count."""
     above = parent.tolist()
     seen_by = [0] * len(above)  # the walk that saw a site; 0: none yet
     seen_by[root] = -1
@@ -157,7 +157,7 @@ def _take_shortest_path(
 
 
 def _shift(parent: Parents, distance: Matrix, site: int, reached: float) -> None:
-    """Move a site, and all that hangs from it, nearer to the root."""
+    """Move a site and its subtree nearer to the root."""
     saved = distance[site] - reached
     distance[site] = reached
     if not np.isfinite(saved):
@@ -181,7 +181,7 @@ def _frontier(
 
 
 def reroot(parent: Parents, root: int) -> Parents:
-    """The same undirected tree hung from another site."""
+    """The same undirected tree with another root."""
     turned = parent.copy()
     site, above = root, int(parent[root])
     turned[root] = root

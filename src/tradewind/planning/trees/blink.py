@@ -1,12 +1,12 @@
 """BLINK: pack spanning trees by multiplicative weights, then use a few of them (Wang et al., MLSys 2020).
 
-Our reading. Blink packs trees from one root by the multiplicative-weights method for fractional packing: every edge
-has a length that grows with its load, and each step adds the shortest spanning tree at its bottleneck's rate. That
-gives many trees near the optimal total; an integer program then picks a few. CREW and MTREE, which compare with
-Blink, use five trees chosen by a MILP, and so does this: the same program as MTREE's, without a least rate.
+Our interpretation. Blink packs trees from one root by the multiplicative-weights method for fractional packing: every
+edge has a length that grows with its load, and each step adds the shortest spanning tree at its bottleneck's rate. That
+gives many trees near the optimal total; an integer program then picks a few. CREW and MTREE, which compare with Blink,
+use five trees chosen by a MILP, and so does this: the same program as MTREE's, without a least rate.
 
 Blink bounds neither heights nor fan-outs. On symmetric links every root allows the same rate; of the members we take
-the one that makes the highest tree lowest, which is the kindest reading.
+the one that makes the highest tree lowest, which favours Blink.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_CANDIDATES = 128
 
 @dataclass(frozen=True)
 class BlinkOptions:
-    """How many trees, and how finely to pack."""
+    """The number of trees, and how finely to pack."""
 
     max_trees: int = 5
     """The most trees to use."""

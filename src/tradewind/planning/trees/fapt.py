@@ -5,9 +5,9 @@ A site that aggregates waits for its slowest child, so a tree's delay is that of
 are roots, and each handles a share of the tensor in proportion to its score.
 
 Built as published, with these corrections: every tree spans all members, also the other roots (Algorithm 2 line 7
-leaves them out); links are directed, so the reduce tree follows paths towards the root and the broadcast tree
-paths away from it, and the score counts both; ties are broken once for all (see `fastest_paths`). Trees do share
-links and do slow each other down there, whatever the paper says: `cost` shows by how much.
+leaves them out); links are directed, so the reduce tree follows paths towards the root and the broadcast tree paths
+away from it, and the score counts both; ties are broken in one way everywhere (see `fastest_paths`). In contrast to the
+paper's assumption, trees share links and slow each other down: `cost` shows by how much.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class FaptOptions:
     """Which sites are roots."""
 
     roots: int | None = None
-    """How many (N): the best by score. By default every member, which served the paper best."""
+    """The number of roots (N), the best by score. By default every member, the paper's best setting."""
     fixed_roots: tuple[str, ...] = ()
-    """These and no others, as when planning again: moving a root means moving its part of the model."""
+    """The names of the roots, for replanning: moving a root means moving its part of the model."""
 
     def __post_init__(self) -> None:
         if self.roots is not None and self.roots < 1:
-            raise ValueError(f"roots is {self.roots}; a plan needs at least one root.")
+            raise ValueError(f"roots must be at least 1, got {self.roots}.")
         if self.roots is not None and self.fixed_roots:
-            raise ValueError("give either roots, a number, or fixed_roots, their names; not both.")
+            raise ValueError("roots (a number) and fixed_roots (names) exclude each other; give one of them.")
 
 
 def plan_fapt(network: Network, members: tuple[str, ...], nbytes: int, options: FaptOptions) -> Plan:
@@ -66,7 +66,7 @@ def quality_scores(paths: FastestPaths, members: Indices) -> npt.NDArray[np.floa
 def _best(paths: FastestPaths, members: Indices, count: int | None) -> Indices:
     """The members with the highest scores; the first in the network's order among equals."""
     if count is not None and count > len(members):
-        raise BadOption(f"roots is {count}, but there are only {len(members)} members to be roots.")
+        raise BadOption(f"roots must be at most {len(members)}, the number of members, got {count}.")
     scores = quality_scores(paths, members)[members]
     order: Indices = np.argsort(-np.round(scores / scores.max(), 12), kind="stable")
     return members[order[:count]]

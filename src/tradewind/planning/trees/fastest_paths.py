@@ -1,4 +1,4 @@
-"""Paths of least transfer delay, with one answer where several are equal.
+"""Paths of least transfer delay, with ties broken in one way.
 
 NetStorm weighs a link by the time one unit of data needs on it, the inverse of its throughput, and sends along the
 paths whose weights add up to the least. Shortest-path routines leave ties open, and paths that break ties
@@ -26,8 +26,8 @@ _SAME = 1e-12
 def transfer_delay(network: Network) -> Matrix:
     """NetStorm's w_trans: seconds per bit on each link, infinite where there is none.
 
-    A link's throughput is what one transfer alone can reach on it, so a NIC or a trunk below the link's own
-    bandwidth counts: that is what a measurement would see.
+    A link's throughput is what one transfer alone can reach on it, so a NIC or a trunk below the link's own bandwidth
+    counts, as in a measurement.
     """
     rate = hop_rate_bps(network)
     return np.divide(1.0, rate, out=np.full_like(rate, np.inf), where=rate > 0)
@@ -51,7 +51,7 @@ class FastestPaths:
 
 
 def next_hops_to(delay: Matrix, root: int) -> Indices:
-    """`FastestPaths(delay).next_hops(root)` at the price of one root."""
+    """As `FastestPaths(delay).next_hops(root)`, computed for one root only."""
     reversed_links = csr_array(np.where(np.isfinite(delay), delay, 0.0).T)
     return _next_hops(delay, dijkstra(reversed_links, indices=root))
 

@@ -1,13 +1,13 @@
-"""The best few trees: a packing with at most K of them.
+"""Local search for the best packing with at most K trees.
 
-Rounding the unlimited packing, which spreads its rate over hundreds of trees, is hopeless, and so is choosing among its
-trees. So this searches, from K trees laid one after another on what is left:
+The unlimited packing spreads its rate over hundreds of trees, so neither rounding it nor choosing among its trees
+works. So this searches, from K trees laid one after another on the remaining capacity:
 
-1. ask for a little more than the trees can carry, each tree at its rate plus some, now and then shaken;
-2. repair: while a capacity is overloaded, exchange one link of one tree that uses it for the link across the same
-   gap where the load hurts least (the hurt grows exponentially as a capacity fills);
-3. let the linear program set the best rates for the trees as they are now; a tree that gets none is laid anew;
-4. keep the result if it carries more, or a little less while the search is warm (annealing).
+1. demand slightly higher rates than the trees can carry, sometimes with random changes of their proportions;
+2. repair: while a capacity is overloaded, exchange one link of one tree that uses it for the link across the same gap
+where the load has the least penalty (which grows exponentially as a capacity fills);
+3. let the linear program set the best rates for the trees as they are now; a tree that gets none is replaced;
+4. keep the result if it carries more, or a little less while the temperature is high (annealing).
 
 Exchanging single links moves between packings that exchanging whole trees never connects: on 20 sites with 141 links it
 finds ten trees that carry 91 to 93% of the limit where exchanging whole trees ends at 89%.
@@ -37,16 +37,16 @@ _MEMORY = 10
 """Exchanges for which a link that was taken out of a tree stays out, so that the repair does not go in circles."""
 
 _MORE = (0.003, 0.01, 0.03)
-"""How much more than the trees carry is asked of them, as a share."""
+"""The demand beyond what the trees carry, as a share."""
 
 _SHAKE = 0.1
-"""How much their proportions are shaken when they are."""
+"""The size of random changes of their proportions."""
 
 _WARMTH = 0.001
-"""The loss, as a share of the rate, that is accepted one time in e at the start; it falls to nothing."""
+"""The loss, as a share of the rate, that is accepted with probability 1/e at the start; it decreases to zero."""
 
 _STEEPNESS = 40.0
-"""How fast a filling capacity begins to hurt: at 90% it hurts e^-4 as much as when full."""
+"""The exponent of the penalty of a filling capacity: at 90% it is e^-4 of that of a full one."""
 
 _FULL = 1e-3
 
@@ -62,7 +62,7 @@ class FewTrees:
 
     @property
     def total_bps(self) -> float:
-        """What they carry together."""
+        """The total rate of the columns."""
         return float(self.rates_bps.sum())
 
 
@@ -76,7 +76,7 @@ def best_few(
     stop: Callable[[], bool],
     attempts: int = ATTEMPTS,
 ) -> FewTrees:
-    """At most `max_trees` columns carrying as much as the search finds, at most `enough_bps`.
+    """At most `max_trees` columns with the highest total rate that the search finds; it stops at `enough_bps`.
 
     Never worse than the strongest K of the given columns, which are those of the unlimited packing.
     """
@@ -84,7 +84,7 @@ def best_few(
     strongest = np.argsort(-packed.rates_bps, kind="stable")[:max_trees]
     starts = (
         _at_best_rates(program, [columns[i] for i in strongest.tolist()]),
-        _at_best_rates(program, _laid_on_what_is_left(source, packed.total_bps, max_trees)),
+        _at_best_rates(program, _laid_on_remaining_capacity(source, packed.total_bps, max_trees)),
     )
     start = best = max(starts, key=lambda few: few.total_bps)
     for _ in range(attempts):
@@ -108,7 +108,7 @@ def _search(
     for done in range(ROUNDS):
         if best.total_bps >= enough_bps or stop():
             break
-        asked = _a_little_more(now, max_trees, rng)
+        asked = _raised_rates(now, max_trees, rng)
         repaired = _repaired(source, now.columns, asked, rng)
         tried = _at_best_rates(program, _completed(source, repaired, asked, max_trees, rng, done))
         loss = now.total_bps - tried.total_bps
@@ -126,8 +126,8 @@ def _at_best_rates(program: PackingProgram, columns: list[Column]) -> FewTrees:
     return FewTrees(tuple(program.columns), rates)
 
 
-def _laid_on_what_is_left(source: Trees, rate_bps: float, count: int) -> list[Column]:
-    """Trees, each on the capacity that the ones before, at a bit less than an even share of the rate, have left."""
+def _laid_on_remaining_capacity(source: Trees, rate_bps: float, count: int) -> list[Column]:
+    """Trees, each on the capacity left by those before at slightly less than an even share of the rate."""
     capacities = source.capacities
     left = capacities.capacity_bps.copy()
     laid = []
@@ -142,8 +142,8 @@ def _laid_on_what_is_left(source: Trees, rate_bps: float, count: int) -> list[Co
     return laid
 
 
-def _a_little_more(now: FewTrees, max_trees: int, rng: np.random.Generator) -> Floats:
-    """Rates that ask for more than the trees carry; half the time their proportions are shaken, too."""
+def _raised_rates(now: FewTrees, max_trees: int, rng: np.random.Generator) -> Floats:
+    """Rates higher than the trees carry; half the time with randomly changed proportions."""
     more = 1 + _MORE[int(rng.integers(len(_MORE)))]
     asked = now.rates_bps.copy()
     if rng.random() < 0.5:
@@ -186,17 +186,17 @@ def _best_exchange(
     row: int,
     forbidden: Collection[tuple[int, int]],
 ) -> tuple[float, int, int, int] | None:
-    """The exchange that takes a tree off an overloaded capacity and hurts least: (hurt, tree, position, link)."""
+    """The exchange with the least penalty that relieves an overloaded capacity: (penalty, tree, position, link)."""
     capacities, capacity = source.capacities, source.capacities.capacity_bps
     best: tuple[float, int, int, int] | None = None
     on_row = capacities.links_on(row)
-    hurts = _hurt(load / capacity)
+    penalties = _penalty(load / capacity)
     for k, (column, rate) in enumerate(zip(trees, rates_bps, strict=True)):
         positions = np.flatnonzero(on_row[column.links])
         if not len(positions):
             continue
-        added = capacities.link_prices(_hurt((load + rate) / capacity) - hurts)
-        freed = capacities.link_prices(hurts - _hurt((load - rate) / capacity))
+        added = capacities.link_prices(_penalty((load + rate) / capacity) - penalties)
+        freed = capacities.link_prices(penalties - _penalty((load - rate) / capacity))
         for position in positions.tolist():
             links = source.replacements(column, position)
             links = links[~on_row[links]]
@@ -204,15 +204,15 @@ def _best_exchange(
             link = next((link for link in links.tolist() if (k, link) not in forbidden), None)
             if link is None:
                 continue
-            hurt = float(added[link] - freed[column.links[position]])
-            if best is None or hurt < best[0]:
-                best = (hurt, k, position, link)
+            penalty = float(added[link] - freed[column.links[position]])
+            if best is None or penalty < best[0]:
+                best = (penalty, k, position, link)
     return best
 
 
-def _hurt(filled: Floats) -> Floats:
-    hurt: Floats = np.exp(np.minimum(_STEEPNESS * (filled - 1), 50.0))
-    return hurt
+def _penalty(filled: Floats) -> Floats:
+    penalty: Floats = np.exp(np.minimum(_STEEPNESS * (filled - 1), 50.0))
+    return penalty
 
 
 def _completed(

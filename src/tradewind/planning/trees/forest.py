@@ -1,8 +1,8 @@
-"""From rooted trees with rates to a Plan that promises no more than the network confirms.
+"""Makes a plan from rooted trees with rates that the network can carry.
 
-The tree planners reserve a rate for each tree on the undirected view. That view knows nothing of NIC caps and trunks,
-so the rates they find can be too high for what the links share. The trees and their shares stay as they are;
-all rates are scaled down together to what `cost` confirms, and the plan says so.
+The tree planners reserve a rate for each tree on the undirected view. That view has no NIC caps and trunks, so these
+rates can be too high. The trees and their shares stay as they are; all rates are scaled down together to what `cost`
+confirms, and the plan's reason states it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ChunkRule = Callable[[float, RootedTree, float], int]
 
 
 def small_chunks(shard_bytes: float, tree: RootedTree, rate_bps: float) -> int:
-    """The chunk size that suits the runtime: small, whatever the tree."""
+    """The runtime's default chunk size, independent of the tree."""
     del tree, rate_bps
     return default_chunk_bytes(shard_bytes)
 
@@ -45,7 +45,7 @@ def forest_plan(
     plan = Plan(planner, network.name, members, nbytes, shards, reason=reason)
     confirmed = min(1.0, cost(plan, network).steady_rate_bps / total_bps)
     if confirmed < 1 - 1e-6:
-        plan = replace(plan, reason=f"{reason}; all rates times {confirmed:.3g}, which is what NICs and trunks leave")
+        plan = replace(plan, reason=f"{reason}; all rates times {confirmed:.3g} because of NICs and trunks")
     finished = tuple(
         replace(
             shard,

@@ -32,7 +32,7 @@ from scipy.sparse.csgraph import dijkstra
 from tradewind.planning.trees.undirected import Floats, Tree, UndirectedGraph
 
 Reading = Literal["global", "local"]
-"""What a tree is given: the smallest bandwidth left anywhere, or its own bottleneck."""
+"""The rate of a tree: the smallest bandwidth left anywhere, or its own bottleneck."""
 
 MAX_CANDIDATES = 128
 """Trees that one call generates at most. The global reading takes off tiny rates where capacities differ by orders
@@ -57,11 +57,11 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """What stays the same while GOST runs."""
+    """The problem that GOST solves: constant while it runs."""
 
     graph: UndirectedGraph
     length: Floats
-    """Of each edge, in the unit of the height: 1 for hops, or its latency."""
+    """The length of each edge, in the unit of the height: 1 for hops, or its latency."""
     min_rate_bps: float
     reading: Reading
     seed: int
@@ -131,7 +131,7 @@ class _GrowingTree:
 def generate_trees(problem: Growing, max_height: float) -> Candidates:
     """Trees until no further one fits within the height and the bandwidth left (GBST).
 
-    Every call draws the same starts from the seed, so that two height limits are compared on equal terms.
+    Every call draws the same starts from the seed, so that two height limits are comparable.
     """
     rng = np.random.default_rng(problem.seed)
     left_bps = problem.graph.capacity_bps.copy()

@@ -2,8 +2,8 @@
 
 Three steps. GOST (`height_bounded`) generates trees; MILP (1) (`tree_rates`) chooses at most K of them and their rates;
 each tree gets the chunk size that is best in the paper's message model (`chunking`). Links are taken as undirected with
-the lower bandwidth of the two directions, and NIC caps and trunks are ignored, as in the paper; the promised rates are
-then scaled to what they allow (`forest`).
+the lower bandwidth of the two directions, and NIC caps and trunks are ignored, as in the paper; the rates are then
+scaled to what they allow (`forest`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tradewind.planning.trees.undirected import (
 
 @dataclass(frozen=True)
 class MtreeOptions:
-    """The paper's H, r-bar, rho and K, and what it leaves open."""
+    """The paper's H, r-bar, rho and K, and choices that it leaves open."""
 
     max_trees: int = 10
     """K, the most trees to use. The paper needs no more than 10 for 70% to 85% of the bandwidth."""
@@ -46,11 +46,12 @@ class MtreeOptions:
     """rho: a lower height is preferred as long as it keeps this share of the rate."""
     tree_rate: Literal["best", "global", "local"] = "best"
     """r* while generating: the smallest bandwidth left anywhere (global, as printed), the tree's own bottleneck
-    (local), or whichever of the two ends better."""
+    (local), or the better of both results.
+    """
     chunk_size: Literal["published", "small"] = "published"
-    """Chunks as the paper's message model wants them, or small ones, which suit the runtime better."""
+    """Chunk sizes by the paper's message model, or small ones, which suit the runtime better."""
     seed: int = 0
-    """Of the random start vertices."""
+    """Seed of the random start vertices."""
     search_nodes: int = 1
     """Branch-and-bound nodes that the choice of trees may take; more than the root rarely finds a better one."""
     time_limit_s: float = 10.0
@@ -73,7 +74,7 @@ class MtreeOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What one reading of r* leads to."""
+    """The result of one interpretation of r*."""
 
     reading: Reading
     candidates: Candidates

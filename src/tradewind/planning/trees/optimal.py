@@ -1,4 +1,4 @@
-"""`optimal`: the exact best all-reduce, with the proof.
+"""`optimal`: the exact best all-reduce, with a proof.
 
 Every all-reduce that adds element by element sends each part of the tensor up some tree and down some tree. The best
 one is the largest packing of such trees into the network's capacities (`packing`). Two cases:
@@ -10,11 +10,11 @@ one is the largest packing of such trees into the network's capacities (`packing
 
 NIC caps and trunks are further rows. Low trees are preferred where they carry as much, because they fill sooner. With
 `max_height` trees are grown within the limit and may miss the best; with `max_trees` a local search looks for the best
-few (`few_trees`). Both keep the bound of the unlimited problem beside them, so the gap that is shown is certified
-in every case, also when the time is up.
+few (`few_trees`). Both keep the bound of the unlimited problem, so the gap that is shown is certified in every case,
+also when time runs out.
 
-Sites that are not members help where a tree passes through them; trees are then cut back to what the members need,
-and the gap is that to the bound for the members.
+Sites that are not members help where a tree passes through them; trees are then cut back to what the members need, and
+the gap is relative to the bound for the members.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _CRUMB = 1e-7
 
 @dataclass(frozen=True)
 class OptimalOptions:
-    """What to trade for fewer or lower trees, and when to stop."""
+    """Limits on the number and height of trees, and when to stop."""
 
     max_trees: int | None = None
-    """At most so many trees (K); as many as needed by default."""
+    """The most trees (K); by default as many as needed."""
     max_height: float | None = None
-    """No member farther from a root than this (H); by default as low as the best rate allows."""
+    """The largest distance of a member from a root (H); by default as low as the best rate allows."""
     height_in: str = "hops"
     """Whether `max_height` counts `hops` or `ms` of latency."""
     gap: float | None = None
@@ -69,27 +69,27 @@ class OptimalOptions:
     attempts: int = ATTEMPTS
     """Searches for the best few trees under `max_trees`; the best of them counts."""
     seed: int = 0
-    """For these searches."""
+    """Seed of these searches."""
 
     def __post_init__(self) -> None:
         if self.max_trees is not None and self.max_trees < 1:
-            raise ValueError(f"max_trees must be at least 1, not {self.max_trees}")
+            raise ValueError(f"max_trees must be at least 1, got {self.max_trees}")
         if self.max_height is not None and not self.max_height > 0:
-            raise ValueError(f"max_height must be above zero, not {self.max_height}")
+            raise ValueError(f"max_height must be > 0, got {self.max_height}")
         if self.height_in not in ("hops", "ms"):
-            raise ValueError(f"height_in must be 'hops' or 'ms', not {self.height_in!r}")
+            raise ValueError(f"height_in must be 'hops' or 'ms', got {self.height_in!r}")
         if self.gap is not None and not 0 <= self.gap < 1:
-            raise ValueError(f"gap must be at least 0 and below 1, not {self.gap}")
+            raise ValueError(f"gap must be in [0, 1), got {self.gap}")
         if self.attempts < 0:
-            raise ValueError(f"attempts must not be negative, not {self.attempts}")
+            raise ValueError(f"attempts must be >= 0, got {self.attempts}")
         if not self.time_limit_s > 0:
-            raise ValueError(f"time_limit_s must be above zero, not {self.time_limit_s}")
+            raise ValueError(f"time_limit_s must be > 0, got {self.time_limit_s}")
 
 
 def plan_optimal(
     network: Network, members: tuple[str, ...], nbytes: int, options: OptimalOptions, clock: Clock = no_clock
 ) -> Plan:
-    """The best all-reduce there is: trees packed up to the limit, with the proof."""
+    """The best possible all-reduce: trees packed up to the limit, with a proof."""
     deadline_s = clock() + options.time_limit_s
 
     def out_of_time() -> bool:
@@ -119,7 +119,7 @@ class _Packing:
     columns: list[Column]
     packed: Packed
     limit_bps: float
-    """Proven: no packing carries more."""
+    """The proven upper bound on the rate of any packing."""
 
 
 def _gap(source: Trees, options: OptimalOptions) -> float:
@@ -131,7 +131,7 @@ def _gap(source: Trees, options: OptimalOptions) -> float:
 def _lowest_packing(
     network: Network, members: tuple[str, ...], options: OptimalOptions, limit_bps: float, stop: Callable[[], bool]
 ) -> _Packing:
-    """The packing with the most rate and, where nothing is lost by it, low trees."""
+    """The packing with the highest rate and, where that costs no rate, low trees."""
     kind = SymmetricTrees if network.is_symmetric else DirectedPairs
     in_hops = options.height_in == "hops"
     if options.max_height is not None:
@@ -143,7 +143,7 @@ def _lowest_packing(
             )
         return _pack(source, limit_bps, _gap(source, options), stop)
     best: _Packing | None = None
-    for low in (*_LOW_HEIGHTS, None) if options.max_trees is None else (None,):  # few trees need all the freedom
+    for low in (*_LOW_HEIGHTS, None) if options.max_trees is None else (None,):  # few trees need all heights
         source = kind(network, members, low, in_hops=True)
         if not source.roots or (low is not None and low >= source.sites - 1) or (best is not None and stop()):
             continue
@@ -179,7 +179,7 @@ def _pack(
         if source.exact:
             limit_bps = min(limit_bps, dual_bound_bps(capacities, packed.prices, source.least_cost(link_prices)))
         added = program.add(source.cheaper_than_one(link_prices))
-        if rows > SIMPLEX_ROWS:  # every solution takes seconds there: make the most of it
+        if rows > SIMPLEX_ROWS:  # every solution takes seconds there: add more columns each time
             batch = 2 * source.sites
             added += program.add(
                 laid_by_weights(capacities, source.cheapest, batch, limit_bps, out_of_time, around=packed.prices)

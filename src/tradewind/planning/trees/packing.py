@@ -1,13 +1,13 @@
 """Packing trees into shared capacities: the linear program behind `optimal`.
 
 A column is a tree (or a pair of trees) and what it takes of every capacity per unit of rate. Packing as much rate as
-possible is a linear program with far too many columns to write down, so they are made as needed: the program's
-prices say how dear each capacity is, and the cheapest tree under these prices is the next column. When it costs
-at least 1, nothing better exists; before that, prices still prove a bound (`dual_bound_bps`).
+possible is a linear program with far too many columns to write down, so they are made as needed: the program's dual
+prices give the cost of each capacity, and the cheapest tree under these prices is the next column. When it costs at
+least 1, the packing is optimal; before that, the prices still prove a bound (`dual_bound_bps`).
 
-Starting from good columns matters more than anything else. Multiplicative weights make them: trees are laid one after
-another, each the cheapest where a capacity costs exponentially more the more it is used. A few hundred such
-trees alone come within a few percent of the limit, and the program over them within 0.1% or nothing at all.
+Good initial columns matter most. They come from multiplicative weights: trees are laid one after another, each the
+cheapest where a capacity costs exponentially more the more it is used. A few hundred such trees alone come within a few
+percent of the limit, and the program over them within 0.1% or nothing at all.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 SIMPLEX_ROWS = 600
-"""Up to so many capacities the simplex method is fast and exact; beyond, the interior point method is used."""
+"""Up to this many capacities the simplex method is fast and exact; beyond, the interior point method is used."""
 
 
 _FREE = 0.05
-"""What a capacity that a program prices at nothing costs when trees are laid around its prices, of the mean price."""
+"""The cost, as a share of the mean price, of a capacity with price zero when trees are laid around given prices."""
 
 _SLOW_GROWTH = 0.2
 
@@ -47,7 +47,7 @@ class Column:
 
     @property
     def key(self) -> bytes:
-        """The same for columns that use the same links the same way."""
+        """A key that is equal for columns that use the same links in the same way."""
         return np.sort(self.links[: self.ups]).tobytes() + b"|" + np.sort(self.links[self.ups :]).tobytes()
 
 
@@ -60,7 +60,7 @@ class Capacities:
     """Row r, column l: how often link l counts against capacity r."""
 
     def link_prices(self, prices: Floats) -> Floats:
-        """What one unit on each link costs."""
+        """The cost of one unit of rate on each link."""
         if self._only_links:
             return prices
         costs: Floats = self._by_link @ prices
@@ -93,7 +93,7 @@ class Capacities:
         return csr_array(self.draws)
 
     def load(self, links: Indices) -> Floats:
-        """What one unit of rate on these links takes of every capacity."""
+        """The load on every capacity of one unit of rate on these links."""
         times = np.bincount(links, minlength=self.draws.shape[1]).astype(np.float64)
         taken: Floats = self.draws @ times
         return taken
@@ -143,7 +143,7 @@ class PackingProgram:
             self._highs.addRows(rows, -endless, upper, 0, none, none, nothing)
 
     def add(self, columns: Iterable[Column]) -> int:
-        """Add the columns that are new; how many there were."""
+        """Add the columns that are new; returns their number."""
         before = len(self.columns)
         for column in columns:
             if column.key in self._seen:
@@ -182,7 +182,7 @@ class PackingProgram:
         return Packed(rates / max(1.0, excess), prices)
 
     def load(self, rates_bps: Floats) -> Floats:
-        """What the columns at these rates take of every capacity."""
+        """The load on every capacity of the columns at these rates."""
         total = np.zeros(len(self.capacities.capacity_bps))
         for load, rate in zip(self._loads, rates_bps, strict=True):
             if rate:
@@ -191,7 +191,7 @@ class PackingProgram:
 
 
 def dual_bound_bps(capacities: Capacities, prices: Floats, cheapest: float) -> float:
-    """No packing exceeds (what all capacity is worth) / (what the cheapest tree costs), whatever the prices."""
+    """An upper bound on the rate of any packing: (value of all capacities) / (cost of the cheapest tree)."""
     return float(capacities.capacity_bps @ prices) / cheapest if cheapest > 0 else float("inf")
 
 

@@ -1,10 +1,10 @@
 """TOPOADOPT: trees and workload by simulated annealing (Luo et al., ICENAT 2022).
 
-Our reading. The paper is known to us through its descriptions in MTREE and CREW: which trees to use and how much each
-carries is one nonlinear mixed-integer program, solved by simulated annealing, without pipelining. Here a state is a
-set of spanning trees, started at random; a step swaps one edge of one tree for another that keeps it a tree; a
-state is worth the largest total rate that its trees can carry together, an LP. Number of trees, steps and cooling
-are not published: five trees, as many as CREW gives BLINK, and a geometric cooling.
+Our interpretation. The paper is known to us through its descriptions in MTREE and CREW: which trees to use and how much
+each carries is one nonlinear mixed-integer program, solved by simulated annealing, without pipelining. Here a state is
+a set of spanning trees, started at random; a step swaps one edge of one tree for another that keeps it a tree; a state
+is worth the largest total rate that its trees can carry together, an LP. Number of trees, steps and cooling are not
+published: five trees, as many as CREW gives BLINK, and a geometric cooling.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ then at first, one of 1% practically never at the end."""
 
 @dataclass(frozen=True)
 class TopoadoptOptions:
-    """How many trees, and how long to anneal."""
+    """The number of trees, and the length of the annealing."""
 
     trees: int = 5
-    """How many trees to use."""
+    """The number of trees."""
     iterations: int = 300
     """Steps of the annealing: each costs about a millisecond."""
     seed: int = 0
-    """Of the annealing."""
+    """Seed of the annealing."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.trees <= 64:
@@ -66,7 +66,7 @@ def plan_topoadopt(network: Network, members: tuple[str, ...], nbytes: int, opti
 
 
 def anneal(graph: UndirectedGraph, options: TopoadoptOptions) -> TreeChoice:
-    """The best state that the annealing visits; it ends early where nothing can be better."""
+    """The best state that the annealing visits; it ends early at a state that is known to be optimal."""
     rng = np.random.default_rng(options.seed)
     edges = len(graph.ends)
     state = [spanning_tree(graph, rng.permutation(edges).tolist()) for _ in range(options.trees)]
@@ -88,7 +88,7 @@ def anneal(graph: UndirectedGraph, options: TopoadoptOptions) -> TreeChoice:
 
 
 def _value(graph: UndirectedGraph, state: list[Tree], known: dict[frozenset[Tree], TreeChoice]) -> TreeChoice:
-    """What a state is worth; on small networks the annealing comes back to the same states often."""
+    """The value of a state, cached because on small networks the annealing often revisits states."""
     trees = sorted({pruned(graph, tree) for tree in state})
     key = frozenset(trees)
     if key not in known:

@@ -1,7 +1,7 @@
-"""Given trees, the rates that make them fastest together: one linear program over links, NICs and trunks.
+"""The rates of given trees with the largest total: one linear program over links, NICs and trunks.
 
-What a plan's trees cost is linear in their rates: each directed link, NIC and trunk carries the rates of the trees that
-use it, once for every hop. So the best division of the tensor among given trees is the solution of
+The load of a plan's trees is linear in their rates: each directed link, NIC and trunk carries the rates of the trees
+that use it, once for every hop. So the best division of the tensor among given trees is the solution of
 
     maximise sum(rate)   subject to   sum(rate of the trees that use it) <= capacity, for every capacity
 
@@ -73,6 +73,6 @@ def best_rates_bps(network: Network, trees: Usage) -> Vector:
 
 
 def with_confirmed_rates(plan: Plan, network: Network) -> Plan:
-    """The plan with each shard's rate: its part of what `cost` confirms for the whole plan."""
+    """The plan with each shard's rate: its share of the rate that `cost` confirms for the whole plan."""
     rate_bps = cost(plan, network).steady_rate_bps
     return replace(plan, shards=tuple(replace(shard, rate_bps=shard.fraction * rate_bps) for shard in plan.shards))

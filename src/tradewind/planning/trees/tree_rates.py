@@ -1,11 +1,11 @@
-"""Given candidate trees, which to use and at what rates: the programs that tree planners share.
+"""The choice among candidate trees and their rates: the programs that tree planners share.
 
 `choose_trees` is MTREE's MILP (1), also BLINK's choice of a few trees out of many: at most K trees, each at r-bar or
 more, no edge over its capacity, the largest total. Its big-M is each tree's own bottleneck, the least that is
 valid, which is what makes the relaxation tight. `best_rates` is the LP that remains when all trees may be used.
 
-The solver (HiGHS) stops when it has proved the optimum up to `PROVEN_GAP`, or after a number of branch-and-bound
-nodes: that, unlike a time limit, stops at the same answer on every machine. What it could not prove is the gap.
+The solver (HiGHS) stops when it has proved the optimum up to `PROVEN_GAP`, or after a number of branch-and-bound nodes:
+that, unlike a time limit, stops at the same answer on every machine. The remaining uncertainty is the gap.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tradewind.errors import InfeasiblePlan, InternalError
 from tradewind.planning.trees.undirected import Floats, Tree
 
 PROVEN_GAP = 1e-4
-"""Totals that differ by less are the same for any network."""
+"""Relative difference below which totals count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """When to stop looking for a better choice."""
+    """When to stop the search for a better choice."""
 
     nodes: int
     seconds: float
@@ -87,7 +87,7 @@ def choose_trees(
     solution, gap, ceiling = found
     rates = np.where(solution[k:] > 0.5, solution[:k], 0.0)
     widest = int(bottleneck.argmax())
-    if rates.sum() < bottleneck[widest]:  # a search cut short may have less to show than the best single tree
+    if rates.sum() < bottleneck[widest]:  # a search that was cut short may be worse than the best single tree
         rates = np.where(np.arange(k) == widest, bottleneck, 0.0)
         gap = ceiling / float(bottleneck[widest]) - 1
     return _exact(trees, rates * scale, capacity_bps, gap)

@@ -1,8 +1,8 @@
-"""Where `optimal` gets its trees: the cheapest ones under given prices, on symmetric or on directed networks.
+"""Sources of trees for `optimal`: the cheapest ones under given prices, on symmetric or on directed networks.
 
-Both kinds number the links they know, say what every tree takes of the links, NICs and trunks (`capacities`), and turn
-a column back into the parents of its two trees. Only the strongly connected part of the network that holds the
-members takes part; branches without a member are cut off.
+Both kinds number their links, give the load of every tree on links, NICs and trunks (`capacities`), and turn a column
+back into the parents of its two trees. Only the strongly connected part of the network with the members is used;
+branches without a member are removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TreePair:
 
 
 class TreeSource:
-    """What both kinds share. Sites are numbered within the part of the network that takes part."""
+    """The common part of both kinds. Sites are numbered within the part of the network that is used."""
 
     def __init__(
         self, network: Network, members: tuple[str, ...], max_height: float | None, in_hops: bool, links: Indices
@@ -52,7 +52,7 @@ class TreeSource:
 
     @property
     def sites(self) -> int:
-        """How many sites take part."""
+        """The number of sites that are used."""
         return len(self.rows)
 
     @property
@@ -109,7 +109,7 @@ class SymmetricTrees(TreeSource):
         return min(columns, key=lambda column: link_prices[column.links].sum(), default=None)
 
     def least_cost(self, link_prices: Floats) -> float:
-        """What the cheapest tree costs, exactly."""
+        """The exact cost of the cheapest tree."""
         return float(link_prices[self._minimum_spanning_tree(link_prices)].sum())
 
     def cheaper_than_one(self, link_prices: Floats) -> Iterator[Column]:
@@ -121,7 +121,7 @@ class SymmetricTrees(TreeSource):
         return (column for column in columns if link_prices[column.links].sum() < _IMPROVES)
 
     def pair(self, column: Column) -> TreePair:
-        """The column's tree, hung from its centre if it has no root yet."""
+        """The column's tree, rooted at its centre if it has no root yet."""
         parent = self._hung(column.links, max(column.root, int(self.links[column.links[0], 0])))
         if column.root < 0:
             parent = self._hung(column.links, self._centre(column.links, parent))
@@ -129,7 +129,7 @@ class SymmetricTrees(TreeSource):
         return TreePair(root, parent, parent)
 
     def replacements(self, column: Column, position: int) -> Indices:
-        """The links that may stand in for one link of the tree: those across the gap that it leaves."""
+        """The links that may replace one link of the tree: those across the gap that it leaves."""
         rest = np.delete(column.links, position)
         inside = np.zeros(self.sites, dtype=bool)
         inside[self.links[column.links]] = True
@@ -167,7 +167,7 @@ class SymmetricTrees(TreeSource):
         return bool(depths(self._hung(tree, root), self.length).max() <= self.max_height)
 
     def _minimum_spanning_tree(self, link_prices: Floats) -> Indices:
-        # scipy takes a zero for a missing link, so a trifle is added; it also settles ties by the links' order
+        # scipy takes a zero for a missing link, so a tiny value is added, which also breaks ties by the links' order
         trifle = float(link_prices.max()) * 1e-12 + 1e-300
         ends = self.links.T
         graph = csr_array((link_prices + trifle, (ends[0], ends[1])), shape=(self.sites, self.sites))
@@ -201,7 +201,7 @@ class SymmetricTrees(TreeSource):
         return parent
 
     def _centre(self, tree: Indices, parent: Parents) -> int:
-        """The site that makes the tree least high: halfway on its longest path, which two sweeps find."""
+        """The site that minimises the tree's height as its root: halfway on its longest path, which two sweeps find."""
         one_end = int(np.where(parent >= 0, depths(parent, self.length), -1.0).argmax())
         swept = self._hung(tree, one_end)
         depth = np.where(swept >= 0, depths(swept, self.length), -1.0)
@@ -235,7 +235,7 @@ class DirectedPairs(TreeSource):
         return min(columns, key=lambda column: link_prices[column.links].sum(), default=None)
 
     def least_cost(self, link_prices: Floats) -> float:
-        """What the cheapest pair costs, exactly."""
+        """The exact cost of the cheapest pair."""
         return min(float(link_prices[column.links].sum()) for column in self._all_roots(link_prices))
 
     def cheaper_than_one(self, link_prices: Floats) -> Iterator[Column]:
@@ -253,7 +253,7 @@ class DirectedPairs(TreeSource):
         return TreePair(column.root, up, down)
 
     def replacements(self, column: Column, position: int) -> Indices:
-        """The links that may stand in for one link: the same site with another parent that is not below it."""
+        """The links that may replace one link: the same site with another parent that is not below it."""
         pair = self.pair(column)
         upwards = position < column.ups
         parent, length = (pair.up, self.length.T) if upwards else (pair.down, self.length)
@@ -311,7 +311,7 @@ def participating(network: Network, members: tuple[str, ...]) -> Indices:
 
 
 def depths(parent: Parents, length: Matrix) -> Floats:
-    """How far each site is from the root of its tree; 0 for sites that are not in it."""
+    """The distance of each site from the root of its tree; 0 for sites that are not in it."""
     sites = np.arange(len(parent))
     towards = np.where(parent < 0, sites, parent)
     depth = np.where(towards == sites, 0.0, length[towards, sites])
@@ -321,7 +321,7 @@ def depths(parent: Parents, length: Matrix) -> Floats:
 
 
 def _below(parent: Parents, top: int) -> npt.NDArray[np.bool_]:
-    """The site and all that hangs from it."""
+    """The site and all sites below it."""
     found = np.zeros(len(parent), dtype=bool)
     found[top] = True
     while True:

@@ -1,8 +1,8 @@
-"""The undirected view that the tree planners share, and trees on it.
+"""The undirected view of a network that the tree planners share, and trees on it.
 
-MTREE, BLINK and TOPOADOPT send a sum up a tree and its result down the same links, so a tree needs the same rate both
-ways: they plan on the lower bandwidth of the two directions (`Network.symmetric`), and a link that exists in one
-direction only does not exist for them.
+MTREE, BLINK and TOPOADOPT send a sum up a tree and its result down the same links, so a tree needs the same rate in
+both directions: they plan on the lower bandwidth of the two directions (`Network.symmetric`), and a link that exists in
+one direction only does not exist for them.
 
 A tree is the sorted tuple of its edges' numbers: hashable, comparable, and the same wherever it is rooted. It becomes
 a `RootedTree` once its root is chosen.
@@ -60,10 +60,10 @@ class UndirectedGraph:
 
 
 def undirected_view(network: Network, members: tuple[str, ...], min_rate_bps: float = 0.0) -> UndirectedGraph:
-    """What tree planners see: links of at least `min_rate_bps` both ways, on as few sites as needed.
+    """The view of tree planners: links of at least `min_rate_bps` in both directions, on as few sites as needed.
 
-    These are the members alone where their own links connect them. Otherwise every site takes part that can be
-    reached, and `pruned` takes off the branches that end in sites which are not members.
+    These are the members alone where their own links connect them. Otherwise every site takes part that can be reached,
+    and `pruned` removes the branches that end in sites which are not members.
     """
     view = network.symmetric()
     usable = (view.bandwidth_bps > 0) & (view.bandwidth_bps >= min_rate_bps)
@@ -94,21 +94,21 @@ def undirected_view(network: Network, members: tuple[str, ...], min_rate_bps: fl
 
 @dataclass(frozen=True, slots=True)
 class RootedTree:
-    """A tree hung from its root: links as (parent, child, edge), every parent before its children."""
+    """A tree with its root: links as (parent, child, edge), every parent before its children."""
 
     tree: Tree
     root: int
     links: tuple[tuple[int, int, int], ...]
 
     def depths(self, length: Floats) -> dict[int, float]:
-        """How far each site is from the root."""
+        """The distance of each site from the root."""
         depth = {self.root: 0.0}
         for parent, child, edge in self.links:
             depth[child] = depth[parent] + float(length[edge])
         return depth
 
     def height(self, length: Floats) -> float:
-        """How far the farthest site is from the root."""
+        """The distance of the farthest site from the root."""
         return max(self.depths(length).values())
 
     def deepest_path(self, length: Floats) -> list[int]:
@@ -124,12 +124,12 @@ class RootedTree:
 
     @property
     def max_fan_out(self) -> int:
-        """The most children that any site has."""
+        """The largest number of children of a site."""
         return max(Counter(parent for parent, _, _ in self.links).values())
 
 
 def hang(graph: UndirectedGraph, tree: Tree, root: int) -> RootedTree:
-    """The tree hung from that root."""
+    """The tree with that root."""
     inside = set(tree)
     links: list[tuple[int, int, int]] = []
     seen, queue = {root}, deque([root])
@@ -144,7 +144,7 @@ def hang(graph: UndirectedGraph, tree: Tree, root: int) -> RootedTree:
 
 
 def hang_from_centre(graph: UndirectedGraph, tree: Tree, length: Floats) -> RootedTree:
-    """The tree hung from the root that makes it least high.
+    """The tree with the root that minimises its height.
 
     A tree's centre lies on its longest path, which two sweeps find: the farthest site from anywhere is one end.
     """
@@ -165,7 +165,7 @@ def _farthest(depth: dict[int, float]) -> int:
 
 
 def pruned(graph: UndirectedGraph, tree: Tree) -> Tree:
-    """The tree without the branches that end in sites which are not members: those would carry nothing."""
+    """The tree without the branches that end in sites which are not members: those carry nothing."""
     left = set(tree)
     touching: dict[int, set[int]] = {}
     for edge in tree:

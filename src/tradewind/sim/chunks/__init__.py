@@ -1,1 +1,1 @@
-"""The chunk engine on virtual connections: whole runs, faults and what must hold."""
+"""The chunk engine on virtual connections: whole runs with faults and invariants."""

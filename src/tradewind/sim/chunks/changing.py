@@ -1,9 +1,9 @@
-"""Runs on a network that changes, chunk by chunk: links are measured, plans are made anew, and rounds never stop.
+"""Chunk-level runs on a network that changes: links are measured, and the run replans while rounds continue.
 
-Everything of `chunk_run` holds here, too. In addition workers have clocks of their own, measure what comes in and send
-heartbeats; control messages take as long as the run says, differently for every worker, so that workers learn of a new
-plan in any order and chunks arrive before it; plans take time to make; rates change when the run says so; and plans may
-be switched at every round, to anything that is valid, needed or not.
+All invariants of `sim.chunks.run` are checked. In addition, ranks have clocks of their own, measure incoming frames and
+send heartbeats; control messages have random delays for every rank, so that ranks receive a new plan in any order and
+chunks arrive before it; planning takes time; rates change at given times; and plans may be switched at every round, to
+any valid plan.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ from tradewind.sim.clock import Priority
 from tradewind.wire import messages as m
 
 LONGEST_STANDSTILL_S = 200.0
-"""Heartbeats go on for ever: this long without a result is a deadlock."""
+"""Heartbeats never stop, so a run without any result for this long is taken as a deadlock."""
 
 
 @dataclass(frozen=True)
 class ChangingRun:
-    """A run, and what changes in it."""
+    """A run and the changes in it."""
 
     run: ChunkRun
     awareness: Awareness = field(default_factory=Awareness)
     changes: tuple[tuple[float, Network], ...] = ()
-    """When, and to which rates."""
+    """Times of changes, and the network with the new rates."""
     known: bool = True
-    """Whether the controller is told what the network is like."""
+    """Whether the controller is given the network."""
     control_s: float = 0.05
-    """What a control message takes, at most."""
+    """The largest delay of a control message."""
     planning_s: float = 0.1
     switch_to: tuple[str, ...] = ()
-    """Switch to a plan of one of these planners whenever a round has ended."""
+    """Planners of which one makes a new plan whenever a round has ended."""
     skew_s: float = 1000.0
-    """How far clocks are apart, at most."""
+    """The largest difference between clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangingResult:
-    """What came of it."""
+    """The result of a run on a changing network."""
 
     chunks: ChunkResult
     switches: int
-    """How many new plans rounds have started with."""
+    """The number of new plans that rounds have started with."""
     rerouted: int
-    """Rounds that went on by another plan than they started with."""
+    """The number of rounds that continued with another plan than they started with."""
     detoured: int
-    """Chunks that took an auxiliary path."""
+    """The number of chunks that took an auxiliary path."""
     view: NetworkView
     ended_s: Mapping[str, tuple[float, ...]]
 
 
 class MeasuringWorker(SimulatedWorker):
-    """A worker that measures what comes in."""
+    """A simulated rank that measures incoming frames."""
 
     def __init__(self, *arguments: Any, skew_s: float, options: MeasuringOptions) -> None:
         super().__init__(*arguments)
@@ -79,17 +79,17 @@ class MeasuringWorker(SimulatedWorker):
 
     @property
     def own_clock_s(self) -> float:
-        """What time it is, here."""
+        """The time on this rank's clock."""
         return self.clock.now_s + self._skew_s
 
     def told(self, message: m.Message) -> None:
-        """The controller said something."""
+        """Handle a message of the controller."""
         if isinstance(message, m.HeartbeatSeen):
             self._meters.clock.answered(message.sent_s, message.seen_s, self.own_clock_s)
         super().told(message)
 
     def frame_came(self, peer: int, frame: Frame, wire: object = None) -> None:
-        """Measure it as well."""
+        """Handle a frame, and measure it."""
         super().frame_came(peer, frame)
         self.detoured += frame.what.auxiliary and frame.what.payload_bytes > 0
         sample = self._meters.arrived(peer, wire, frame.what, self.own_clock_s)
@@ -134,7 +134,7 @@ class ChangingDriver(ChunkDriver):
         self._wake_s = float("inf")
         self._started: set[int] = set()
         self._ended = 0, 0.0
-        """How many operations have ended, and when that number last grew."""
+        """The number of operations that have ended, and when that number last grew."""
 
     # --- control -------------------------------------------------------------------------------------------------
 
@@ -172,9 +172,10 @@ class ChangingDriver(ChunkDriver):
         self.control(self.controller.planned(wanted.make(), self.clock.now_s))
 
     def _switch(self) -> None:
-        """To a plan that nobody asked for: every one must do, and no change may cost a chunk.
+        """Switch to an arbitrary valid plan: every one must work, and no change may lose a chunk.
 
-        Where rounds change their plans readily, those under way change theirs, too: each seems to take no time.
+        Where a small gain is enough for running rounds to change plans, they change, too: the plan claims to take
+        almost no time.
         """
         seconds = 1e-9 if self.changing.awareness.reroute_gain < 0.1 else 0.0
         plans = self.controller.plans
@@ -210,14 +211,14 @@ class ChangingDriver(ChunkDriver):
                 connection.rate_bps = rate_bps / self.setup.connections
 
     def finish(self) -> ChangingResult:
-        """The whole run."""
+        """Run to the end, and return the result."""
         for name in self.workers:
             self.clock.at(0.0, Priority.ARRIVAL, self._beat, name)
         for at_s, network in self.changing.changes:
             self.clock.at(at_s, Priority.FAULT, self._change, network)
         result = self.run()
         if result.errors:
-            raise InternalError(f"nothing was cut, and yet: {result.errors}")
+            raise InternalError(f"operations failed although no link was cut: {result.errors}")
         return ChangingResult(
             result,
             len(self._started) - 1,
@@ -229,12 +230,12 @@ class ChangingDriver(ChunkDriver):
 
 
 def run_changing(changing: ChangingRun) -> ChangingResult:
-    """One run, checked as `chunk_run` does."""
+    """Run once, with the checks of `sim.chunks.run`."""
     return ChangingDriver(changing).finish()
 
 
 def changing_of(seed: int) -> ChangingRun:
-    """A run of everything that can vary, from a seed."""
+    """A run whose every parameter is drawn from a seed."""
     random = np.random.default_rng(seed)
     n = int(random.integers(3, 7))
 
@@ -277,7 +278,7 @@ def changing_of(seed: int) -> ChangingRun:
 
 
 def run_changing_seed(seed: int) -> ChangingResult:
-    """A run of everything that can vary; a failure ends with the line that runs it again."""
+    """Run with parameters drawn from a seed; a failure ends with the command that repeats it."""
     try:
         return run_changing(changing_of(seed))
     except Exception as error:

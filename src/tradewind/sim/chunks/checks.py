@@ -1,10 +1,10 @@
-"""What must hold in a storm, checked at every step.
+"""Invariants of a storm, checked at every step.
 
-- All members of a committed round hold the same bytes.
-- Every item of a result is the weighted mean of those who are left and some of those who were lost on the way, each
-  with the value it brought; nothing of a broken connection, of another round or of another step is in it.
-- Inputs are as they were.
-- A worker follows one controller process in a term, and no two controllers act with a majority behind them at once.
+- All members of a committed round have the same bytes.
+- Every item of a result is the weighted mean of the remaining members and some of the members lost during the round,
+  each with its own input; no data of a broken connection, of another round or of another step is in it.
+- Inputs are unchanged.
+- A rank follows one controller process in a term, and no two controllers act with a majority at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StormChecks:
-    """Of one storm."""
+    """The checks of one storm."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -35,21 +35,21 @@ class StormChecks:
         """The result of every committed round."""
         self.terms: set[int] = set()
         self._followed: dict[tuple[SimulatedWorker, int], tuple[int, int]] = {}
-        """Whom each worker followed in each term: a controller and its incarnation."""
+        """The controller and its incarnation that each rank followed in each term."""
         self._brought: dict[object, dict[str, float]] = {}
-        """What each member brought to each round that ever started."""
+        """The value that each member contributed to each round that ever started."""
         self._weights: dict[object, dict[str, float]] = {}
         self._values: dict[tuple[SimulatedWorker, int], float] = {}
         self._latest: dict[str, float] = {}
-        """What each worker asked for last: it may contribute that before it knows of its round, and be lost."""
+        """The last value that each rank submitted: it may contribute this before its round is known, and be lost."""
 
     def submitted(self, worker: SimulatedWorker, operation: int, value: float) -> None:
-        """A worker asks for a step."""
+        """A rank submits a step."""
         self._values[worker, operation] = self._latest[worker.name] = value
         worker.opened = self._opened
 
     def _opened(self, worker: SimulatedWorker, operation: int, outcome: Outcome) -> None:
-        """A worker enters a round, or a new version of it."""
+        """A rank opens a round, or a new version of it."""
         assert outcome.round is not None
         key = outcome.round, self._followed[worker, outcome.round // ROUNDS_PER_TERM]
         brought = self._brought.setdefault(key, {})
@@ -60,12 +60,12 @@ class StormChecks:
             brought.setdefault(name, self._latest[name])
 
     def combined(self, answer: m.InlineResult, who: tuple[int, int], values: dict[str, float]) -> None:
-        """A controller has done a round by itself: all members have brought their values, whoever is lost later."""
+        """A controller has computed an inline round: it contains the values of all members, even those lost later."""
         self._brought[answer.round, who] = values
         self._weights[answer.round, who] = dict(zip(answer.members, answer.weights, strict=True))
 
     def ended(self, worker: SimulatedWorker, operation: int, array: np.ndarray[Any, Any], value: float) -> Outcome:
-        """A step has ended."""
+        """Check a step that has ended."""
         result = worker.results.pop(operation)
         if isinstance(result, TradewindError):
             raise InternalError(f"{worker.name}: step {operation} failed: {result}")
@@ -76,15 +76,15 @@ class StormChecks:
         if outcome.round is None:
             self.alone += 1
             if not (result == value).all():
-                raise InternalError(f"{worker.name}: step {operation} ended alone with a result that is not its own.")
+                raise InternalError(f"{worker.name}: step {operation} ended alone with a result that is not its input.")
             return outcome
         self.repaired += outcome.repaired
         self.inline += outcome.inline
         self.early_bytes += outcome.early_bytes
-        era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all may have been restarted since
+        era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all processes may have been restarted since
         before = self.rounds.setdefault((outcome.round, era), result.tobytes())
         if before != result.tobytes():
-            raise InternalError(f"{worker.name} holds another result of round {outcome.round} than others.")
+            raise InternalError(f"{worker.name} has another result of round {outcome.round} than other members.")
         self._check_values(worker, outcome, result)
         return outcome
 
@@ -103,18 +103,18 @@ class StormChecks:
         wrong = [item for item in np.unique(result) if not any(abs(item - mean) <= 1e-9 * abs(mean) for mean in means)]
         if wrong:
             raise InternalError(
-                f"{worker.name}: round {outcome.round} of {left} holds {wrong[:3]}, not any of {means} ({gone} lost)."
+                f"{worker.name}: round {outcome.round} of {left} has {wrong[:3]}, not one of {means} ({gone} lost)."
             )
 
     def acknowledged(self, worker: SimulatedWorker, term: int, line: Line) -> None:
-        """A worker follows a controller in a term."""
+        """A rank follows a controller in a term."""
         who = (line.controller.index, line.incarnation)
         if self._followed.setdefault((worker, term), who) != who:
-            raise InternalError(f"{worker.name} follows {who} in term {term}, which is another one's.")
+            raise InternalError(f"{worker.name} follows {who} in term {term}, which belongs to another controller.")
         self.terms.add(term)
 
     def controller_acts(self, controllers: Sequence[SimulatedController], terms: Mapping[str, int]) -> None:
-        """At most one controller has most workers behind it; `terms` are those that live workers acknowledged."""
+        """Check that at most one controller has a majority; `terms` are those that live ranks acknowledged."""
         leading = [
             controller.index
             for controller in controllers

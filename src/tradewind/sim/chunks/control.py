@@ -1,7 +1,7 @@
 """Control connections on virtual time, and controllers that can be killed and started again.
 
-A line carries messages in order, each with its own delay. When a controller closes it, or is killed, what it said
-before still arrives; the worker notices some time later. A worker without a line calls controllers in turn.
+A `Line` carries messages in order, each with its own delay. When a controller closes it, or is killed, messages sent
+before still arrive; the rank detects the loss some time later. A rank without a line tries controllers in turn.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
 
 MESSAGE_S = 0.02
-"""The most that a message takes."""
+"""The largest delay of a message in s."""
 NOTICE_S = 0.1
-"""The most that it takes to notice that a connection is gone."""
+"""The longest time in s until a lost connection is detected."""
 PLANNING_S = 0.3
 
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """A control connection of one worker."""
+    """A control connection of one rank."""
 
     worker: str
     controller: SimulatedController
@@ -35,23 +35,23 @@ class Line:
     lost: Callable[[Line], None]
     is_open: bool = True
     incarnation: int = 0
-    """Of the controller that answered."""
+    """The incarnation of the controller that accepted the connection."""
     last_up_s: float = 0.0
     last_down_s: float = 0.0
 
 
 @dataclass(eq=False)
 class SimulatedController:
-    """One controller process, dead or alive."""
+    """One controller process, running or killed."""
 
     index: int
     options: ControlOptions
     clock: Clock
     random: np.random.Generator
     acted: Callable[[], None]
-    """Called whenever it may have acted."""
+    """Called after every event that may have changed whether it acts."""
     inline: Callable[[SimulatedController, m.InlineResult, dict[str, bytes]], None]
-    """Called with every answer that carries a result, and what each worker has last brought along."""
+    """Called with every inline result, and the array that each rank sent last."""
     incarnation: int = 0
     state: Controller | None = None
     lines: dict[str, Line] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class SimulatedController:
     _ticks_at_s: float = float("inf")
 
     def start(self) -> None:
-        """A new process that knows nothing."""
+        """Start a new process with empty state."""
         self.incarnation += 1
         self.state = Controller(self.options, self.clock.now_s)
         self._arrays = {}
@@ -67,14 +67,14 @@ class SimulatedController:
         self._arm()
 
     def kill(self) -> None:
-        """All its lines break."""
+        """Kill the process; all its lines break."""
         self.state = None
         lines, self.lines = self.lines, {}
         for line in lines.values():
             self._close(line)
 
     def call(self, line: Line) -> bool:
-        """A worker connects; False if nobody is there."""
+        """Connect a rank; False if the controller is not running."""
         if self.state is None:
             return False
         before = self.lines.pop(line.worker, None)
@@ -85,12 +85,12 @@ class SimulatedController:
         return True
 
     def say(self, line: Line, message: m.Message) -> None:
-        """A worker sends a message."""
+        """Send a message from a rank."""
         line.last_up_s = max(line.last_up_s, self.clock.now_s + MESSAGE_S * self.random.random())
         self.clock.at(line.last_up_s, Priority.ARRIVAL, self._heard, (line, message))
 
     def hang_up(self, line: Line) -> None:
-        """A worker closes a line, or is gone."""
+        """Close a line from the rank's side, or because the rank is lost."""
         if line.is_open:
             line.is_open = False
             due_s = self.clock.now_s + NOTICE_S * self.random.random()
@@ -112,7 +112,7 @@ class SimulatedController:
             self._do(self.state.disconnected(line.worker, "its connection was closed", self.clock.now_s))
 
     def _close(self, line: Line) -> None:
-        """What was said before still arrives."""
+        """Close a line; messages sent before still arrive."""
         due_s = max(line.last_down_s, self.clock.now_s) + NOTICE_S * self.random.random()
         self.clock.at(due_s, Priority.ARRIVAL, self._closed, line)
 
@@ -167,7 +167,7 @@ class SimulatedController:
 
 
 def asked_in(message: m.Message) -> list[m.Ready]:
-    """What a worker asks for with a message, the latest last."""
+    """The operations that a rank requests with a message, the latest last."""
     match message:
         case m.Ready():
             return [message]

@@ -1,8 +1,8 @@
 """Connections on virtual time: a rate, a delay, a bounded queue, readers that may be slow, and cuts.
 
-Frames of one connection arrive in order; frames of different connections overtake each other as their delays have it. A
-sender is told that a frame has left when it fits into what is under way, as with a socket's buffer, so that a slow
-reader slows its senders down and nothing else.
+Frames of one connection arrive in order; frames of different connections may overtake each other. A sender may forget a
+frame when it fits into the bounded queue, as with a socket's buffer, so that a slow reader slows down its own senders
+only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tradewind.sim.clock import Clock, Priority
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A header or message, and a payload."""
+    """A header or message, with its payload."""
 
     what: Any
     body: bytes
@@ -36,7 +36,7 @@ class Connection:
     latency_s: float
     jitter_s: float
     read_bps: float
-    """How fast the reader takes frames in."""
+    """The rate at which the reader takes frames from the queue."""
     buffer_bytes: int
     arrive: Callable[[Frame], None]
     """Called for each frame, when it has been read."""

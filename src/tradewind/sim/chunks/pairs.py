@@ -1,7 +1,8 @@
-"""Data connections between pairs of workers that break, are cut, and are made again, on virtual time.
+"""Data connections between pairs of ranks that break, are cut, and reconnect, on virtual time.
 
-Both ends notice a break, each in its own time, and then connect again unless the link is cut; when they have, both say
-so, as `runtime.peers` does. Whoever cannot connect for too long says that the link is lost, and goes on trying.
+Both ends detect a break, each after its own delay, and then reconnect unless the link is cut; when they have, both
+report it, as `runtime.peers` does. A rank that cannot reconnect for too long reports the link as lost, and keeps
+trying.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ BUFFER_BYTES = 64 * 1024
 
 @dataclass(eq=False, slots=True)
 class Pair:
-    """The connections between two workers, both ways."""
+    """The connections between two ranks, in both directions."""
 
     ends: tuple[str, str]
     wires: list[Connection] = field(default_factory=list)
     workers: tuple[SimulatedWorker, SimulatedWorker] | None = None
-    """Whom the wires connect."""
+    """The processes that the connections join."""
     cut: bool = False
     broken_s: float | None = None
-    """Since when workers that were connected are not."""
+    """Since when ranks that were connected are not."""
     reported: bool = False
     trying: bool = False
 
 
 class Pairs:
-    """All of a run's."""
+    """All pairs of a run."""
 
     def __init__(
         self,
@@ -56,20 +57,20 @@ class Pairs:
         self._pairs = {frozenset(ends): Pair(ends) for ends in combinations(network.names, 2)}
 
     def want(self, name: str) -> None:
-        """A worker has a roster: connect it to all others."""
+        """Connect a rank that has a roster to all others."""
         for pair in self._pairs.values():
             if name in pair.ends:
                 pair.reported = False
                 self._try(pair)
 
     def hung_up(self, name: str) -> None:
-        """A worker has closed connections of its own."""
+        """Handle a rank that has closed its connections."""
         for pair in self._pairs.values():
             if name in pair.ends and any(wire.cut for wire in pair.wires):
                 self._break(pair)
 
     def killed(self, name: str) -> None:
-        """A worker is dead."""
+        """Break the connections of a rank that was killed."""
         for pair in self._pairs.values():
             if name in pair.ends:
                 self._break(pair)
@@ -82,9 +83,9 @@ class Pairs:
         return bool(up)
 
     def cut_one(self, seconds: float, leave_connected: bool = False) -> bool:
-        """Cut some pair off from each other for a while; `leave_connected`: one whose ends reach each other by others.
+        """Cut the link of some pair for a while; `leave_connected`: of one whose ends reach each other through others.
 
-        False if there is none.
+        Returns False if there is none.
         """
         pairs = [pair for pair in self._pairs.values() if not pair.cut]
         if leave_connected:
@@ -107,7 +108,7 @@ class Pairs:
         return bool(parts == 1)
 
     def heal_all(self) -> None:
-        """Nothing is cut any more."""
+        """Restore all links."""
         for pair in self._pairs.values():
             self._heal(pair)
 
@@ -139,7 +140,7 @@ class Pairs:
             here.broke(number)
 
     def _try(self, pair: Pair) -> None:
-        """Connect, or say that it cannot be done, and try again."""
+        """Connect, or report that the link is lost, and try again."""
         a, b = map(self._worker, pair.ends)
         if pair.wires or a is None or b is None or pair.trying:
             return

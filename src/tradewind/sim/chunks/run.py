@@ -1,11 +1,11 @@
-"""Whole runs, chunk by chunk, on virtual time: controller, clients and engines as they train, and what must hold.
+"""Whole chunk-level runs on virtual time: controller, nodes and engines during training, with their invariants.
 
     run_seed(7)        # one run whose every detail follows from the seed
 
-Every receiver gets identical and correct bytes; no chunk is applied twice; no run comes to rest with work undone; what
-is kept is bounded; inputs are as they were. All runs are strict, and yet a link that is cut or whose connections are
-reset ends none of them, unless a round that used it put its results over its inputs, or the link was the only way. Then
-every worker gets an error that names its ends. A violation raises `InternalError`, whose last line runs the same again.
+Every receiver gets identical and correct bytes; no chunk is applied twice; no run stops with unfinished work; kept data
+is bounded; inputs are unchanged. All runs are strict, but a link that is cut or whose connections are reset ends none
+of them, unless a round that used it overwrote its inputs, or no other route exists. Then every rank gets an error that
+names the ends of the link. A violation raises `InternalError`, whose last line is the command that repeats the run.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ from tradewind.wire import messages as m
 
 LONGEST_RUN_S = 1e5
 RESET_S = 0.1
-"""Connections that are made again within it were only reset: their ends say nothing before."""
+"""Connections that are restored within this time were only reset: their ends report no loss before."""
 
 
 @dataclass(frozen=True)
 class ChunkRun:
-    """What happens in one run."""
+    """The parameters of one run."""
 
     network: Network
     planner: str
     seed: int = 0
     items: tuple[int, ...] = (1000,)
-    """Of each operation."""
+    """The number of items of each operation."""
     dtype: str = "float32"
     op: str = "sum"
     in_place: bool = False
-    """Results are put over their inputs."""
+    """Whether results overwrite their inputs."""
     source: str | None = None
-    """All operations are broadcasts from it; None: they are sums."""
+    """The source if all operations are broadcasts; None: they are sums."""
     connections: int = 1
-    """Each way between two sites."""
+    """Connections in each direction between two sites."""
     jitter_s: float = 0.0
     buffer_bytes: int = 64 * 1024
     slow_readers: Mapping[str, float] = field(default_factory=dict)
-    """Sites to their bit/s."""
+    """Reading rates in bit/s by site."""
     cut: tuple[float, str, str] | None = None
-    """When, and between which two sites, everything breaks; they notice at once."""
+    """The time and the two sites of a cut, which both detect at once."""
     healed_s: float | None = None
-    """When these two connect again; None: never."""
+    """When these two reconnect; None: never."""
     patience_s: float = 30.0
     inline_bytes: int = 0
-    """Arrays of at most so many travel in messages."""
+    """Arrays of at most this many bytes use inline rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What came of it."""
+    """The result of a run."""
 
     seconds: float
     most_kept_bytes: int
@@ -76,7 +76,7 @@ class ChunkResult:
 
 
 class ChunkDriver:
-    """One run under way."""
+    """Runs one setup."""
 
     def __init__(self, setup: ChunkRun) -> None:
         self.setup, self.clock = setup, Clock()
@@ -98,10 +98,10 @@ class ChunkDriver:
         self._wires: list[tuple[str, str, Connection]] = []
         self._wakes_s = float("inf")
         self._was_used = False
-        """Whether some plan used the link that was cut when the controller heard of it."""
+        """Whether some plan used the cut link when the controller received the report."""
 
     def _array(self, items: int) -> Array:
-        """Whole numbers, whose sum is exact in any order."""
+        """An array of whole numbers, whose sum is exact in any order."""
         return self.random.integers(-8, 8, items).astype(self.setup.dtype)
 
     # --- control messages: delayed, in order -------------------------------------------------------------------
@@ -119,7 +119,7 @@ class ChunkDriver:
         self._arm()
 
     def _arm(self) -> None:
-        """Wake the controller when it wants to be, in runs where something can go wrong."""
+        """Schedule the controller's next timer, in runs with faults."""
         wakes_s = self.controller.wake_at_s
         if self.setup.cut is not None and wakes_s < self._wakes_s:
             self._wakes_s = max(wakes_s, self.clock.now_s)
@@ -128,7 +128,7 @@ class ChunkDriver:
     def _wake(self, _: None) -> None:
         self._wakes_s = float("inf")
         if any(len(worker.results) < len(self.setup.items) for worker in self.workers.values()):
-            for name in self.workers:  # all are alive
+            for name in self.workers:  # all ranks are alive
                 self.controller.received(name, m.Heartbeat(self.clock.now_s), self.clock.now_s)
             self.control(self.controller.tick(self.clock.now_s))
             self._arm()
@@ -167,7 +167,7 @@ class ChunkDriver:
             self._connect_to(name, peer)
 
     def _connect_to(self, name: str, peer: str) -> None:
-        """If there is a link either way: acknowledgements need the way back."""
+        """Connect if there is a link in either direction: acknowledgements need the reverse direction."""
         network = self.setup.network
         i, j = network.index[name], network.index[peer]
         rate = float(network.bandwidth_bps[i, j] or network.bandwidth_bps[j, i])
@@ -186,7 +186,7 @@ class ChunkDriver:
         receiver, wire = self.workers[peer], object()
 
         def arrive(frame: Frame) -> None:
-            if receiver.engine is None:  # the roster is on its way: the frame waits in the socket
+            if receiver.engine is None:  # the roster is in transit: the frame waits in the socket
                 self.clock.at(self.clock.now_s + 0.01, Priority.ARRIVAL, arrive, frame)
             else:
                 receiver.frame_came(i, frame, wire)
@@ -215,7 +215,7 @@ class ChunkDriver:
     def _heal(self, ends: tuple[str, str]) -> None:
         for here, there in (ends, ends[::-1]):
             self._connect_to(here, there)
-            self.say(here, m.LinkChanged(there, "its connection was made again", back=True))
+            self.say(here, m.LinkChanged(there, "its connection was restored", back=True))
 
     # --- the whole ---------------------------------------------------------------------------------------------
 
@@ -269,16 +269,16 @@ class ChunkDriver:
                 if not np.array_equal(result.astype(np.float64), expected):
                     raise InternalError(f"operation {number}: {name} has a wrong result.")
         if errors and self.setup.cut is None:
-            raise InternalError(f"nothing was cut, and yet: {errors}")
+            raise InternalError(f"operations failed although no link was cut: {errors}")
         for name, error in errors.items():
             if not (isinstance(error, PeerLost) and all(repr(end) in str(error) for end in (self.setup.cut or ())[1:])):
-                raise InternalError(f"{name} is told {error!r}, which does not name both ends of the cut.")
+                raise InternalError(f"{name} got {error!r}, which does not name both ends of the cut.")
             if not (self._is_only_way or (self._was_used and self._overwrites)):
-                raise InternalError(f"{name} is told {error!r}, but the run could have gone on without that link.")
+                raise InternalError(f"{name} got {error!r}, but the run could have continued without that link.")
 
     @property
     def _overwrites(self) -> bool:
-        """Whether what is lost in the middle of a round cannot be had again."""
+        """Whether data that is lost during a round cannot be sent again."""
         return self.setup.in_place and self.setup.source is None
 
     @property
@@ -294,12 +294,12 @@ class ChunkDriver:
 
 
 def run_chunks(setup: ChunkRun) -> ChunkResult:
-    """One run, checked."""
+    """Run a setup, and check the result."""
     return ChunkDriver(setup).run()
 
 
 def setup_of(seed: int) -> ChunkRun:
-    """A run of everything that can vary, from a seed."""
+    """A run whose every parameter is drawn from a seed."""
     random = np.random.default_rng(seed)
     n = int(random.integers(2, 7))
     names = [f"s{i}" for i in range(n)]
@@ -316,7 +316,7 @@ def setup_of(seed: int) -> ChunkRun:
     cut = None
     if random.random() < 0.3:
         src, dst = linked[int(random.integers(len(linked)))]
-        cut = (0.2 + float(random.random() * 3), src, dst)  # after everybody has joined
+        cut = (0.2 + float(random.random() * 3), src, dst)  # after all ranks have joined
     setup = ChunkRun(
         network,
         choices[int(random.integers(len(choices)))],
@@ -339,7 +339,7 @@ def setup_of(seed: int) -> ChunkRun:
 
 
 def run_seed(seed: int) -> ChunkResult | None:
-    """A run of everything that can vary; None where no plan of the drawn planner exists."""
+    """Run with parameters drawn from a seed; None where the drawn planner has no plan."""
     setup = setup_of(seed)
     try:
         make_plan(setup.planner, setup.network, 1)

@@ -1,10 +1,10 @@
-"""Training through a storm: workers, connections and controllers are killed, cut and healed at random, and come back.
+"""Storms: training while ranks, connections and controllers fail and recover at random.
 
     run_storm(storm_of(7))        # one storm whose every detail follows from the seed
 
-The controllers, clients and engines are the real ones. While faults fall, every worker trains and synchronises step
-after step. Then everything is healed, and all workers must soon synchronise again: nobody hangs, and nobody who could
-have come back stays out. `chunk_checks` says what must hold at every step.
+The controllers, nodes and engines are the real ones. During the faults, every rank trains and synchronises step after
+step. Then everything is restored, and all ranks must soon synchronise again: no rank hangs, and no rank that could
+rejoin stays out. `sim.chunks.checks` checks the invariants at every step.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
 
 CALM_STEPS = 3
-"""So many rounds with others every worker must have after the storm."""
+"""The number of rounds with other members that every rank must complete after the storm."""
 CALM_S = 600.0
-"""And it has so long for them: retries wait up to ten seconds each."""
+"""The time limit for them in s: retries wait up to ten seconds each."""
 RETRY_S = 0.2
 
 
 @dataclass(frozen=True)
 class Storm:
-    """What happens in one."""
+    """The parameters of one storm."""
 
     network: Network
     planner: str
@@ -44,36 +44,36 @@ class Storm:
     policy_options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     events: int = 20
-    """How many faults."""
+    """The number of faults."""
     gap_s: float = 0.4
-    """Between two of them, on average."""
+    """Mean time between two faults."""
     items: int = 2000
     train_s: float = 0.2
     controllers: int = 1
     is_known: bool = True
-    """Whether controllers are given the network; else they know those who have come, and learn of others."""
+    """Whether controllers are given the network; otherwise they know only the ranks that have joined."""
     scatter: Scatter = "blocking"
     patience_s: float = 3.0
     inline_bytes: int = 0
-    """Arrays of at most so many travel in messages."""
+    """Arrays of at most this many bytes use inline rounds."""
     kinds: tuple[str, ...] = ("kill", "cut", "break", "line", "controller")
     tolerant: bool = True
-    """A strict run ends when a worker is lost; links may be, as long as all workers can reach each other."""
+    """Whether the run ends when a rank is lost; links may be lost as long as all ranks can reach each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class StormResult:
-    """What came of it."""
+    """The result of a storm."""
 
     faults: dict[str, int]
-    """How many of each kind fell."""
+    """The number of faults of each kind."""
     steps: int
     alone: int
     rounds: int
     repaired: int
-    """Steps whose round was repaired on the way."""
+    """The number of steps whose round was repaired."""
     inline: int
-    """Steps whose round travelled in messages."""
+    """The number of steps with an inline round."""
     terms: int
     seconds: float
     early_bytes: int
@@ -81,7 +81,7 @@ class StormResult:
 
 @dataclass(eq=False)
 class Trainer:
-    """One worker process, and what keeps it training."""
+    """One rank's process and the state of its training loop."""
 
     worker: SimulatedWorker
     line: Line | None = None
@@ -94,7 +94,7 @@ class Trainer:
 
 
 class StormRun:
-    """One storm."""
+    """Runs one storm."""
 
     def __init__(self, storm: Storm) -> None:
         self.storm, self.clock = storm, Clock()
@@ -139,18 +139,18 @@ class StormRun:
     # --- for pairs ---------------------------------------------------------------------------------------------
 
     def worker(self, name: str) -> SimulatedWorker | None:
-        """A worker that is alive and has a roster."""
+        """The rank's process if it is alive and has a roster."""
         trainer = self.trainers.get(name)
         return trainer.worker if trainer is not None and trainer.worker.engine is not None else None
 
     def report_link(self, name: str, peer: str, back: bool) -> None:
-        """What a worker says of a connection."""
+        """Send a rank's report on a connection."""
         self._say(self.trainers[name], m.LinkChanged(peer, "simulated", back))
 
-    # --- the life of a worker ----------------------------------------------------------------------------------
+    # --- ranks -------------------------------------------------------------------------------------------------
 
     def start_worker(self, name: str) -> None:
-        """A process that knows nothing."""
+        """Start a new process with empty state."""
         worker = SimulatedWorker(name, self.clock, lambda site, message: self._says(site, worker, message), self.random)
         worker.hung_up = self.pairs.hung_up
         worker.inline_bytes = self.storm.inline_bytes
@@ -168,7 +168,7 @@ class StormRun:
             trainer.line.controller.say(trainer.line, message)
 
     def _call(self, trainer: Trainer) -> None:
-        """Call controllers in turn until one answers."""
+        """Try controllers in turn until one accepts."""
         if trainer.worker.dead:
             return
         for _ in self.controllers:
@@ -198,7 +198,7 @@ class StormRun:
                 trainer.joined = True
                 self._train(trainer)
         if trainer.worker.controller_searches > before:
-            self._look_on(trainer)
+            self._try_next_controller(trainer)
         self._check_step(trainer)
 
     def _line_lost(self, line: Line) -> None:
@@ -209,7 +209,7 @@ class StormRun:
                 trainer.orphaned_s = self.clock.now_s
             self.clock.at(self.clock.now_s + RETRY_S * self.random.random(), Priority.TIMER, self._call, trainer)
 
-    def _look_on(self, trainer: Trainer) -> None:
+    def _try_next_controller(self, trainer: Trainer) -> None:
         trainer.which += 1
         if trainer.line is not None:
             line = trainer.line
@@ -217,14 +217,14 @@ class StormRun:
             self._line_lost(line)
 
     def _watch(self, trainer: Trainer) -> None:
-        """Signs of life, and what to do without a controller."""
+        """Send heartbeats, and act when there is no controller."""
         if trainer.worker.dead:
             return
         now_s = self.clock.now_s
         self._say(trainer, m.Heartbeat(now_s))
         if trainer.orphaned_s is not None:
             if trainer.line is not None and now_s - trainer.called_s > self.deadlines.silence_s:
-                self._look_on(trainer)
+                self._try_next_controller(trainer)
             if trainer.joined and now_s - trainer.orphaned_s > self.deadlines.patience_s:
                 trainer.worker.give_up()
                 self._check_step(trainer)
@@ -246,7 +246,7 @@ class StormRun:
         self._check_step(trainer)
 
     def _check_step(self, trainer: Trainer) -> None:
-        """Has the worker's step ended?"""
+        """Check whether the rank's step has ended, and continue."""
         if trainer.step is None or trainer.step[0] not in trainer.worker.results:
             return
         number, array, value = trainer.step
@@ -327,7 +327,7 @@ class StormRun:
             controller.start()
 
     def _heal(self) -> None:
-        """The storm is over: everything comes back."""
+        """End the storm: restore all links, ranks and controllers."""
         self.calm = True
         self.pairs.heal_all()
         for controller in self.controllers:
@@ -338,7 +338,7 @@ class StormRun:
     # --- the whole ---------------------------------------------------------------------------------------------
 
     def run(self) -> StormResult:
-        """Until everybody has synchronised after the storm."""
+        """Run until all ranks have synchronised after the storm."""
         for controller in self.controllers:
             controller.start()
         for name in self.names:
@@ -348,7 +348,7 @@ class StormRun:
         self.clock.run(storm_s + CALM_S)
         late = {n: t.worker.story() for n, t in self.trainers.items() if t.calm_steps < CALM_STEPS}
         if late or len(self.trainers) < len(self.names) or not self.calm:
-            raise InternalError(f"after the storm these do not synchronise: {late}; faults: {self.faults}")
+            raise InternalError(f"ranks that do not synchronise after the storm: {late}; faults: {self.faults}")
         checks = self.checks
         return StormResult(
             self.faults,
@@ -364,7 +364,7 @@ class StormRun:
 
 
 def run_storm(storm: Storm) -> StormResult:
-    """One storm, checked; a violation ends with the line that runs it again."""
+    """Run one storm with its checks; a violation ends with the command that repeats it."""
     try:
         return StormRun(storm).run()
     except (TradewindError, AssertionError, KeyError) as error:
@@ -375,7 +375,7 @@ def run_storm(storm: Storm) -> StormResult:
 
 
 def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Storm:
-    """A storm of everything that can vary, from a seed; with a non-blocking scatter, of what can have one."""
+    """A storm whose parameters are drawn from a seed, among those that `scatter` supports."""
     random = np.random.default_rng([seed, 8])
     n = int(random.integers(3, 7))
     rate = random.choice([1e6, 1e7, 1e8], (n, n)) * (1 - np.eye(n))
@@ -405,6 +405,6 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
 
 
 def strict_storm_of(seed: int, events: int = 20) -> Storm:
-    """A storm that a strict run must survive: only links are lost, and never all that lead to a worker."""
+    """A storm that a strict run must survive: only links are lost, and never all links of a rank."""
     storm = replace(storm_of(seed, events), policy="bsp", policy_options={}, controllers=1)
     return replace(storm, kinds=("cut", "break"), tolerant=False)

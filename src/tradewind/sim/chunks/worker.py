@@ -1,7 +1,7 @@
-"""A simulated rank: the node of a real one, on virtual connections.
+"""A simulated rank: the production node on virtual connections.
 
-What must hold at every step is checked here, and raised as `InternalError`: no chunk is applied twice, no buffer is
-used after it was released, and what is kept stays within its bound.
+Invariants are checked at every step, and violations raise `InternalError`: no chunk is applied twice, no buffer is used
+after it was released, and kept data stays within its bound.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
 
 RUN = 1
 SPOILT = 77
-"""What half a chunk that never came whole leaves behind."""
+"""The value written where a chunk was only partly received."""
 ADD_BPS = 16e9
-"""How fast sums are computed: not at once, so that everything can happen in between."""
+"""The rate at which sums are computed: finite, so that other events can happen meanwhile."""
 
 
 class SimulatedWorker:
-    """One site."""
+    """One simulated rank."""
 
     def __init__(self, name: str, clock: Clock, say: Callable[[str, m.Message], None], random: np.random.Generator):
         self.name, self.clock, self._say, self._random = name, clock, say, random
         self.plane = ChunkPlane(name, RUN)
         self.node = Node(name, self.plane)
         self.inline_bytes = 0
-        """Arrays of at most so many travel in messages."""
+        """Arrays of at most this many bytes use inline rounds."""
         self.outgoing: dict[int, list[Connection]] = {}
         self.results: dict[int, Array | TradewindError] = {}
-        """Of each operation that has ended."""
+        """The result or error of each operation that has ended."""
         self.ended_s: dict[int, float] = {}
         self.most_kept_bytes = 0
         self._idle: dict[int, list[Connection]] = {}
@@ -67,18 +67,18 @@ class SimulatedWorker:
         self._buffers: dict[int, bytearray] = {}
         self._applied: set[tuple[object, ...]] = set()
         self.dead = False
-        """It was killed: nothing happens here any more."""
+        """Whether it was killed; it then ignores all events."""
         self.controller_searches = 0
-        """How often its controller turned out not to act."""
+        """The number of times that its controller turned out not to act."""
         self.outcomes: dict[int, Outcome] = {}
         self.opened: Callable[[SimulatedWorker, int, Outcome], None] | None = None
-        """Called when a round opens, with what it will have come to if all goes well."""
+        """Called when a round opens, with its outcome if there are no losses."""
         self.ended: Callable[[str], None] | None = None
         """Called with its name when an operation has ended."""
         self.hung_up: Callable[[str], None] | None = None
-        """Called when it closes connections, which the other side will notice."""
+        """Called when it closes connections, which the peer will detect."""
         self._reading: dict[int, dict[int, Receive]] = {}
-        """From each peer, payloads that are being read."""
+        """Payloads that are being read, by peer."""
         self._reads = 0
         self._leaving: dict[Connection, Transmit] = {}
         self._most_rounds = 0
@@ -91,16 +91,16 @@ class SimulatedWorker:
     # --- operations and control --------------------------------------------------------------------------------
 
     def submit(self, array: Array, op: str, in_place: bool = False, part: int | None = None) -> int:
-        """Ask for an all-reduce, or for a step with whoever the policy chooses; its number."""
+        """Submit an all-reduce, or a step with members that the policy chooses; returns the operation's number."""
         operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
         return self.ask(operation, array, array if in_place else np.zeros_like(array), part)
 
     def broadcast(self, array: Array, source: str) -> None:
-        """Ask for the source's bytes, to be put over these."""
+        """Submit a broadcast that overwrites `array` with the source's bytes."""
         self.ask(m.Operation(len(array), 1, "bytes", "broadcast", root=source), array, array)
 
     def ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
-        """Ask for any operation, with its input and where its result goes; its number."""
+        """Submit an operation with its input and the array for its result; returns its number."""
         try:
             inline = small_array(operation, own, self.name, self.inline_bytes, len(self.node.numbers))
             number, actions = self.node.submit(operation, (own, result), part, inline, own is result)
@@ -113,15 +113,15 @@ class SimulatedWorker:
         return number
 
     def told(self, message: m.Message) -> None:
-        """The controller said something."""
+        """Handle a message of the controller."""
         self._do(self.node.told(message))
 
     def give_up(self) -> None:
-        """There has been no controller for too long."""
+        """Handle that there has been no controller for too long."""
         self._do(self.node.give_up())
 
     def _do(self, actions: list[NodeAction]) -> None:
-        """Do what the node asks for."""
+        """Perform the node's actions."""
         self._act()
         for action in actions:
             match action:
@@ -152,7 +152,7 @@ class SimulatedWorker:
     # --- data --------------------------------------------------------------------------------------------------
 
     def connect(self, peer: int, connections: list[Connection]) -> None:
-        """The connections to a peer are made."""
+        """Use new connections to a peer."""
         self.outgoing[peer] = connections
         self._idle[peer] = list(connections)
         self._reading.setdefault(peer, {})
@@ -160,7 +160,7 @@ class SimulatedWorker:
             self.tell(ev.LinkIdle(peer))
 
     def broke(self, peer: int) -> None:
-        """All connections with a peer are gone: payloads in the middle, frames on their way, idle ones."""
+        """Handle the loss of all connections to a peer, with partly read payloads and frames in transit."""
         connections = self.outgoing.pop(peer, [])
         if not connections:
             return
@@ -177,14 +177,14 @@ class SimulatedWorker:
             self.tell(ev.ReceiveFailed(receive))
 
     def _spoil(self, action: Receive) -> None:
-        """A part of the payload was added or stored when the connection broke: nobody may ever see that."""
+        """Mark a payload that was partly added or stored when the connection broke: it must not reach any result."""
         payload = self.plane.payloads.get(action.header.round)
         if payload is not None and action.how in (How.ADD, How.STORE):
             chunk = payload.result_of(action)
             chunk[: (len(chunk) + 1) // 2] = SPOILT
 
-    def frame_came(self, peer: int, frame: Frame, wire: object = None) -> None:  # noqa: ARG002 - for who measures
-        """A whole frame was read; header and payload are handled as a socket's reader would."""
+    def frame_came(self, peer: int, frame: Frame, wire: object = None) -> None:  # noqa: ARG002 - for subclasses that measure
+        """Handle a frame that was read; header and payload are processed as a socket's reader does."""
         header: FrameHeader = frame.what
         receive = self.tell(ev.HeaderReceived(peer, header))
         if header.kind is FrameKind.ACK:
@@ -208,7 +208,7 @@ class SimulatedWorker:
         self.tell(ev.Received(action))
 
     def apply(self, action: Receive, payload: RoundPayload, body: bytes) -> None:
-        """Put a payload in its place, once."""
+        """Apply a payload to its array; raises `InternalError` if it is applied twice."""
         h = action.header
         origin = h.path[0] if h.path else action.peer
         mark = (h.round, h.plan_version, h.shard, h.phase, h.index, origin)
@@ -222,14 +222,14 @@ class SimulatedWorker:
             payload.result_of(action)[:] = payload.items(bytearray(body))
 
     def tell(self, event: ev.Event) -> Receive | None:
-        """Let the engine handle an event, and do what it asks for but for receiving, which is returned."""
+        """Pass an event to the engine and perform its actions, except receiving, which is returned."""
         self.plane.handle(event)
         receive = self._act()
         self._do(self.node.advance())
         return receive
 
     def _act(self) -> Receive | None:
-        """Do what the data plane asks for."""
+        """Perform the data plane's actions."""
         received = None
         while actions := self.plane.take_actions():
             for action in actions:
@@ -302,6 +302,6 @@ class SimulatedWorker:
         return float(8.0 * nbytes / ADD_BPS * (0.5 + self._random.random()))
 
     def story(self) -> dict[str, Any]:
-        """What it is up to, for error messages."""
+        """Its state, for error messages."""
         rounds = () if self.engine is None else self.engine.open_rounds
         return {"worker": self.name, "pending": self.node.pending, "open rounds": rounds}

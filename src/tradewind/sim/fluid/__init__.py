@@ -1,1 +1,1 @@
-"""Rounds as flows on shared capacities: a data plane of the simulator."""
+"""The fluid data plane of the simulator: rounds as flows on shared capacities."""

@@ -1,7 +1,7 @@
-"""The network as it is at each moment: what simulated transfers run on.
+"""The true state of the network over time, on which simulated transfers run.
 
-Links come and go, rates follow a trace, background traffic takes its part. What the controller knows of it is its own
-business (`control.view`); where a simulation is told that measurements are off, `misjudged` makes them so.
+Links fail and recover, rates follow a trace, background traffic takes its share. The controller has its own estimates
+of it (`control.view`); where a simulation has measurement errors, `misjudged` adds them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Indices = npt.NDArray[np.int64]
 
 
 class TrueNetwork:
-    """What every link, NIC and trunk carries now."""
+    """The present rate of every link, NIC and trunk."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        """As it is now, outages and background traffic aside."""
+        """The present network, without outages and background traffic."""
         self.capacities: Mapping[Resource, float] = _Capacities(self)
         self._down_links: Counter[tuple[int, int]] = Counter()
         self._down_sites: Counter[int] = Counter()
@@ -50,7 +50,7 @@ class TrueNetwork:
         return not self._down_sites or not self._down_sites[site]
 
     def link_bps(self, src: int, dst: int) -> float:
-        """What a link carries now."""
+        """The present rate of a link."""
         if (self._down_links or self._down_sites) and not self.is_up(src, dst):
             return 0.0
         rate_bps = float(self.network.bandwidth_bps[src, dst])
@@ -59,7 +59,7 @@ class TrueNetwork:
         return rate_bps
 
     def link_rates_bps(self, src: Indices, dst: Indices) -> npt.NDArray[np.float64]:
-        """What many links carry now."""
+        """The present rates of many links."""
         rates: npt.NDArray[np.float64] = self.network.bandwidth_bps[src, dst]
         if self._down_links or self._down_sites or self._background_bps:
             ends = zip(src.tolist(), dst.tolist(), strict=True)
@@ -67,7 +67,7 @@ class TrueNetwork:
         return rates
 
     def shared_rates_bps(self) -> npt.NDArray[np.float64]:
-        """What NICs out, NICs in and trunks carry now, in this order."""
+        """The present rates of outgoing NICs, incoming NICs and trunks, in this order."""
         network, n = self.network, len(self.network)
         trunks = [trunk.capacity_bps for trunk in network.trunks]
         rates: npt.NDArray[np.float64] = np.concatenate([network.egress_bps, network.ingress_bps, np.array(trunks)])
@@ -79,38 +79,38 @@ class TrueNetwork:
         return rates
 
     def set_rates(self, network: Network) -> None:
-        """The same sites and links with other rates from now on."""
+        """Change the rates to those of `network`, which has the same sites and links."""
         self.network = network
 
     def lose_link(self, src: int, dst: int) -> tuple[Resource, ...]:
-        """One more reason why the link is down; what changed."""
+        """Add a reason why the link is down; returns the capacities that changed."""
         self._down_links[src, dst] += 1
         return (("link", src, dst),)
 
     def restore_link(self, src: int, dst: int) -> tuple[Resource, ...]:
-        """One reason less."""
+        """Remove a reason why the link is down; returns the capacities that changed."""
         self._down_links[src, dst] -= 1
         return (("link", src, dst),)
 
     def lose_site(self, site: int) -> tuple[Resource, ...]:
-        """One more reason why the site is down, with all its links."""
+        """Add a reason why the site and all its links are down; returns the capacities that changed."""
         self._down_sites[site] += 1
         return tuple(self._links_of(site))
 
     def restore_site(self, site: int) -> tuple[Resource, ...]:
-        """One reason less."""
+        """Remove a reason why the site is down; returns the capacities that changed."""
         self._down_sites[site] -= 1
         return tuple(self._links_of(site))
 
     def add_background(self, src: int, dst: int, rate_bps: float) -> tuple[Resource, ...]:
-        """Traffic that is not ours takes (or, if negative, gives back) so much along a link."""
+        """Add background traffic on a link, or remove it if `rate_bps` is negative; returns the changed capacities."""
         used = resources_of(self.network, src, dst)
         for resource in used:
             self._background_bps[resource] = self._background_bps.get(resource, 0.0) + rate_bps
         return used
 
     def background_bps(self, resource: Resource) -> float:
-        """What background traffic asks of a capacity."""
+        """The rate of background traffic on a capacity."""
         return self._background_bps.get(resource, 0.0)
 
     def _links_of(self, site: int) -> Iterator[Resource]:
@@ -119,7 +119,7 @@ class TrueNetwork:
 
 
 class _Capacities(NetworkCapacities):
-    """The same ids as `NetworkCapacities`, with the values of the moment."""
+    """The same ids as `NetworkCapacities`, with the present values."""
 
     def __init__(self, truth: TrueNetwork) -> None:
         super().__init__(truth.network)
@@ -132,11 +132,11 @@ class _Capacities(NetworkCapacities):
 
 
 Errors = Callable[[Network], Network]
-"""What is believed of a network: every estimate off by a fixed error."""
+"""Gives the estimate of a network, in which every value has a fixed error."""
 
 
 def misjudged(network: Network, noise: float, rng: np.random.Generator) -> Errors:
-    """The estimate of each bandwidth b is b (1 + x), x uniform in [-noise, noise] and the same for ever (CREW V-H)."""
+    """The estimate of each bandwidth b is b (1 + x), x constant and uniform in [-noise, noise] (CREW V-H)."""
     if not noise:
         return lambda truth: truth
     link_error = 1.0 + rng.uniform(-noise, noise, size=network.bandwidth_bps.shape)
@@ -145,7 +145,7 @@ def misjudged(network: Network, noise: float, rng: np.random.Generator) -> Error
 
 
 def _with_errors(network: Network, link_error: Matrix, nic_error: np.ndarray) -> Network:
-    """Every estimate off by its error. A link that only its NICs limit is estimated as well as they are."""
+    """The network with an error on every value. A link that only its NICs limit has the error of its NICs."""
     sites = tuple(
         replace(site, egress_bps=site.egress_bps * error, ingress_bps=site.ingress_bps * error)
         for site, error in zip(network.sites, nic_error.tolist(), strict=True)

@@ -1,10 +1,10 @@
-"""Who goes first where flows of several rounds want the same link (CREW IV-C and V-E).
+"""Queueing disciplines: which flow goes first where several rounds use the same link (CREW IV-C and V-E).
 
-- `fs`: nobody; the flows on a link share it equally, as TCP would.
-- `fcfs`: the flow that came first (the paper's FL, and what Tradewind's connections do).
-- `task-fcfs`: the flow of the round that was started first (TL); it interrupts others.
-- `scatter-first`: flows towards an aggregator before flows of results (the paper's case C2); interrupts.
-- `multicast-first`: the other way round (C1); interrupts.
+- `fs` (fair sharing): none; the flows on a link share it equally, as with TCP.
+- `fcfs`: the flow that was queued first (the paper's FL, and the order of Tradewind's connections).
+- `task-fcfs`: the flow of the round that was started first (TL); it preempts others.
+- `scatter-first`: flows towards an aggregator before flows of results (the paper's case C2); it preempts others.
+- `multicast-first`: flows of results before flows towards an aggregator (C1); it preempts others.
 
 Under every one but `fs` a link carries one flow at a time. Equal ranks are served in order of arrival.
 """
@@ -23,9 +23,9 @@ _LAST = 2.0**62
 
 
 def rank(discipline: str, round_number: int, phase: int) -> Rank:
-    """Where a flow of that round and phase stands on its link; lower goes first.
+    """The priority of a flow of a round and phase on its link; lower values go first.
 
-    What is sent before its round is known stands behind every round under `task-fcfs`.
+    Under `task-fcfs`, data that is sent before its round is known comes after every round.
     """
     match discipline:
         case "fs" | "fcfs":

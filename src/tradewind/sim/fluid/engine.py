@@ -1,11 +1,11 @@
 """The fluid data plane: rounds as flows that share links, NICs and trunks, for all ranks of a simulated run at once.
 
-It stands where the chunk engine does. The protocol half of each rank's node opens, halts and closes rounds here, and is
-told when its part is complete (`RoundComplete`) or how far it has come (`RoundHalted`). Progress is reported in whole
-chunks, so halting, repair and early scatter are decided by the controller, as with any data plane.
+It replaces the chunk engine. The protocol half of each rank's node opens, halts and closes rounds here, and receives a
+report when its part is complete (`RoundComplete`) or how far it is (`RoundHalted`). Progress is reported in whole
+chunks, so the controller decides on halting, repair and early scatter, as with any data plane.
 
-A round is complete at all its sites at once, when the last member has everything: until then nothing may be used
-anywhere, so it makes no difference when each of them had its own part.
+A round completes at all its sites at once, when the last member has the whole result: until then no site may use it, so
+the time at which each site had its own part makes no difference.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tradewind.sim.fluid.timetable import TimetableLinks
 from tradewind.wire import messages as m
 
 PIECES = 16
-"""Pieces of a shard where shards are cut: the least that the runtime uses (`MIN_CHUNKS_PER_SHARD`)."""
+"""The number of pieces of a shard where shards are cut: the minimum of the runtime (`MIN_CHUNKS_PER_SHARD`)."""
 
 ROUNDING = 1e-9
 
@@ -45,54 +45,54 @@ Cut = tuple[int, ...]
 
 
 class Transfer(Protocol):
-    """How a round's bytes travel: as one fluid, or flow by flow."""
+    """The transfer of a round's bytes: as one fluid, or flow by flow."""
 
     discarded_bits: float
-    """What was sent early and for nothing."""
+    """The number of bits that were sent early and not used."""
 
     def chunk_items(self, shard_items: Sequence[int], item_bytes: int) -> Cut:
-        """How many items a chunk of each shard has, in which progress is reported."""
+        """The number of items in a chunk of each shard, the unit in which progress is reported."""
 
     def cancel(self, outcome: str) -> None:
-        """Stop everything that is still under way."""
+        """Stop all unfinished flows."""
 
     def close(self) -> None:
-        """The round is over, and nobody will ask about it again."""
+        """Release the state of a round that has ended."""
 
     def held(self, shard: int, member: str) -> Iterable[tuple[float, float]]:
-        """What a member holds of what was to be sent of a shard: from which share of it to which."""
+        """The ranges of a shard that a member has received, as (from, to) in fractions of the shard."""
 
 
 @dataclass(eq=False, slots=True)
 class _Round:
-    """A round in one version of its plan."""
+    """A round with one version of its plan."""
 
     start: m.Start
     given: Plan
-    """As it was given."""
+    """The plan as it was given."""
     scattered: ScatteredRound | None
     plan: Plan
-    """As it is carried out: for the bytes of this round, without what is final everywhere."""
+    """The plan as it runs: for the bytes of this round, without those that are final everywhere."""
     shard_items: tuple[int, ...]
     waiting: set[str]
     """Sites that have not opened it yet."""
     transfer: Transfer | None = None
     cut: Cut = ()
     is_over: bool = False
-    """It is complete, or was stopped."""
+    """Whether it is complete or was stopped."""
 
 
 @dataclass(eq=False, slots=True)
 class _Scatter:
-    """What a rank sends before it knows its round."""
+    """Data that a rank sends before it knows its round."""
 
     event: BeginScatter
     flows: dict[int, tuple[Flow, int]] = field(default_factory=dict)
-    """To each aggregator, and how many chunks."""
+    """The flow to each aggregator, and its number of chunks."""
 
 
 class FluidEngine:
-    """All ranks' data plane."""
+    """The data plane of all ranks."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class FluidEngine:
         self._rounds: dict[int, _Round] = {}
         self._early: dict[int, _Scatter] = {}
         self.discarded_bits = 0.0
-        """What was sent early to aggregators that turned out not to need it."""
+        """Bits sent early to aggregators that turned out not to need them."""
         self._carrier: PipelinedRounds | Links
         discipline = scheme.discipline
         self._links: Links | None = None
@@ -126,7 +126,7 @@ class FluidEngine:
                 )
             self._carrier = PipelinedRounds(truth, clock, witness)
             return
-        rank(discipline, 0, REDUCE)  # an unknown one is refused now
+        rank(discipline, 0, REDUCE)  # an unknown discipline raises an error now
         if discipline == "fs" or self._pieces > 1 or truth.network.has_shared_capacity:
             self._links = SharedLinks(truth, clock, ordered=discipline != "fs", witness=witness)
         else:
@@ -136,7 +136,7 @@ class FluidEngine:
     # --- rounds ------------------------------------------------------------------------------------------------
 
     def open(self, site: str, start: m.Start, plan: Plan, scattered: ScatteredRound | None) -> None:
-        """A site may work on a round; it begins when all of its sites that are up may."""
+        """Open a round at a site; the round begins when all of its sites that are up have opened it."""
         known = self._rounds.get(start.round)
         if known is None or known.start.version < start.version:
             if known is not None:
@@ -147,7 +147,7 @@ class FluidEngine:
             self._begin(known)
 
     def halt(self, site: str, number: int) -> RoundHalted:
-        """A site stops working on a round: how far it has come there."""
+        """Halt a round at a site; returns how far it has progressed there."""
         round_ = self._rounds[number]
         self._stop(round_)
         if site not in round_.plan.members:
@@ -171,7 +171,7 @@ class FluidEngine:
         return RoundHalted(number, cut, tuple(final))
 
     def close(self, number: int) -> None:
-        """A round is over, or given up."""
+        """Close a round that has ended or was abandoned."""
         round_ = self._rounds.pop(number, None)
         if round_ is not None:
             self._let_go(round_)
@@ -198,7 +198,7 @@ class FluidEngine:
             round_.is_over = True
             self._completed(round_.given.sites, RoundComplete(start.round, start.version))
 
-        if not any(shard.fraction for shard in round_.plan.shards):  # all of it was final before it was repaired
+        if not any(shard.fraction for shard in round_.plan.shards):  # every shard was final before the repair
             self._clock.at(self._clock.now_s, Priority.ARRIVAL, _call, complete)
         elif isinstance(self._carrier, PipelinedRounds):
             round_.transfer = _OneFluid(self._carrier, start.round, round_.plan, complete)
@@ -239,12 +239,12 @@ class FluidEngine:
         if round_.transfer is not None:
             self.discarded_bits += round_.transfer.discarded_bits
             round_.transfer.close()
-            round_.transfer = None  # it calls what completes the round, which refers to it: a cycle
+            round_.transfer = None  # break the reference cycle of the round and its transfer
 
     # --- sending before a round is known -----------------------------------------------------------------------
 
     def scatter(self, site: int, event: BeginScatter) -> None:
-        """A rank sends each block of its array to its aggregator, as much of it as that one may keep."""
+        """Send each block of a rank's array to its aggregator, as much of it as the aggregator may keep."""
         assert self._links is not None
         begun = self._early[site] = _Scatter(event)
         flow_rank = rank(self._scheme.discipline, UNKNOWN_ROUND, REDUCE)
@@ -259,7 +259,7 @@ class FluidEngine:
                 links.send(flow)
 
     def end_scatter(self, site: int) -> None:
-        """What a rank has sent early counts for no round."""
+        """Discard the data that a rank has sent early."""
         begun = self._early.pop(site, None)
         if begun is not None:
             for flow, _ in begun.flows.values():
@@ -272,7 +272,7 @@ class FluidEngine:
             self._links.cancel(flow, DISCARDED)
 
     def _adopt(self, round_: _Round) -> EarlyFlows:
-        """What the members of a round have sent of it: a block's first run of chunks goes on as it is."""
+        """The early flows of a round's members that the round continues: the first run of chunks of each block."""
         scattered, index = round_.scattered, self._truth.network.index
         assert scattered is not None
         ends = list(accumulate(_chunks(n, scattered.chunk_items) for n in round_.shard_items))
@@ -300,21 +300,21 @@ class FluidEngine:
     # --- the network -------------------------------------------------------------------------------------------
 
     def changed(self, resources: Iterable[Resource] | None) -> None:
-        """Some capacities are others from now on; None: any of them may be."""
+        """Apply changed capacities; None: any of them may have changed."""
         self._carrier.changed(resources)
 
     @property
     def flows(self) -> int:
-        """How many flows there have been; a pipelined round counts as one on each link that it uses."""
+        """The number of flows so far; a pipelined round counts as one on each link that it uses."""
         return self._carrier.flows
 
     @property
     def lost_bytes(self) -> float:
-        """What was sent for nothing because something failed."""
+        """The bytes whose transfer was lost to failures."""
         return self._carrier.lost_bits / 8.0
 
     def finish(self) -> Matrix:
-        """The simulation ends: what every link has carried, in bytes."""
+        """End the simulation; returns the bytes that every link has carried."""
         self._carrier.finish()
         n = len(self._truth.network)
         return self._carrier.carried_bits(n * n).reshape(n, n) / 8.0
@@ -328,13 +328,13 @@ class FluidPort:
         self.reports: list[tuple[RoundComplete, int | None] | RoundHalted] = []
 
     def give(self, operation: int, arrays: Arrays | None) -> None:
-        """Nothing is computed with arrays."""
+        """Ignore the arrays: the simulation does not compute with them."""
 
     def joined(self, roster: m.Roster, here: int) -> None:
-        """Sites are known by their names."""
+        """Ignore the roster: sites are known by their names."""
 
     def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: the fluid engine needs no preparation."""
 
     def open(
         self,
@@ -351,29 +351,29 @@ class FluidPort:
         self.reports.append(self._engine.halt(self._site, number))
 
     def close(self, number: int) -> None:
-        """A round is over, or given up."""
+        """Close a round that has ended or was abandoned."""
         self._engine.close(number)
         self.reports.append(RoundHalted(number))
 
     def forget_below(self, number: int) -> None:
-        """Rounds that are over are closed by themselves."""
+        """Do nothing: rounds that have ended are closed one by one."""
 
-    def scatter(self, event: BeginScatter, operation: int) -> None:  # noqa: ARG002 - whichever it is
+    def scatter(self, event: BeginScatter, operation: int) -> None:  # noqa: ARG002 - part of the protocol
         """Send before the round is known."""
         self._engine.scatter(self._row, event)
 
     def end_scatter(self, part: int) -> None:  # noqa: ARG002 - a simulated step has one part
-        """What was sent early counts for no round."""
+        """Discard the data that was sent early."""
         self._engine.end_scatter(self._row)
 
     def peer_gone(self, peer: int) -> None:
-        """Flows to a site that is down stand still."""
+        """Do nothing: flows to a site that is down have rate 0."""
 
     def steer(self, change: Explore | AuxiliaryChanged) -> None:
-        """Fluid needs no probes, and takes no detours."""
+        """Do nothing: the fluid engine has no probes and no auxiliary paths."""
 
     def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
-        """What has come of rounds."""
+        """Take the reports on rounds that completed or were halted."""
         if not self.reports:
             return []
         taken, self.reports = self.reports, []
@@ -384,16 +384,16 @@ class _Flows(StoreAndForward):
     """Flow by flow: a site sends a shard (or a piece of one) when it has all of it."""
 
     def chunk_items(self, shard_items: Sequence[int], item_bytes: int) -> Cut:  # noqa: ARG002 - pieces have no bytes
-        """A piece is a chunk."""
+        """The items of a piece: each piece is a chunk."""
         return tuple(max(1, -(-n // self.pieces)) for n in shard_items)
 
     def held(self, shard: int, member: str) -> Iterable[tuple[float, float]]:
-        """The pieces whose result has arrived there."""
+        """The ranges of the pieces whose result has arrived at the member."""
         return [(piece / self.pieces, (piece + 1) / self.pieces) for piece in self.held_pieces(shard, member)]
 
 
 class _OneFluid:
-    """One fluid: what has passed is with everybody."""
+    """A round as one fluid: all members have the same progress."""
 
     discarded_bits = 0.0
 
@@ -402,18 +402,18 @@ class _OneFluid:
         self._round = rounds.start(number, plan, complete)
 
     def chunk_items(self, shard_items: Sequence[int], item_bytes: int) -> Cut:  # noqa: ARG002 - as the plan cuts
-        """As the plan says."""
+        """The items of a chunk as the plan cuts shards."""
         return tuple(max(1, shard.chunk_bytes // item_bytes) for shard in self._shards)
 
     def cancel(self, outcome: str) -> None:
-        """Stop the fluid where it is."""
+        """Stop the round at its present progress."""
         self._rounds.cancel(self._round, outcome)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
     def held(self, shard: int, member: str) -> Iterable[tuple[float, float]]:  # noqa: ARG002 - the same for all
-        """What has passed."""
+        """The range from the start of the shard to the round's progress."""
         return [(0.0, self._round.progress)]
 
 

@@ -1,10 +1,10 @@
-"""Flows, the lines they queue on, and the gatherings that wait for them.
+"""Flows, the lines on which they queue, and the gatherings that wait for them.
 
-A `Flow` is an amount of data on one directed link. It knows when it will have been sent as soon as that is known: on a
-link that serves one flow after another, this is when it is queued, long before it happens. A `Gathering` waits for
-some flows and acts when the last of them has arrived: an aggregator that has all contributions, a member that has all
-its blocks. Because arrivals are announced ahead, a round of CREW with 600 flows needs 65 events and not 600. What was
-announced may be revised, when a link changes or another flow goes first.
+A `Flow` is an amount of data on one directed link. Its end is computed as early as possible: on a link that serves one
+flow after another, when the flow is queued. A `Gathering` waits for some flows and acts when the last of them has
+arrived: an aggregator that has all contributions, a member that has all its blocks. Because arrivals are announced in
+advance, a round of CREW with 600 flows needs 65 events instead of 600. Announced times are revised when a link changes
+or another flow goes first.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ REDUCE, BROADCAST = 0, 1
 PHASES = ("reduce", "broadcast")
 
 UNKNOWN_ROUND = -1
-"""The round of what is sent before it is known which round it will belong to."""
+"""The round number of data that is sent before its round is known."""
 
 Rank = tuple[float, float]
-"""Who goes first on a link: lower ranks do; equal ranks in order of arrival."""
+"""The priority of a flow on a link: lower values go first, equal ones in order of arrival."""
 
 FIRST: Rank = (0.0, 0.0)
 
 Witness = Callable[["Flow"], object]
-"""Sees every flow once, when it is over or when the simulation ends."""
+"""Called once with every flow, when it has ended or when the simulation ends."""
 
 QUEUED, DELIVERED, LOST, DISCARDED = "unfinished", "delivered", "lost", "discarded"
 
 
 class Line:
-    """One direction between two sites: what it carries now, who waits, and what it has carried."""
+    """A directed link: its present rate, its queue, and the bits that it has carried."""
 
     __slots__ = ("carried_bits", "dst", "free_s", "latency_s", "pending", "rate_bps", "src")
 
@@ -48,14 +48,14 @@ class Line:
         self.rate_bps = rate_bps
         self.latency_s = latency_s
         self.pending: list[Flow] = []
-        """Flows that are not known to have ended, in the order of service."""
+        """Flows that may not have ended yet, in the order of service."""
         self.free_s = 0.0
-        """When the last of them will have been sent."""
+        """The time at which the last of them will have been sent."""
         self.carried_bits = 0.0
 
 
 class Flow:
-    """Data on one directed link, for a shard of a round."""
+    """Data of a shard of a round on one directed link."""
 
     __slots__ = (
         "begin_s",
@@ -89,16 +89,16 @@ class Flow:
         self.round, self.shard, self.phase = round_number, shard, phase
         self.rank = rank
         self.queued_s = self.begin_s = self.start_s = 0.0
-        """When it was queued, when its present stretch of service begins, and when its first one did."""
+        """The times at which it was queued, its present service begins, and its first service began."""
         self.end_s = math.inf
-        """When its last bit leaves, as far as is known."""
+        """The time at which its last bit leaves, as presently scheduled."""
         self.sent_bits = 0.0
-        """What had been sent when its line last changed."""
+        """The bits that had been sent when its line last changed."""
         self.outcome = QUEUED
 
     @property
     def arrival_s(self) -> float:
-        """When its last bit arrives, as far as is known."""
+        """The time at which its last bit arrives, as presently scheduled."""
         return self.end_s + self.line.latency_s
 
 
@@ -113,7 +113,7 @@ class Gathering:
         self._clock = clock
         self._alarm = 0
         self.awaited = awaited
-        """Flows whose time of arrival is not known yet."""
+        """The number of flows whose time of arrival is not known yet."""
         self.action = action
         self.shard, self.site = shard, site
         self.flows: list[Flow] = []
@@ -121,7 +121,7 @@ class Gathering:
         self.done = False
 
     def announce(self, flow: Flow) -> None:
-        """A flow that is waited for will arrive at `flow.arrival_s`."""
+        """Announce that an expected flow will arrive at `flow.arrival_s`."""
         self.flows.append(flow)
         self.awaited -= 1
         arrival_s = flow.end_s + flow.line.latency_s
@@ -131,14 +131,14 @@ class Gathering:
             self._schedule()
 
     def note(self, time_s: float) -> None:
-        """Something that is waited for is here at `time_s` without a flow: it was on the spot."""
+        """Count an expected contribution that is present at `time_s` without a flow."""
         self.awaited -= 1
         self.ready_s = max(self.ready_s, time_s)
         if not self.awaited:
             self._schedule()
 
     def revise(self) -> None:
-        """The arrival of some announced flow has changed."""
+        """Handle a changed arrival of an announced flow."""
         if self.done:
             return
         ready_s = max(flow.end_s + flow.line.latency_s for flow in self.flows)
@@ -148,7 +148,7 @@ class Gathering:
                 self._schedule()
 
     def withdraw(self, flow: Flow) -> None:
-        """A flow will not arrive after all; whatever comes in its place is waited for."""
+        """Withdraw an announced flow that will not arrive; its replacement is expected."""
         if flow not in self.flows:
             return
         self.flows.remove(flow)
@@ -157,7 +157,7 @@ class Gathering:
         self.ready_s = max((f.end_s + f.line.latency_s for f in self.flows), default=0.0)
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
         self.done = True
         self.flows.clear()
         self.action = _nothing
@@ -175,7 +175,7 @@ class Gathering:
 
 
 def by_rank(flow: Flow) -> Rank:
-    """The key of a line's queue."""
+    """The sort key of a line's queue."""
     return flow.rank
 
 
@@ -187,18 +187,18 @@ def _act(gathering: Gathering) -> None:
 
 
 def _nothing(_: Gathering) -> None:
-    """What a gathering does that is over."""
+    """The action of a closed gathering."""
 
 
 class Links(Protocol):
-    """Whatever carries flows."""
+    """The interface of a model of links that carries flows."""
 
     lines: dict[int, Line]
     """Lines that have been used, by source x sites + destination."""
     flows: int
-    """How many flows have been sent."""
+    """The number of flows that have been sent."""
     lost_bits: float
-    """What was sent of flows that were lost."""
+    """The bits that lost flows had sent."""
 
     def line(self, src: int, dst: int) -> Line:
         """The line from one site to another."""
@@ -207,29 +207,29 @@ class Links(Protocol):
         """Queue a flow on its line."""
 
     def adopt(self, flow: Flow, gathering: Gathering) -> None:
-        """A flow that was sent for nobody in particular, under way or delivered, is waited for from now on."""
+        """Let `gathering` wait for a flow that was sent without one; it may have been delivered already."""
 
     def sent_bits(self, flow: Flow) -> float:
-        """What has been sent of a flow by now."""
+        """The bits of a flow that have been sent so far."""
 
     def cancel(self, flow: Flow, outcome: str) -> None:
-        """Take an unfinished flow off its line; what it has sent stays sent."""
+        """Remove an unfinished flow from its line; bits already sent stay counted."""
 
     def resize(self, flow: Flow, bits: float, rank: Rank) -> None:
-        """An unfinished flow turns out larger or smaller, or of another rank; among equals it keeps its place."""
+        """Change the size and priority of an unfinished flow; among flows of equal priority it keeps its place."""
 
     def changed(self, resources: Iterable[Resource] | None) -> None:
-        """Some capacities are others from now on; None: any of them may be."""
+        """Apply changed capacities; None: any of them may have changed."""
 
     def finish(self) -> None:
-        """The simulation ends: account for what has been sent by now."""
+        """End the simulation: account for the bits sent so far."""
 
     def carried_bits(self, pairs: int) -> Vector:
-        """What every pair of sites has carried, by source x sites + destination."""
+        """The bits carried between every pair of sites, by source x sites + destination."""
 
 
 def carried_by(lines: dict[int, Line], pairs: int) -> Vector:
-    """What each line has carried, as a vector."""
+    """The bits that each line has carried, as a vector."""
     carried = np.zeros(pairs)
     for key, line in lines.items():
         carried[key] = line.carried_bits

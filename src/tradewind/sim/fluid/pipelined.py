@@ -1,13 +1,13 @@
-"""Rounds whose chunks flow through all their hops at once: one fluid for each round.
+"""Pipelined rounds: chunks flow through all hops at once, so each round is one fluid.
 
 Inside a round the runtime sends by progress, so all shards of a plan advance together, and a round is one fluid. It
-needs of every link, NIC and trunk the bytes that the plan puts there, and is as fast as the tightest of them allows,
-which is `cost`'s transfer time. After its last bit has left, it takes as long again as the pipeline took to fill.
+needs the bytes that the plan puts on every link, NIC and trunk, and is as fast as the tightest of them allows, which is
+the transfer time of `cost`. After its last bit has left, it takes the fill time of the pipeline to finish.
 
-Rounds that run at the same time share by dominant-resource fairness: each is judged by the part that it takes of the
-capacity it needs most, and these parts grow together until something is full. Two rounds that want the same link get
-half of it each; who is held up elsewhere leaves the rest to others. Which of two rounds a connection serves first is
-below this model: cut shards into pieces (`execution`) to see that.
+Rounds that run at the same time share by dominant-resource fairness: the share that each round has of the capacity it
+needs most grows equally for all until a capacity is full. Two rounds on the same link get half of it each; a round that
+is limited elsewhere leaves the rest to others. The order in which a connection serves two rounds is not modelled: for
+that, cut shards into pieces (`execution`).
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ Vector = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 FULL = 1e-9
-"""Capacities that fill up within this share of each other fill up together."""
+"""Capacities whose filling levels differ by less than this share count as full together."""
 
 
 @dataclass(slots=True, eq=False)
 class PipelinedRound:
-    """A round on its way; `progress` runs from 0 to 1."""
+    """A running round; `progress` goes from 0 to 1."""
 
     number: int
     plan: Plan
     fill_s: float
     needs: Indices
-    """The capacities that it needs, by their number."""
+    """The numbers of the capacities that it needs."""
     bits: Vector
-    """How much of each, for the whole round."""
+    """The bits on each of them, for the whole round."""
     done: Callable[[], object]
     started_s: float
     alone: float = 0.0
-    """Progress per second if it were alone."""
+    """Progress per second if no other round ran."""
     rate: float = 0.0
     progress: float = 0.0
     updated_s: float = 0.0
@@ -56,12 +56,12 @@ class PipelinedRound:
 
     @property
     def links(self) -> list[tuple[int, int]]:
-        """The links that it uses, by rows."""
+        """The links that it uses, as pairs of site indices."""
         return [(int(src), int(dst)) for src, dst in np.argwhere(self.link_bytes)]
 
 
 class PipelinedRounds:
-    """All rounds that run, on a network whose capacities they share."""
+    """All running rounds, on a network whose capacities they share."""
 
     def __init__(self, truth: TrueNetwork, clock: Clock, witness: Witness | None = None) -> None:
         self._truth = truth
@@ -79,7 +79,7 @@ class PipelinedRounds:
         self._carried_bits = np.zeros(n * n)
 
     def start(self, number: int, plan: Plan, done: Callable[[], object], share: float = 1.0) -> PipelinedRound:
-        """Begin a round; `done` is called when every member has everything. `share`: how much of it is to do."""
+        """Begin a round; `done` is called when every member has the result. `share`: the fraction still to do."""
         spent = cost(plan, self._truth.network)
         needs, bits = self._demand(spent.link_bytes * share)
         started = PipelinedRound(number, plan, spent.fill_seconds, needs, bits, done, self._clock.now_s)
@@ -102,21 +102,21 @@ class PipelinedRounds:
         return round_.progress
 
     def has_passed(self, round_: PipelinedRound) -> bool:
-        """Whether everything has been sent, and only the last bits still travel."""
+        """Whether all bits have been sent, and only the last are in transit."""
         return round_ not in self._running
 
-    def changed(self, resources: Iterable[Resource] | None) -> None:  # noqa: ARG002 - rounds are few, all are looked at
-        """Some capacities are others from now on."""
+    def changed(self, resources: Iterable[Resource] | None) -> None:  # noqa: ARG002 - rounds are few, all are updated
+        """Apply changed capacities."""
         for round_ in self._running:
             self._weigh(round_)
         self._share_all()
 
     def carried_bits(self, pairs: int) -> Vector:
-        """What every pair of sites has carried, by source x sites + destination."""
+        """The bits carried between every pair of sites, by source x sites + destination."""
         return self._carried_bits[:pairs].copy()
 
     def finish(self) -> None:
-        """The simulation ends: account for what has been sent by now."""
+        """End the simulation: account for the bits sent so far."""
         for round_ in self._running:
             self._settle(round_)
             self.flows += int(np.count_nonzero(round_.link_bytes))
@@ -159,7 +159,7 @@ class PipelinedRounds:
             self._share_all()
 
     def _share_all(self) -> None:
-        """Progressive filling: all dominant shares grow together; who touches something full stays where it is."""
+        """Progressive filling: all dominant shares grow together; a round that uses a full capacity keeps its share."""
         for stalled in [round_ for round_ in self._running if not round_.alone]:
             self._set_rate(stalled, 0.0)
         growing = [round_ for round_ in self._running if round_.alone]
@@ -226,7 +226,7 @@ class PipelinedRounds:
             self._share_all()
 
     def _tell(self, round_: PipelinedRound, outcome: str) -> None:
-        """One flow for each link: what the round had on it from its start to its end."""
+        """Report one flow for each link: the bits of the round on it from start to end."""
         if self._witness is None:
             return
         for src, dst in round_.links:

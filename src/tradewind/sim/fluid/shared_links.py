@@ -1,8 +1,8 @@
-"""Links that share: any network, any discipline, one event a flow.
+"""Links with shared capacities: for any network and discipline, with one event per flow.
 
-Used where the timetable cannot be: flows share a link (`fs`), or links share NICs and trunks. Under `fs` every flow is
-active at once; otherwise only the first of each line is, and the rest queue behind it. What is active shares every
-capacity that it crosses max-min fairly (`fluid`).
+Used where the timetable does not apply: flows share a link (`fs`), or links share NICs and trunks. Under `fs` all flows
+are active at once; otherwise only the first of each line is, and the rest queue behind it. Active flows share every
+capacity that they cross max-min fairly (`fluid`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tradewind.sim.fluid.flows import DELIVERED, LOST, Flow, Gathering, Line, Ra
 
 
 class SharedLinks:
-    """All links of a network, with everything shared that is shared."""
+    """All links of a network, with link, NIC and trunk contention."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class SharedLinks:
         ordered: bool,
         witness: Witness | None = None,
     ) -> None:
-        """`ordered`: a line serves one flow at a time, by rank and arrival; else all of them at once."""
+        """`ordered`: a line serves one flow at a time, by priority and arrival; else all of them at once."""
         self.lines: dict[int, Line] = {}
         self.flows = 0
         self.lost_bits = 0.0
@@ -54,7 +54,7 @@ class SharedLinks:
         return found
 
     def send(self, flow: Flow) -> None:
-        """Queue a flow on its line; it is announced to who waits for it when it ends."""
+        """Queue a flow on its line; its gathering is notified when it ends."""
         self.flows += 1
         flow.queued_s = self._clock.now_s
         pending = flow.line.pending
@@ -70,13 +70,13 @@ class SharedLinks:
         self._reschedule()
 
     def adopt(self, flow: Flow, gathering: Gathering) -> None:
-        """A flow that was sent for nobody in particular, under way or delivered, is waited for from now on."""
+        """Let `gathering` wait for a flow that was sent without one; it may have been delivered already."""
         flow.gathering = gathering
         if flow.outcome == DELIVERED:
             gathering.announce(flow)
 
     def sent_bits(self, flow: Flow) -> float:
-        """What has been sent of a flow by now."""
+        """The bits of a flow that have been sent so far."""
         if flow.outcome == DELIVERED:
             return flow.bits
         if self._is_active(flow):
@@ -84,12 +84,12 @@ class SharedLinks:
         return flow.sent_bits
 
     def cancel(self, flow: Flow, outcome: str) -> None:
-        """Take an unfinished flow off its line; what it has sent stays sent."""
+        """Remove an unfinished flow from its line; bits already sent stay counted."""
         self._leave(flow, outcome)
         self._reschedule()
 
     def resize(self, flow: Flow, bits: float, rank: Rank) -> None:
-        """An unfinished flow turns out larger or smaller, or of another rank; among equals it keeps its place."""
+        """Change the size and priority of an unfinished flow; among flows of equal priority it keeps its place."""
         pending = flow.line.pending
         self._pause(pending[0] if self._ordered else flow)
         flow.bits = max(bits, flow.sent_bits)
@@ -99,14 +99,14 @@ class SharedLinks:
         self._reschedule()
 
     def changed(self, resources: Iterable[Resource] | None) -> None:
-        """Some capacities are others from now on; None: any of them may be."""
+        """Apply changed capacities; None: any of them may have changed."""
         if resources is None:
             resources = dict.fromkeys(resource for used in self._resources.values() for resource in used)
         self._fluid.capacity_changed(resources, self._clock.now_s)
         self._reschedule()
 
     def finish(self) -> None:
-        """The simulation ends: account for what has been sent by now."""
+        """End the simulation: account for the bits sent so far."""
         for line in self.lines.values():
             for flow in line.pending:
                 flow.sent_bits = self.sent_bits(flow)
@@ -119,7 +119,7 @@ class SharedLinks:
             line.pending.clear()
 
     def carried_bits(self, pairs: int) -> Vector:
-        """What every pair of sites has carried, by source x sites + destination."""
+        """The bits carried between every pair of sites, by source x sites + destination."""
         return carried_by(self.lines, pairs)
 
     # --- active flows ------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class SharedLinks:
         self._fluid.end(flow, now_s)
 
     def _leave(self, flow: Flow, outcome: str) -> None:
-        """A flow is over; the next of its line may go."""
+        """Remove a flow that has ended; the next of its line becomes active."""
         active, line = self._is_active(flow), flow.line
         if active:
             self._pause(flow)

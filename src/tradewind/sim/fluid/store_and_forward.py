@@ -1,8 +1,8 @@
-"""One round of a plan, message by message: a site sends a shard on when it has everything that it waits for.
+"""Store and forward: a site sends a shard on when it has received all contributions to it.
 
-That is how the papers simulate their schemes (store and forward). With `pieces` > 1 every shard is cut into so many
-pieces that travel on their own, and each link sends the pieces of a round in order of their progress, as the runtime's
-connections do: the same machine then shows pipelining, at the price of that many more events.
+The papers simulate their schemes this way. With `pieces` > 1 every shard is cut into this many pieces that are sent
+independently, and each link sends the pieces of a round in order of their progress, as the runtime's connections do:
+this models pipelining, at the cost of as many times more events.
 
 The round is complete when every member has received every shard.
 """
@@ -23,34 +23,34 @@ from tradewind.sim.fluid.flows import BROADCAST, DELIVERED, QUEUED, REDUCE, Flow
 
 @dataclass(frozen=True, slots=True)
 class EarlyFlow:
-    """What a member began to send to an aggregator before its round was known."""
+    """A flow that a member began to send to an aggregator before its round was known."""
 
     flow: Flow
     kept_bits: float
-    """How much of it still belongs there, counted from its beginning."""
+    """The bits of it, from its beginning, that the round uses."""
 
 
 EarlyFlows = Mapping[tuple[int, int, int], EarlyFlow]
-"""By sender, aggregator and shard."""
+"""Early flows by sender, aggregator and shard."""
 
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """A shard (or a piece of one) on its way."""
+    """The transfer of a shard, or of a piece of one."""
 
     shard: int
-    """Its number in the plan; where shards are cut, pieces are numbered through."""
+    """Its number in the plan; where shards are cut, pieces are numbered consecutively."""
     root: str
     bits: float
     progress: float
     up: dict[str, Route]
     down: dict[str, list[Route]]
     gatherings: dict[str, Gathering] = field(default_factory=dict)
-    """Who waits for contributions, by name."""
+    """The gatherings of sites that wait for contributions, by name."""
     relays: list[Gathering] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     holders: set[str] = field(default_factory=set)
-    """Members that hold the result because they made it or passed it on."""
+    """Members that have the result because they computed it or forwarded it."""
 
     def hops(self, phase: int) -> set[tuple[str, str]]:
         """Every link that the tree uses in a phase."""
@@ -59,7 +59,7 @@ class Tree:
 
 
 class StoreAndForward:
-    """Carries out one round of a plan on simulated links."""
+    """Runs one round of a plan on simulated links."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class StoreAndForward:
         pieces: int = 1,
         early: EarlyFlows | None = None,
     ) -> None:
-        """`complete` is called when every member holds the whole result."""
+        """`complete` is called when every member has the whole result."""
         self.plan = plan
         self.index, self.names = network.index, network.names
         self.links, self.clock = links, clock
         self.trees: list[Tree] = []
         self.awaiting: dict[str, Gathering] = {}
-        """Each member that still waits for shards."""
+        """The gatherings of members that still wait for shards."""
         self.discarded_bits = 0.0
-        """What was sent early and turned out to belong elsewhere."""
+        """Bits sent early that the round does not use."""
         self._unreleased = 0
-        """How many members wait for shards."""
+        """The number of members that wait for shards."""
         self._round = round_number
         self.pieces = pieces
         self._ranks = (rank(discipline, round_number, REDUCE), rank(discipline, round_number, BROADCAST))
@@ -93,7 +93,7 @@ class StoreAndForward:
         self._complete = complete
 
     def start(self) -> None:
-        """Send what can be sent at once: the leaves' contributions."""
+        """Send the contributions of the leaves."""
         left = [(number, shard) for number, shard in enumerate(self.plan.shards) if shard.fraction > 0]
         for member, count in self._shards_for_members(left).items():
             if count:
@@ -103,7 +103,7 @@ class StoreAndForward:
         self._unreleased = len(self.awaiting)
         for number, shard in left:
             for piece in range(self.pieces):
-                self.plant(self._grow(number, shard, piece))
+                self.start_tree(self._grow(number, shard, piece))
 
     def held_pieces(self, shard: int, member: str) -> Iterator[int]:
         """The pieces of a shard whose result a member has."""
@@ -117,20 +117,20 @@ class StoreAndForward:
                 yield piece
 
     def cancel(self, outcome: str) -> None:
-        """Stop everything that is still under way."""
+        """Stop all unfinished flows."""
         for gathering in self.awaiting.values():
             gathering.close()
         for tree in self.trees:
-            self.fell(tree, outcome)
+            self.stop_tree(tree, outcome)
 
     def close(self) -> None:
-        """The round is over: let go of everything, so that no cycle of references keeps it in memory."""
+        """Release the state of a round that has ended, so that no reference cycle keeps it in memory."""
         self.trees.clear()
         self.awaiting.clear()
         self._early.clear()
 
-    def plant(self, tree: Tree) -> None:
-        """Set a tree to work."""
+    def start_tree(self, tree: Tree) -> None:
+        """Start the transfer of a tree."""
         self.trees.append(tree)
         incoming: dict[str, int] = {}
         for route in tree.up.values():
@@ -147,8 +147,8 @@ class StoreAndForward:
             if site not in incoming:
                 self._send(tree, route, REDUCE, tree.gatherings[route[-1]])
 
-    def fell(self, tree: Tree, outcome: str) -> None:
-        """Stop a tree where it is; members wait for its shard until another tree brings it."""
+    def stop_tree(self, tree: Tree, outcome: str) -> None:
+        """Stop a tree; members wait for its shard until another tree delivers it."""
         for gathering in (*tree.gatherings.values(), *tree.relays):
             gathering.close()
         for flow in tree.flows:
@@ -183,7 +183,7 @@ class StoreAndForward:
     # --- what happens on arrival -------------------------------------------------------------------------
 
     def _summed(self, tree: Tree, site: int) -> None:
-        """A site has all contributions that it waits for: pass the sum on, or turn it around at the root."""
+        """A site has all contributions that it waits for: forward the sum, or at the root broadcast the result."""
         name = self.names[site]
         if name == tree.root:
             self._spread(tree, name)
@@ -192,7 +192,7 @@ class StoreAndForward:
             self._send(tree, route, REDUCE, tree.gatherings[route[-1]])
 
     def _spread(self, tree: Tree, name: str) -> None:
-        """A site has the result of a shard: keep it, and pass it on."""
+        """A site has the result of a shard: keep it, and forward it."""
         waiting = self.awaiting.get(name)
         if waiting is not None and name not in tree.holders:
             tree.holders.add(name)
@@ -205,7 +205,7 @@ class StoreAndForward:
                 self._send(tree, route, BROADCAST, self.awaiting[end])
 
     def _passing_on(self, tree: Tree, name: str) -> Gathering:
-        """What makes a site spread a result on when it arrives."""
+        """The gathering that lets a site forward a result when it arrives."""
 
         def arrived(_: Gathering) -> None:
             self._spread(tree, name)
@@ -247,9 +247,9 @@ class StoreAndForward:
         self.links.send(flow)
 
     def _adopt(self, tree: Tree, early: EarlyFlow, gathering: Gathering) -> float:
-        """Count what was sent early towards a contribution; returns the bits that still have to be sent anew.
+        """Count an early flow towards a contribution; returns the bits that still have to be sent in a new flow.
 
-        A flow that is under way goes on with what is left to send. If it has ended, the rest, if any, is another flow.
+        An unfinished flow continues with the bits that are left. If it has ended, the rest, if any, is another flow.
         """
         flow = early.flow
         flow.round, flow.shard = self._round, tree.shard

@@ -1,9 +1,9 @@
-"""Links that serve one flow at a time: each keeps a timetable of what it will send when.
+"""Links that serve one flow at a time: each keeps a timetable of its queued flows.
 
 Where links are independent (no NIC caps, no trunks), the end of a flow is known when it is queued: the link is free at
-`free_s` and needs bits / rate from there. Queuing a flow last costs a constant, whatever the rest of the network does,
-and needs no event of its own. Only what changes a timetable in the middle (another rate, a flow that goes first, one
-that is cancelled or resized) makes the link count again from now on.
+`free_s` and needs bits / rate from there. Queuing a flow last takes constant time and needs no event of its own. Only
+changes in the middle of a timetable (another rate, a flow that goes first, one that is cancelled or resized) make the
+link recompute it from now on.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ class TimetableLinks:
             flow.gathering.announce(flow)
 
     def adopt(self, flow: Flow, gathering: Gathering) -> None:
-        """A flow that was sent for nobody in particular, under way or delivered, is waited for from now on."""
+        """Let `gathering` wait for a flow that was sent without one; it may have been delivered already."""
         flow.gathering = gathering
         gathering.announce(flow)
 
     def sent_bits(self, flow: Flow) -> float:
-        """What has been sent of a flow by now."""
+        """The bits of a flow that have been sent so far."""
         if flow.outcome == DELIVERED or flow.end_s <= self._clock.now_s:
             return flow.bits
         since_s = self._clock.now_s - flow.begin_s
         return flow.sent_bits + max(0.0, since_s) * flow.line.rate_bps
 
     def cancel(self, flow: Flow, outcome: str) -> None:
-        """Take an unfinished flow off its line; what it has sent stays sent."""
+        """Remove an unfinished flow from its line; bits already sent stay counted."""
         line = flow.line
         self._settle(line)
         line.pending.remove(flow)
@@ -95,7 +95,7 @@ class TimetableLinks:
         self._plan(line)
 
     def resize(self, flow: Flow, bits: float, rank: Rank) -> None:
-        """An unfinished flow turns out larger or smaller, or of another rank; among equals it keeps its place."""
+        """Change the size and priority of an unfinished flow; among flows of equal priority it keeps its place."""
         self._settle(flow.line)
         flow.bits = max(bits, flow.sent_bits)
         flow.rank = rank
@@ -104,7 +104,7 @@ class TimetableLinks:
         self._plan(flow.line)
 
     def changed(self, resources: Iterable[Resource] | None) -> None:
-        """Some capacities are others from now on; None: any of them may be."""
+        """Apply changed capacities; None: any of them may have changed."""
         if resources is None:
             lines = list(self.lines.values())
         else:
@@ -123,7 +123,7 @@ class TimetableLinks:
         return -1
 
     def finish(self) -> None:
-        """The simulation ends: account for what has been sent by now."""
+        """End the simulation: account for the bits sent so far."""
         for line in self.lines.values():
             if line.pending:
                 self._settle(line)
@@ -136,13 +136,13 @@ class TimetableLinks:
             line.pending.clear()
 
     def carried_bits(self, pairs: int) -> Vector:
-        """What every pair of sites has carried, by source x sites + destination."""
+        """The bits carried between every pair of sites, by source x sites + destination."""
         return carried_by(self.lines, pairs)
 
     # --- the timetable -----------------------------------------------------------------------------------
 
     def _retire(self, line: Line) -> None:
-        """Take flows that have been sent by now off their line."""
+        """Remove flows that have been sent by now from their line."""
         now_s, pending, witness = self._clock.now_s, line.pending, self._witness
         ended = 0
         for flow in pending:
@@ -157,7 +157,7 @@ class TimetableLinks:
         del pending[:ended]
 
     def _settle(self, line: Line) -> None:
-        """Write down what each pending flow has sent by now."""
+        """Update the sent bits of each pending flow."""
         now_s, pending = self._clock.now_s, line.pending
         if pending and pending[0].end_s <= now_s:
             self._retire(line)
@@ -167,7 +167,7 @@ class TimetableLinks:
             flow.begin_s = now_s
 
     def _plan(self, line: Line, newcomer: Flow | None = None) -> None:
-        """Lay out the pending flows from now on, and tell who waits for those that moved."""
+        """Schedule the pending flows from now on, and notify the gatherings of those whose times changed."""
         time_s, rate_bps = self._clock.now_s, line.rate_bps
         for flow in line.pending:
             flow.begin_s = time_s
