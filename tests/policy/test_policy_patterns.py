@@ -117,8 +117,8 @@ def test_the_singular_value_of_large_patterns_is_that_of_the_whole_matrix(monkey
     assert rack_pattern(racks).mixing == pytest.approx(whole, rel=1e-6)
 
 
-def test_a_step_that_forgets_somebody_is_refused() -> None:
-    with pytest.raises(InternalError, match="does not hold each worker once"):
+def test_a_step_that_omits_a_rank_is_refused() -> None:
+    with pytest.raises(InternalError, match="must have each of"):
         Pattern.prove([(PatternGroup(("a", "b"), "x"),), (PatternGroup(("a",), "x"),)])
 
 

@@ -246,7 +246,7 @@ def test_partial_takes_everybody_when_fewer_than_p_are_left() -> None:
     policy.handle(WorkerReady("w1", 1), 1.0)
     assert policy.handle(WorkerLost("w2"), 1.5) == ()
     assert policy.handle(WorkerLost("w3"), 1.6) == (
-        StartRound(0, ("w0", "w1"), (0.5, 0.5), "the first 2 are ready", "all", staleness=(0, 0)),
+        StartRound(0, ("w0", "w1"), (0.5, 0.5), "the first 2 ranks are ready", "all", staleness=(0, 0)),
     )
 
 
@@ -351,4 +351,4 @@ def test_the_size_of_the_model_is_learnt_from_how_long_rounds_take() -> None:
     assert isinstance(timer, SetTimer) and timer.at_s == 10.5
     actions = policy.handle(WorkerReady("w2", 2), 10.2)
     assert [action.members for action in actions if isinstance(action, StartRound)] == [("w0", "w2")]
-    assert CancelTimer(timer.timer, "nobody waits for better company") in actions
+    assert CancelTimer(timer.timer, "no group waits for faster members") in actions

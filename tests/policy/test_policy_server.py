@@ -19,7 +19,7 @@ def star(centre: str) -> Network:
 def test_asp_lets_everybody_exchange_at_once_with_the_best_connected_site() -> None:
     policy = make_policy("asp", star("c"), "abcd")
     assert policy.handle(WorkerReady("b", 1), 1.0) == (
-        StartRound(0, ("b",), (1.0,), "b is ready and nobody waits", "server", "star", "c", (0,)),
+        StartRound(0, ("b",), (1.0,), "b is ready, and asp has no barrier", "server", "star", "c", (0,)),
     )
     (second,) = policy.handle(WorkerReady("a", 1), 1.1)
     assert isinstance(second, StartRound) and second.members == ("a",)
