@@ -1,4 +1,4 @@
-"""What all policies share: repair, retry, the last worker, illegal events, and the registry."""
+"""The rules that all policies share: repair, retry, the last rank, illegal events, and the registry."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def start(round_: int, stream: int) -> m.Start:
     return m.Start(round_, 1, stream, 1, ("a", "b", "c"), (1.0, 1.0, 1.0), SUM, 0)
 
 
-def test_the_worker_everybody_waited_for_is_named() -> None:
+def test_the_rank_that_others_waited_for_is_named() -> None:
     report = RunReport(ControlOptions(3, TRIANGLE))
     for round_, times in enumerate([(0.0, 2.0, 0.5), (3.0, 4.0, 3.5), (5.0, 5.5, 7.0)]):
         for worker, at_s in zip("abc", times, strict=True):

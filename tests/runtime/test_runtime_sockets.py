@@ -1,4 +1,4 @@
-"""Sockets that several threads use: nobody waits for a peer that does not listen, and none is closed under anybody."""
+"""Sockets that several threads use: senders never wait for a peer that does not read, and no used socket is closed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_voice_speaks_in_order_and_at_once_while_it_is_listened_to() -> None:
     there.close()
 
 
-def test_a_voice_holds_up_nobody_when_nobody_listens_and_loses_nothing() -> None:
+def test_a_sender_neither_blocks_nor_loses_frames_when_the_peer_does_not_read() -> None:
     here, there = socket.socketpair()
     sender = ControlSender(here)
     frames = [bytes([number]) * 300_000 for number in range(10)]
