@@ -68,7 +68,7 @@ def check(
         assert "tradewind doctor HOST:29500" in listens.stderr.readline()
         calls = start(lab, "b", *caller, "doctor", f"{A}:29500", "--json", **environment)
         said = calls.communicate(timeout=LONGEST_S)
-        if "way back" not in rows(said[0]):  # it was refused, and the other one waits for the next
+        if "return path" not in rows(said[0]):  # it was refused, and the other one waits for the next
             listens.terminate()
         answered = listens.communicate(timeout=LONGEST_S)
         return (listens.returncode, *answered), (calls.returncode, *said)
@@ -83,7 +83,7 @@ def test_two_machines_that_fit_together(lab: Lab) -> None:
     seen = rows(caller_said)
     assert rows(said).keys() == seen.keys(), "both show the same"
     assert {row["state"] for row in seen.values()} == {"ok"}, seen
-    assert "10.77.0.2" in seen["way back"]["found"] and "1500 bytes" in seen["MTU"]["found"]
+    assert "10.77.0.2" in seen["return path"]["found"] and "1500 bytes" in seen["MTU"]["found"]
     assert {"round trip", "clocks", "tradewind on both", "python on both", "secret and release"} <= seen.keys()
     for way, truth_mbps in (("to there", 20), ("to here", 40)):
         value, unit = seen[f"bandwidth {way}"]["found"].split()
@@ -122,8 +122,8 @@ def test_a_machine_that_cannot_be_called_back(lab: Lab) -> None:
     """It announces an address that leads nowhere, and the other machine says so."""
     _, (code, said, _) = check(lab, TRADEWIND_ADVERTISE="10.77.0.99")
     seen = rows(said)
-    assert code == 1 and seen["way back"]["state"] == "fail" and "10.77.0.99" in seen["way back"]["found"]
-    assert "ports=" in seen["way back"]["advice"] and seen["port"]["state"] == "ok"
+    assert code == 1 and seen["return path"]["state"] == "fail" and "10.77.0.99" in seen["return path"]["found"]
+    assert "ports=" in seen["return path"]["advice"] and seen["port"]["state"] == "ok"
 
 
 def here(**environment: str) -> tuple[int, dict[str, dict[str, Any]]]:

@@ -173,10 +173,10 @@ POLICY_MISTAKES = {
         "self.start(self.roster.live, 'now')",
         "'w2' is to start a round, but it is training, not ready",
     ),
-    "weights": ("self.start(self.roster.queue, 'now', weights=[2])", "Mine.decide failed: weights (2,)"),
+    "weights": ("self.start(self.roster.queue, 'now', weights=[2])", "Mine.decide failed: weights of"),
     "wakes at once": ("self.set_timer('t', self.now_s, 'now')", "expected a later time"),
     "a time that is none": ("self.set_timer('t', 'soon', 'now')", "raised TypeError"),
-    "a reason that is none": ("self.set_timer('t', 9.0, 1)", "has a reason that is not text"),
+    "a reason that is none": ("self.set_timer('t', 9.0, 1)", "must be a string, got 1"),
     "handle": (
         "pass\n    def handle(self, event, now_s): return [1]",
         "returned [1], expected a tuple of actions",

@@ -170,7 +170,7 @@ def test_what_cannot_run_is_refused() -> None:
 def test_what_processes_would_have_to_share_is_refused() -> None:
     links = 1e8 * (1 - np.eye(3))
     capped = Network("capped", [Site("a", ingress_bps=1.5e8), Site("b"), Site("c")], links)
-    with pytest.raises(BadNetwork, match="the way into 'a' \\(150 Mbps\\) is less than its links bring"):
+    with pytest.raises(BadNetwork, match="the ingress of 'a' \\(150 Mbps\\) is less than its links carry"):
         ensure_separable(capped)
     racks = [Site("a", "r1"), Site("b", "r1"), Site("c", "r2")]
     with pytest.raises(BadNetwork, match="trunk 'up'"):
@@ -197,9 +197,9 @@ def test_connect_takes_shape_and_name_from_the_environment(monkeypatch: pytest.M
     monkeypatch.setenv(SHAPE_VARIABLE, str(file))
     with connect("127.0.0.1:0", 0, 1, secret="long enough") as group:
         assert group.names == ("fra",)
-    with pytest.raises(BadOption, match="'sin' is no site of the network that this run imitates"):
+    with pytest.raises(BadOption, match="site 'sin' is not in the network that this run imitates"):
         connect("127.0.0.1:0", 0, 1, secret="long enough", site="sin")
-    with pytest.raises(BadOption, match="2 ranks do not fit on the 1 sites"):
+    with pytest.raises(BadOption, match="the network has 1 sites for 2 ranks"):
         connect("127.0.0.1:0", 0, 2, secret="long enough")
     monkeypatch.setenv(SHAPE_VARIABLE, str(tmp_path / "missing.json"))
     with pytest.raises(BadNetwork, match="no such file"):

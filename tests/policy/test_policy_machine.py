@@ -1,4 +1,4 @@
-"""What all policies share: repair, retry, the last worker, illegal events, and the registry."""
+"""The rules that all policies share: repair, retry, the last rank, illegal events, and the registry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_bsp_starts_when_the_last_worker_is_ready() -> None:
     assert machine.handle(WorkerReady("w2", 1), 0.5) == ()
     assert machine.handle(WorkerReady("w0", 1), 0.7) == ()
     assert machine.handle(WorkerReady("w1", 1), 0.9) == (
-        StartRound(0, ("w0", "w1", "w2"), THIRD, "all 3 live workers are ready", "all", staleness=(0, 0, 0)),
+        StartRound(0, ("w0", "w1", "w2"), THIRD, "all 3 live ranks are ready", "all", staleness=(0, 0, 0)),
     )
     assert machine.handle(RoundFinished(0, ("w0", "w1", "w2"), 0.4), 1.3) == ()
     assert machine.state.training == ("w0", "w1", "w2")
@@ -53,11 +53,11 @@ def test_a_round_that_loses_a_member_is_repaired_while_two_are_left_and_then_aba
     machine = bsp()
     all_ready(machine, 3, 1.0)
     assert machine.handle(WorkerLost("w1", "crash"), 1.2) == (
-        RepairRound(0, "w1", "w1 was lost (crash); 2 members are left"),
+        RepairRound(0, "w1", "w1 was lost (crash); 2 members remain"),
     )
     assert machine.handle(WorkerLost("w0"), 1.3) == (
-        AbandonRound(0, "w0 was lost; there is nobody left to average with"),
-        Proceed("w2", "it is the only live worker"),
+        AbandonRound(0, "w0 was lost; no second member remains"),
+        Proceed("w2", "it is the only live rank"),
     )
     assert machine.state.lost == ("w0", "w1")
 
@@ -95,16 +95,16 @@ def test_the_members_of_a_failed_round_try_again_later_and_later() -> None:
     ("event", "complaint"),
     [
         (WorkerReady("w0", 2), "'w0' became ready, but it is synchronising already"),
-        (WorkerReady("w9", 1), "nobody of that name has joined"),
+        (WorkerReady("w9", 1), "no rank of that name has joined"),
         (WorkerJoined("w0"), "'w0' joined, but it is synchronising already"),
         (RoundFinished(0, ("w0", "w1"), 1.0), "its members are ('w0', 'w1', 'w2')"),
         (RoundFinished(1, ("w0", "w1"), 1.0), "round 1 finished, but it never started"),
         (RoundFailed(7, "x"), "round 7 ended without effect, but it never started"),
         (TimerFired("nap"), "timer 'nap' fired, but it is not set"),
-        (LinkMeasured("w0", "w1", 0.0), "send LinkLost instead"),
+        (LinkMeasured("w0", "w1", 0.0), "Send LinkLost for a lost link"),
     ],
 )
-def test_an_illegal_event_raises_with_the_story(event: Event, complaint: str) -> None:
+def test_an_illegal_event_raises_with_the_last_events(event: Event, complaint: str) -> None:
     machine = bsp()
     all_ready(machine, 3, 1.0)
     with pytest.raises(InternalError, match=re.escape(complaint)) as raised:
@@ -119,19 +119,19 @@ def test_time_and_steps_never_go_back() -> None:
     machine = bsp()
     machine.handle(WorkerReady("w0", 3), 5.0)
     for backwards in (4.0, float("nan")):
-        with pytest.raises(InternalError, match="time went back"):
+        with pytest.raises(InternalError, match="now_s must not decrease"):
             machine.handle(WorkerReady("w1", 3), backwards)
     machine = bsp(2)
     all_ready(machine, 2, 1.0, iteration=3)
     machine.handle(RoundFinished(0, ("w0", "w1"), 1.0), 2.0)
-    with pytest.raises(InternalError, match="step 3 after step 3: steps must grow"):
+    with pytest.raises(InternalError, match="step 3 after step 3; steps must increase"):
         machine.handle(WorkerReady("w0", 3), 3.0)
 
 
 def test_a_lost_worker_must_join_before_it_is_ready_again() -> None:
     machine = bsp()
     machine.handle(WorkerLost("w1"), 1.0)
-    with pytest.raises(InternalError, match="it is lost and has not joined again"):
+    with pytest.raises(InternalError, match="it is lost and has not rejoined"):
         machine.handle(WorkerReady("w1", 1), 2.0)
 
 
@@ -143,11 +143,11 @@ def test_the_registry_refuses_what_it_does_not_know() -> None:
         make_policy("bsp", network, network.names, p=2)
     with pytest.raises(BadOption, match=r"policy 'partial' has no option 'q'\. It takes p, weights\."):
         make_policy("partial", network, network.names, q=2)
-    with pytest.raises(BadOption, match="p is 9; with 3 workers it must be between 2 and 3"):
+    with pytest.raises(BadOption, match="p must be between 2 and 3 with 3 ranks, got 9"):
         make_policy("partial", network, network.names, p=9)
     with pytest.raises(InputError, match="'w0' is named twice"):
         make_policy("bsp", network, ("w0", "w0"))
-    with pytest.raises(InputError, match="at least one worker"):
+    with pytest.raises(InputError, match="at least one rank"):
         make_policy("bsp", network, ())
     with pytest.raises(UnknownName, match="unknown site 'w7'"):
         make_policy("bsp", network, ("w0", "w7"))

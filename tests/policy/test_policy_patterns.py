@@ -117,8 +117,8 @@ def test_the_singular_value_of_large_patterns_is_that_of_the_whole_matrix(monkey
     assert rack_pattern(racks).mixing == pytest.approx(whole, rel=1e-6)
 
 
-def test_a_step_that_forgets_somebody_is_refused() -> None:
-    with pytest.raises(InternalError, match="does not hold each worker once"):
+def test_a_step_that_omits_a_rank_is_refused() -> None:
+    with pytest.raises(InternalError, match="must have each of"):
         Pattern.prove([(PatternGroup(("a", "b"), "x"),), (PatternGroup(("a",), "x"),)])
 
 
@@ -240,14 +240,14 @@ def test_gossip_averages_exactly_in_log2_steps() -> None:
     assert other.pattern != run.policy.pattern
 
 
-def test_hierarchical_averages_racks_first_and_then_everybody() -> None:
+def test_hierarchical_averages_racks_first_and_then_all_ranks() -> None:
     run = LockStep("hierarchical", rack_network([2, 3]))
-    racks, everybody = run.step(), run.step()
+    racks, together = run.step(), run.step()
     assert [(action.members, action.scope, action.plan_hint) for action in racks] == [
         (("r0w0", "r0w1"), "rack", None),
         (("r1w0", "r1w1", "r1w2"), "rack", None),
     ]
-    assert [(len(action.members), action.scope, action.plan_hint) for action in everybody] == [
+    assert [(len(action.members), action.scope, action.plan_hint) for action in together] == [
         (5, "all", "hierarchical")
     ]
 
@@ -267,4 +267,4 @@ def test_racks_can_be_said_instead_of_the_networks() -> None:
     assert all(len({"x" if name in "ac" else "y" for name in home}) == 1 for home in homes)
     assert all(len({"x" if name in "ac" else "y" for name in pair}) == 2 for pair in across)
     with pytest.raises(UnknownName):
-        make_policy("shuffle", network, "abcd", zones={"nobody": "x"})
+        make_policy("shuffle", network, "abcd", zones={"unknown": "x"})

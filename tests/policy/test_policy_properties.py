@@ -41,7 +41,7 @@ def test_actions_are_legal_whatever_happens(name: str, workers: int, zones: int,
 @pytest.mark.parametrize("name", policy_names())
 @settings(max_examples=15, deadline=None)
 @given(**situations)
-def test_nobody_starves_once_trouble_is_over(name: str, workers: int, zones: int, seed: int) -> None:
+def test_every_rank_makes_progress_once_failures_have_ended(name: str, workers: int, zones: int, seed: int) -> None:
     run = driver(name, workers, zones, seed, trouble=0.1)
     run.run(150)
     run.trouble = 0.0

@@ -1,4 +1,4 @@
-"""Partial and selective reduce: who starts, who waits, and the paper's own example."""
+"""Partial and selective reduce: which ranks start, which wait, and the paper's own example."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ candidates = st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0, 8.0, 8.1, 10.0]), max
 
 
 @given(candidates, st.integers(2, 5), st.floats(0, 0.9))
-def test_groups_hold_everybody_once_and_only_the_last_is_small(ready: list[Candidate], p: int, slack: float) -> None:
+def test_groups_hold_every_rank_once_and_only_the_last_is_small(ready: list[Candidate], p: int, slack: float) -> None:
     groups = group_by_bandwidth(ready, p, slack)
     assert sorted(name for g in groups for name in g.names) == sorted(c.name for c in ready)
     assert all(len(g.members) >= p for g in groups[:-1])
@@ -155,7 +155,7 @@ def test_a_group_that_is_too_small_waits() -> None:
     assert isinstance(judge([5.0], []), Wait)
 
 
-def test_a_group_that_nobody_would_speed_up_starts() -> None:
+def test_a_group_that_no_expected_rank_would_speed_up_starts() -> None:
     assert isinstance(judge([5.0, 5.0], []), Launch)
     assert isinstance(judge([5.0, 1.0], [(5.0, 0.6)]), Launch)
     assert isinstance(judge([5.0, 1.0], [(0.9, 1.0)]), Launch)
@@ -178,7 +178,7 @@ def test_a_worker_as_fast_as_the_slowest_counts_as_a_replacement() -> None:
     assert verdict.awaited == ("t0", "t1")
 
 
-def test_a_group_of_which_nobody_would_be_left_starts() -> None:
+def test_a_group_of_which_no_member_would_remain_starts() -> None:
     assert isinstance(judge([1.0, 1.0], [(5.0, 1.0), (5.0, 1.0), (5.0, 1.0)]), Launch)
 
 
@@ -216,7 +216,7 @@ def test_bandwidth_is_the_nic_or_the_mean_of_the_links_and_follows_measurements(
     means.measured("a", "c", 6.0)
     assert [means.of(w) for w in "abc"] == [5.0, 4.0, 6.0]
     means.measured("a", "b", 0.0)
-    assert means.of("b") == 1.0, "nobody reaches it"
+    assert means.of("b") == 1.0, "no link leads to it"
 
 
 # --- the policies ---------------------------------------------------------------------------------------------------
@@ -239,14 +239,14 @@ def test_stale_models_count_less_and_catch_up_when_they_are_averaged() -> None:
     assert isinstance(third, StartRound) and third.weights == (0.5, 0.5), "w2 holds the average: it is stale no more"
 
 
-def test_partial_takes_everybody_when_fewer_than_p_are_left() -> None:
+def test_partial_takes_all_ranks_when_fewer_than_p_remain() -> None:
     network = mesh(4)
     policy = make_policy("partial", network, network.names, p=3)
     policy.handle(WorkerReady("w0", 1), 1.0)
     policy.handle(WorkerReady("w1", 1), 1.0)
     assert policy.handle(WorkerLost("w2"), 1.5) == ()
     assert policy.handle(WorkerLost("w3"), 1.6) == (
-        StartRound(0, ("w0", "w1"), (0.5, 0.5), "the first 2 are ready", "all", staleness=(0, 0)),
+        StartRound(0, ("w0", "w1"), (0.5, 0.5), "the first 2 ranks are ready", "all", staleness=(0, 0)),
     )
 
 
@@ -278,7 +278,7 @@ def test_a_full_round_that_failed_is_due_again() -> None:
     assert isinstance(again, StartRound) and again.scope == "all"
 
 
-def test_a_waiting_group_is_looked_at_again_after_the_horizon_and_starts_when_hope_is_gone() -> None:
+def test_a_waiting_group_is_reconsidered_after_the_horizon_and_starts_when_waiting_gains_nothing() -> None:
     network = mesh(3, nic_bps=[5e8, 1e8, 5e8])
     known = LearntReadiness()
     for step_s in (1.0, 2.0, 2.0, 2.0):
@@ -302,7 +302,7 @@ def test_a_waiting_group_is_looked_at_again_after_the_horizon_and_starts_when_ho
 
 
 class Soon:
-    """A distribution by which everybody is always about to be ready."""
+    """A distribution by which every rank is always about to be ready."""
 
     def cdf(self, t_s: float, /) -> float:
         return 1.0 if t_s > 0 else 0.0
@@ -322,7 +322,7 @@ def test_only_one_group_waits_for_the_same_worker_and_the_replaced_go_with_the_n
     assert [running.members for running in policy.state.running] == [("w1", "w2"), ("w0", "w4")]
 
 
-def test_measured_bandwidth_changes_who_goes_with_whom() -> None:
+def test_measured_bandwidth_changes_the_groups() -> None:
     network = mesh(4, nic_bps=[5e8, 5e8, 1e8, 5e8])
     groups = []
     for measured in (False, True):
@@ -351,4 +351,4 @@ def test_the_size_of_the_model_is_learnt_from_how_long_rounds_take() -> None:
     assert isinstance(timer, SetTimer) and timer.at_s == 10.5
     actions = policy.handle(WorkerReady("w2", 2), 10.2)
     assert [action.members for action in actions if isinstance(action, StartRound)] == [("w0", "w2")]
-    assert CancelTimer(timer.timer, "nobody waits for better company") in actions
+    assert CancelTimer(timer.timer, "no group waits for faster members") in actions

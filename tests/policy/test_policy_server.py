@@ -16,10 +16,10 @@ def star(centre: str) -> Network:
     return Network("star", [Site(name) for name in names], links)
 
 
-def test_asp_lets_everybody_exchange_at_once_with_the_best_connected_site() -> None:
+def test_asp_lets_every_ready_rank_exchange_at_once_with_the_best_connected_site() -> None:
     policy = make_policy("asp", star("c"), "abcd")
     assert policy.handle(WorkerReady("b", 1), 1.0) == (
-        StartRound(0, ("b",), (1.0,), "b is ready and nobody waits", "server", "star", "c", (0,)),
+        StartRound(0, ("b",), (1.0,), "b is ready, and asp has no barrier", "server", "star", "c", (0,)),
     )
     (second,) = policy.handle(WorkerReady("a", 1), 1.1)
     assert isinstance(second, StartRound) and second.members == ("a",)
@@ -68,7 +68,7 @@ def test_ssp_with_k_zero_is_a_barrier() -> None:
     assert len(policy.handle(WorkerReady("w1", 1), 1.0)) == 3
 
 
-def test_ssp_does_not_wait_for_the_lost_nor_for_a_newcomer_to_catch_up() -> None:
+def test_ssp_waits_neither_for_lost_ranks_nor_for_a_new_rank_to_catch_up() -> None:
     network = mesh(4)
     policy = make_policy("ssp", network, ("w0", "w1"), k=0, server="w3")
     assert policy.handle(WorkerReady("w0", 1), 9.0) == ()

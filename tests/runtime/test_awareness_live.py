@@ -39,7 +39,7 @@ def test_rounds_go_on_and_stay_right_while_the_network_changes() -> None:
     assert min(run_inproc(drawn(0), body, shape, awareness=aware)) > 0, "something was measured on the way"
 
 
-def test_a_network_that_nobody_described_is_probed_before_the_first_round() -> None:
+def test_an_unknown_network_is_probed_before_the_first_round() -> None:
     truth = drawn(1)
 
     def body(group: Group) -> SeenNetwork:
@@ -76,7 +76,7 @@ ITEMS, UNDER_WAY = 70_000, 3  # larger than what is planned without regard to li
 
 
 def switch(group: Group, planner: str) -> int | None:
-    """Have rounds start by a plan that nobody asked for; the version that the last one has started with."""
+    """Replace the plan between rounds without a reason; returns the version that the last round started with."""
     used: list[int | None] = []
 
     def adopt(controller: Controller, now_s: float) -> list[Action]:

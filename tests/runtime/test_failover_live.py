@@ -1,4 +1,4 @@
-"""Real processes, really killed: the others go on, nobody diverges, and whoever comes back is let in."""
+"""Killed processes: the remaining ranks continue and agree, and a killed rank can rejoin."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def together(said: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("victim", "role"), [(3, "an aggregator"), pytest.param(1, "an initiator", marks=pytest.mark.slow)]
 )
-def test_a_round_is_repaired_when_somebody_dies_in_the_middle_of_it(tmp_path: Path, victim: int, role: str) -> None:
+def test_a_round_is_repaired_when_a_rank_dies_in_the_middle_of_it(tmp_path: Path, victim: int, role: str) -> None:
     """CREW: all four aggregate for the three that are ready first; a round takes more than a second."""
     names = [f"rank{n}" for n in range(4)]
     file = tmp_path / "slow.json"
@@ -105,7 +105,7 @@ def controller_process(port: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_workers_train_on_alone_without_a_controller_and_come_back() -> None:
+def test_ranks_continue_alone_without_a_controller_and_rejoin() -> None:
     port = free_port()
     controller = controller_process(port)
     try:
@@ -135,7 +135,7 @@ def test_workers_train_on_alone_without_a_controller_and_come_back() -> None:
 
 @pytest.mark.parametrize("inline_bytes", [0, 4000])
 def test_a_standby_takes_over_when_the_acting_controller_dies(inline_bytes: int) -> None:
-    """Rank 0 runs the controller that acts, rank 1 the one that stands by."""
+    """Rank 0 runs the active controller, rank 1 the standby."""
     addresses = [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]
     options = {"policy": "partial", "policy_options": {"p": 2}, "inline_bytes": inline_bytes}
     with processes() as start:

@@ -1,4 +1,4 @@
-"""`Group.average`: with whom, with what weights, and what is said about it; and what concerns everybody beside it."""
+"""`Group.average`: its members, weights and outcome; and operations of all ranks beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tradewind.runtime.group import Group
 PARTIAL: dict[str, Any] = {"policy": "partial", "policy_options": {"p": 2}}
 
 
-def test_broadcast_and_barrier_are_for_everybody_under_any_policy() -> None:
+def test_broadcast_and_barrier_involve_all_ranks_under_any_policy() -> None:
     def body(group: Group) -> Any:
         group.barrier()
         return group.broadcast(np.full(5, group.rank), root=2).tolist(), group.all_reduce(np.ones(1)).tolist()
@@ -23,7 +23,7 @@ def test_broadcast_and_barrier_are_for_everybody_under_any_policy() -> None:
     assert run_ranks(4, body, **PARTIAL) == [([2] * 5, [4.0])] * 4
 
 
-def test_an_average_is_of_those_whom_the_policy_chose_and_says_who_they_were() -> None:
+def test_an_average_names_the_members_that_the_policy_chose() -> None:
     def body(group: Group) -> Any:
         handle = group.average_async(np.full(3, float(group.rank)))
         return handle.wait().tolist(), handle.outcome
@@ -44,7 +44,7 @@ def test_an_average_is_of_those_whom_the_policy_chose_and_says_who_they_were() -
 STEPS = (3, 4, 5, 7)
 
 
-def test_who_takes_more_steps_than_the_others_goes_on_alone_in_the_end() -> None:
+def test_a_rank_that_takes_more_steps_than_the_others_continues_alone() -> None:
     def body(group: Group) -> Any:
         outcomes = []
         for _ in range(STEPS[group.rank]):
@@ -56,7 +56,7 @@ def test_who_takes_more_steps_than_the_others_goes_on_alone_in_the_end() -> None
 
     answers = run_ranks(4, body, **PARTIAL)
     assert [len(a) for a in answers] == list(STEPS)
-    assert sum(STEPS) % 2 and any(map(any, answers)), "rounds are of two: somebody was left over"
+    assert sum(STEPS) % 2 and any(map(any, answers)), "rounds are of two: one rank was left over"
     assert not any(a[0] for a in answers), "but not at the beginning"
 
 
@@ -98,7 +98,7 @@ def test_a_part_twice_or_out_of_range_is_refused_whole() -> None:
 
 
 def test_a_worker_that_computes_aggregates_for_others_meanwhile() -> None:
-    """CREW's scatter has all workers aggregate; the rounds below end while rank 2's own thread does something else."""
+    """CREW's scatter has all ranks aggregate; the rounds below end while rank 2's own thread does something else."""
     over = threading.Event()
 
     def body(group: Group) -> Any:

@@ -17,7 +17,7 @@ from tradewind.runtime.dialling import Dialling, Notices, dial
 
 
 def test_a_call_that_is_dropped_at_once_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever dropped it did so before we asked who it is: the kernel knows no peer any more."""
+    """The peer closed the connection before the address of the peer was read, so the kernel no longer has one."""
     listener = socket.create_server(("127.0.0.1", 0))
     connect, dropped = socket.create_connection, threading.Event()
 

@@ -74,7 +74,7 @@ def test_another_wire_version_is_answered_with_a_refusal() -> None:
         assert b"wire version 99" in said
 
 
-def test_random_bytes_on_every_port_disturb_nobody() -> None:
+def test_random_bytes_on_every_port_do_not_disturb_a_run() -> None:
     noise = np.random.default_rng(0).bytes(3000)
 
     def body(group: Group) -> float:
@@ -111,7 +111,7 @@ def test_a_stranger_gets_no_payload_and_no_round_without_proof() -> None:
 
 
 def test_a_stranger_cannot_announce_gigabytes() -> None:
-    """A header whose path is still to come must not make anybody wait for, or hold, what it announces."""
+    """A header whose path is still to come must not make the receiver wait for, or hold, what it announces."""
     header = FrameHeader(FrameKind.MESSAGE, 0, payload_bytes=2**32 - 1, path=(1, 2, 3), hop=1)
 
     def body(group: Group) -> float:
@@ -139,7 +139,7 @@ def test_a_controller_that_is_not_there_is_named() -> None:
         connect(address, 1, 2, secret=SECRET, tolerance=Tolerance(patience_s=SOON_S))
 
 
-def test_a_host_name_that_nobody_has_is_named() -> None:
+def test_a_host_name_that_cannot_be_resolved_is_named() -> None:
     with pytest.raises(PeerLost, match=r"cannot resolve host 'no\.such\.host\.invalid'"):
         connect("no.such.host.invalid:1", 1, 2, secret=SECRET, tolerance=Tolerance(patience_s=SOON_S))
 
@@ -176,7 +176,7 @@ def test_two_ranks_that_cannot_reach_each_other_use_a_third_in_a_strict_run() ->
 
 
 def test_a_peer_that_accepts_and_stays_silent_is_named_on_every_rank() -> None:
-    """A worker that joins, heartbeats never mind, and whose data port answers nobody."""
+    """A rank that joins without heartbeats, and whose data port never answers."""
     port, patience_s = free_port(), 1.5
     answers: list[object] = []
 
@@ -256,7 +256,7 @@ WORKER = """
 
 @contextlib.contextmanager
 def three_processes(patience_s: float, how: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Three workers that all-reduce until one of them is lost, once they are going."""
+    """Three ranks that all-reduce until one of them is lost, after their first round."""
     program, port = textwrap.dedent(WORKER), free_port()
     command = [sys.executable, "-W", "error", "-c", program]
     with contextlib.ExitStack() as stack:
@@ -325,7 +325,7 @@ def test_a_controller_of_its_own_serves_a_run_and_says_when_it_is_over() -> None
     server.close("done")
 
 
-def test_a_worker_that_leaves_has_left_whoever_sees_its_connections_end_first() -> None:
+def test_a_rank_that_leaves_is_reported_as_left_whichever_peer_notices_first() -> None:
     def body(group: Group) -> str:
         reduce_once(group)  # over connections between all of them
         if group.rank == 1:

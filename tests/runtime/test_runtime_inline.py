@@ -163,7 +163,7 @@ def test_a_run_says_how_many_rounds_went_in_messages(caplog: pytest.LogCaptureFi
             group.all_reduce(np.ones(10))
 
     run_ranks(2, body, **CARRIED)
-    assert "5 rounds of small arrays, 324 B in all, went through the controller in messages" in caplog.text
+    assert "5 rounds of small arrays, 324 B in total, travelled in control messages (inline rounds)" in caplog.text
 
 
 @pytest.mark.parametrize("nbytes", [-1, MAX_INLINE_BYTES + 1])

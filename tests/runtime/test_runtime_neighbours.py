@@ -1,4 +1,4 @@
-"""Workers of one machine talk through Unix sockets; all others, and those who are told not to, over TCP."""
+"""Ranks of one machine use Unix sockets; all others, and ranks with local_sockets=False, use TCP."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_workers_of_one_machine_use_unix_sockets_and_leave_nothing_behind() -> N
     assert neighbours(None) == before
 
 
-def test_told_not_to_they_use_tcp() -> None:
+def test_tcp_is_used_without_local_sockets() -> None:
     assert run_ranks(3, reduce_and_count, local_sockets=False) == [(6.0, 0)] * 3
 
 
-def test_one_who_does_not_offer_it_is_called_over_tcp() -> None:
+def test_a_rank_without_a_unix_socket_is_called_over_tcp() -> None:
     answers = run_ranks(2, reduce_and_count, [{"local_sockets": True}, {"local_sockets": False}])
     assert answers == [(3.0, 0)] * 2
 
@@ -62,7 +62,7 @@ def test_links_that_imitate_a_network_are_tcp() -> None:
     assert run_ranks(2, reduce_and_count, network=network, shape=ShapedNetwork(network)) == [(3.0, 0)] * 2
 
 
-def test_a_name_that_somebody_has_taken_is_left_to_them() -> None:
+def test_tcp_is_used_if_the_unix_address_is_taken() -> None:
     with listen_on("127.0.0.1", 0) as beside:
         first = listen_for_neighbours("run", "site", beside)
         assert first is not None and listen_for_neighbours("run", "site", beside) is None

@@ -25,39 +25,39 @@ def start(round_: int, stream: int) -> m.Start:
     return m.Start(round_, 1, stream, 1, ("a", "b", "c"), (1.0, 1.0, 1.0), SUM, 0)
 
 
-def test_the_worker_everybody_waited_for_is_named() -> None:
+def test_the_rank_that_others_waited_for_is_named() -> None:
     report = RunReport(ControlOptions(3, TRIANGLE))
     for round_, times in enumerate([(0.0, 2.0, 0.5), (3.0, 4.0, 3.5), (5.0, 5.5, 7.0)]):
         for worker, at_s in zip("abc", times, strict=True):
-            report.heard(worker, m.Ready(round_ % 2, round_, SUM), at_s)
+            report.received(worker, m.Ready(round_ % 2, round_, SUM), at_s)
         for message, later_s in ((start(round_, round_ % 2), 0.0), (m.Commit(round_), 0.25)):
             for _ in "abc":  # the same message to each
-                report.said(message, max(times) + later_s)
+                report.sent(message, max(times) + later_s)
     lines = list(report.summary())
-    assert lines[0] == "3 rounds of 3 kB in all; 250 ms a round on average"
-    assert lines[-1] == "waited for most: 'b', last by 2 s in all"
+    assert lines[0] == "3 rounds of 3 kB in total; 250 ms per round on average"
+    assert lines[-1] == "waited longest for rank 'b': 2 s in total"
 
 
 def test_the_slowest_link_is_the_slowest_of_those_that_were_busy() -> None:
     report = RunReport(ControlOptions(3, TRIANGLE))
-    report.said(start(0, 0), 0.0)
-    report.said(m.Commit(0), 1.0)
-    report.heard("a", m.Measured("b", 1e6, full=False), 1.0)
-    report.heard("c", m.Measured("b", 3e6, full=False), 1.0)
-    report.heard("c", m.Measured("b", 5e7, full=True), 1.0)
-    report.heard("b", m.Measured("c", 3e7, full=True), 1.0)
+    report.sent(start(0, 0), 0.0)
+    report.sent(m.Commit(0), 1.0)
+    report.received("a", m.Measured("b", 1e6, full=False), 1.0)
+    report.received("c", m.Measured("b", 3e6, full=False), 1.0)
+    report.received("c", m.Measured("b", 5e7, full=True), 1.0)
+    report.received("b", m.Measured("c", 3e7, full=True), 1.0)
     said = "\n".join(report.summary())
-    assert "b -> a: at least 1 Mbps of 40 Mbps that were given" in said
-    assert "b -> c: 50 Mbps of 60 Mbps that were given" in said
-    assert "slowest link that was kept busy: c -> b: 30 Mbps of 60 Mbps" in said
+    assert "b -> a: at least 1 Mbps of 40 Mbps given" in said
+    assert "b -> c: 50 Mbps of 60 Mbps given" in said
+    assert "slowest saturated link: c -> b: 30 Mbps of 60 Mbps" in said
 
 
 def test_a_plan_is_shown_with_its_reason_beside_the_limit() -> None:
     plan = make_plan("optimal", TRIANGLE, 2_000_000)
     said = describe_plan(1, plan, ControlOptions(3, TRIANGLE))
     assert "'optimal'" in said and "the network is known" in said and "of the limit of 60 Mbps" in said
-    assert "it was given" in describe_plan(1, plan, ControlOptions(3, TRIANGLE, plan))
-    assert "asked for" in describe_plan(1, plan, ControlOptions(3, None, None, "ring"))
+    assert "set by plan=" in describe_plan(1, plan, ControlOptions(3, TRIANGLE, plan))
+    assert "set by planner=" in describe_plan(1, plan, ControlOptions(3, None, None, "ring"))
     assert plan_to_json(plan)
 
 
@@ -75,7 +75,7 @@ def test_a_real_run_says_it_all_once(caplog: pytest.LogCaptureFixture) -> None:
         logging.getLogger("tradewind").setLevel(before)
     assert answers == [None] * 3
     said = [record.getMessage() for record in caplog.records if record.name == "tradewind.run"]
-    assert said[0] == "network 'triangle': 3 workers on 3 sites, 6 links of 20 Mbps to 60 Mbps"
+    assert said[0] == "network 'triangle': 3 ranks on 3 sites, 6 links of 20 Mbps to 60 Mbps"
     assert sum("for arrays of up to 33.6 MB: 'optimal'" in line for line in said) == 1
-    assert sum(line.startswith("slowest link that was kept busy:") for line in said) == 1
-    assert sum(line.startswith("waited for most:") for line in said) == 1
+    assert sum(line.startswith("slowest saturated link:") for line in said) == 1
+    assert sum(line.startswith("waited longest for rank") for line in said) == 1

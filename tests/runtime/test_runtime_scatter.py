@@ -48,10 +48,10 @@ def test_a_rearranged_plan_is_valid_and_leaves_what_was_sent_first_where_it_is(
     items = max(1, chunks * chunk_items - int(random.integers(chunk_items)))
     chunks = -(-items // chunk_items)
     members = tuple(sorted(random.choice(network.names, int(random.integers(2, n + 1)), replace=False).tolist()))
-    everybody = shares_of(make_plan("scatter", network, 4 * items))
-    splitting = split(list(everybody.values()), chunks)
+    shares = shares_of(make_plan("scatter", network, 4 * items))
+    splitting = split(list(shares.values()), chunks)
     ends = tuple(np.cumsum([block_size(block) for block in splitting.blocks]).tolist())
-    said = m.ScatterBy(1, 1, items, 4, 1, chunk_items, 10, tuple(everybody), ends)
+    said = m.ScatterBy(1, 1, items, 4, 1, chunk_items, 10, tuple(shares), ends)
     plan = make_plan("scatter", network, 4 * items, members)
     moved = rearranged_plan(plan, DefaultScatter(said, splitting), items)
     ensure_valid(moved, network)
@@ -65,14 +65,14 @@ def test_a_rearranged_plan_is_valid_and_leaves_what_was_sent_first_where_it_is(
         for index in range(work.chunks)
     }
     sizes = {site: list(owner.values()).count(site) for site in network.names}
-    fresh = split([shares_of(plan).get(site, 0.0) for site in everybody], chunks)
-    for site, block, (first, end) in zip(everybody, fresh.blocks, pairwise((0, *ends)), strict=True):
+    fresh = split([shares_of(plan).get(site, 0.0) for site in shares], chunks)
+    for site, block, (first, end) in zip(shares, fresh.blocks, pairwise((0, *ends)), strict=True):
         assert sizes[site] == block_size(block), "as many chunks as by a fresh split"
         stays = range(first, first + min(end - first, sizes[site]))
         assert all(owner[chunk] == site for chunk in stays), "the first chunks of a block stay"
 
 
-def test_storms_with_early_scatters_leave_nobody_behind_and_nobody_diverges() -> None:
+def test_all_ranks_finish_and_agree_after_storms_with_early_scatters() -> None:
     early_bytes = repaired = 0
     for seed in (0, 1, 3, 10):
         result = run_storm(storm_of(seed, 10, "non-blocking"))

@@ -1,4 +1,4 @@
-"""Sockets that several threads use: nobody waits for a peer that does not listen, and none is closed under anybody."""
+"""Sockets that several threads use: senders never wait for a peer that does not read, and no used socket is closed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_voice_speaks_in_order_and_at_once_while_it_is_listened_to() -> None:
     here, there = socket.socketpair()
     sender, before = ControlSender(here), threading.active_count()
     for number in range(10):
-        sender.say(bytes([number]) * 100)
+        sender.send(bytes([number]) * 100)
     assert threading.active_count() == before, "no thread is needed"
     sender.end()
     assert received(there) == b"".join(bytes([number]) * 100 for number in range(10))
@@ -57,14 +57,14 @@ def test_a_voice_speaks_in_order_and_at_once_while_it_is_listened_to() -> None:
     there.close()
 
 
-def test_a_voice_holds_up_nobody_when_nobody_listens_and_loses_nothing() -> None:
+def test_a_sender_neither_blocks_nor_loses_frames_when_the_peer_does_not_read() -> None:
     here, there = socket.socketpair()
     sender = ControlSender(here)
     frames = [bytes([number]) * 300_000 for number in range(10)]
     for frame in frames:
-        sender.say(frame)  # far more than the kernel takes
+        sender.send(frame)  # far more than the kernel takes
     sender.end()
-    sender.say(b"too late")
+    sender.send(b"too late")
     assert received(there) == b"".join(frames)
     sender.close()
     there.close()
@@ -75,9 +75,9 @@ def test_a_voice_that_is_cut_off_lets_go_of_its_socket(frames: int) -> None:
     here, there = socket.socketpair()
     sender = ControlSender(here)
     for _ in range(frames):
-        sender.say(bytes(300_000))
+        sender.send(bytes(300_000))
     sender.close()
-    sender.say(b"too late")
+    sender.send(b"too late")
     assert len(received(there)) < 3_000_000 or not frames
     speaking = [thread for thread in threading.enumerate() if thread.name == "tradewind-control-tx"]
     for thread in speaking:

@@ -197,5 +197,5 @@ def test_a_disk_that_is_full_is_a_warning_and_what_was_written_is_readable(tmp_p
     run = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stdout.split() == ["200", "True"], done.stderr
-    assert "ends here: File too large. The run goes on." in done.stderr
+    assert "ends here: File too large. The run continues." in done.stderr
     assert any(read_trace(tmp_path / "rank0.jsonl").kind("wait"))

@@ -203,7 +203,7 @@ class Driver:
                 raise AssertionError(f"{site} calls {peer} faulty: {reason}")
 
     def check_at_rest(self, rounds: Mapping[int, Plan]) -> None:
-        """After `run`: everybody is done, and nothing is left over."""
+        """Check after `run` that every site has finished and nothing is left over."""
         for name, number in self.roster.items():
             worker = self.workers[number]
             expected = {r for r, plan in rounds.items() if name in plan.sites}

@@ -1,4 +1,4 @@
-"""Workers as processes of their own, for tests that kill them: each says what it does on its standard output."""
+"""Ranks as separate processes, for tests that kill them; each reports its steps on standard output."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PROGRAM = """
 
 @dataclass
 class Process:
-    """One worker."""
+    """The process of one rank."""
 
     name: str
     popen: subprocess.Popen[str]
@@ -72,14 +72,14 @@ class Process:
     heard: list[dict[str, Any]] = field(default_factory=list)
 
     def listen(self) -> None:
-        """Take in what it says, until it ends."""
+        """Read its output until it ends."""
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             self.said.put(json.loads(line))
         self.said.put(None)
 
     def wait_for(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next thing that it says which fits."""
+        """The next message that fits."""
         while True:
             what = self.said.get(timeout=LONGEST_S)
             assert what is not None, f"{self.name} ended ({self.popen.wait(10)}) after {self.heard[-3:]}"
@@ -88,11 +88,11 @@ class Process:
                 return what
 
     def take_down(self) -> None:
-        """What it has said by now, without waiting."""
+        """The messages that have arrived by now, without waiting."""
         while not self.said.empty():
             what = self.said.get()
             if what is None:
-                self.said.put(None)  # for whoever waits for its end
+                self.said.put(None)  # wakes a caller that waits for its end
                 return
             self.heard.append(what)
 
@@ -103,25 +103,25 @@ class Process:
         self.popen.stdin.flush()
 
     def last_words(self) -> str:
-        """How it is, and what it said last."""
+        """Its state and last messages, for assertion messages."""
         self.take_down()
         return f"exit code {self.popen.poll()}, {self.heard[-3:]}"
 
     def end(self) -> list[dict[str, Any]]:
-        """All that it says until it ends."""
+        """All its messages until it ends."""
         while (what := self.said.get(timeout=LONGEST_S)) is not None:
             self.heard.append(what)
         return self.heard
 
     def kill(self) -> None:
-        """Really."""
+        """Kill it with SIGKILL."""
         self.popen.send_signal(signal.SIGKILL)
         assert self.popen.wait(10) == -signal.SIGKILL, "the fault did not fire"
 
 
 @contextlib.contextmanager
 def processes() -> Iterator[Callable[..., Process]]:
-    """A function that starts workers; all are ended at the end."""
+    """A function that starts ranks; all are ended at the end."""
     started: list[Process] = []
 
     def start(

@@ -1,8 +1,8 @@
-"""A storm over real processes: workers and controllers are killed and started again, links cut and healed, at random.
+"""A storm over real processes: ranks and controllers are killed and restarted, links cut and healed, at random.
 
-Eight workers train, each by itself and in rounds with whoever the policy chooses; whoever is started again takes the
-model of a member. Two controllers, in processes of their own, stand by for each other. What happens, and in which
-order, follows from the seed; what it meets on the way does not.
+Eight ranks train, each by itself and in rounds with the members that the policy chooses; a restarted rank takes the
+model of a member. Two controllers run in separate processes, each the standby of the other. The events and their order
+follow from the seed; the state of the run at each event does not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tradewind.network import Network, Site
 PATIENCE_S = 4.0
 MOST_CUT = 6
 CALM_STEPS = 3
-"""So many rounds with others everybody must have after the storm."""
+"""The rounds with other ranks that every rank must finish after the storm."""
 
 PROGRAM = textwrap.dedent("""
     import json, sys, threading, zlib
@@ -89,7 +89,7 @@ PROGRAM = textwrap.dedent("""
 
 @dataclass
 class StormReport:
-    """What came of it."""
+    """The results of a storm."""
 
     events: Counter[str] = field(default_factory=Counter)
     steps: int = 0
@@ -98,12 +98,12 @@ class StormReport:
     repaired: int = 0
     terms: int = 0
     fetched: int = 0
-    """Workers that were started again and got a member's model."""
+    """Restarted ranks that received the model of a member."""
     seconds: float = 0.0
 
 
 class LiveStorm:
-    """One storm; `processes()` ends whatever is left."""
+    """One storm; `processes()` ends the remaining processes."""
 
     def __init__(self, start: Callable[..., Process], folder: Path, world: int, seed: int, gap_s: float) -> None:
         self._start, self._random, self._gap_s = start, random.Random(seed), gap_s
@@ -193,7 +193,7 @@ class LiveStorm:
         self._controllers[index] = None
 
     def _order(self, order: str, pair: tuple[str, str]) -> None:
-        """Both ends do it, if they are there; a worker that is started later is told when it starts."""
+        """Send it to both ends, if they are running; a rank that is started later gets it at its start."""
         (self._cut.add if order == "cut" else self._cut.discard)(pair)
         for name, peer in (pair, pair[::-1]):
             if name in self._workers:
@@ -210,7 +210,7 @@ class LiveStorm:
             self.start_controller(index)
         for name in self.names:
             self.start_worker(name)
-        self._everybody_together()
+        self._check_all_finish()
         for _ in range(events):
             self._pass(self._random.expovariate(1 / self._gap_s))
             self._event()
@@ -221,7 +221,7 @@ class LiveStorm:
                 self.start_controller(index)
         for name in sorted(set(self.names) - set(self._workers)):
             self.start_worker(name)
-        self._everybody_together()
+        self._check_all_finish()
         for process in self._workers.values():
             process.tell("stop")
         for name, process in self._workers.items():
@@ -232,7 +232,7 @@ class LiveStorm:
         return self.report
 
     def _pass(self, seconds: float) -> None:
-        """Time goes by; who said what is taken down, and that nobody has ended."""
+        """Let time pass, collect the messages of all ranks, and check that none has ended."""
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(left_s, 0.2))
@@ -242,8 +242,8 @@ class LiveStorm:
             for index, controller in enumerate(self._controllers):
                 assert controller is None or controller.poll() is None, f"controller {index} ended by itself"
 
-    def _everybody_together(self) -> None:
-        """Everybody who could come back has: nobody hangs."""
+    def _check_all_finish(self) -> None:
+        """Every rank that could rejoin has rejoined and finishes rounds: none hangs."""
         for name, process in self._workers.items():
             process.take_down()
             try:

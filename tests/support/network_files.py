@@ -12,7 +12,7 @@ CSV = ",a,b,c\na,,200,1.5Gbps\nb,100,0,-\nc,0,2.5 MB/s,\n"
 
 GML = """
 # Topology Zoo style
-Creator "somebody"
+Creator "Topology Zoo"
 graph [
   directed 0
   Network "Test"

@@ -20,7 +20,7 @@ LONGEST_S = 60.0
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Below the ports that the system gives to whoever calls: nobody takes it while its listener is down."""
+    """A port below the system's range for outgoing connections, so that none takes it while its listener is down."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in secrets.SystemRandom().sample(range(20_000, 32_000), 100):
         with socket.socket(family, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):

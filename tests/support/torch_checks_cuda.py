@@ -108,9 +108,9 @@ def train(group: Any, hook: Any = None) -> torch.Tensor:
         optimizer.step()
         losses.append(loss.item())
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).cpu()
-    everybodys = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybodys, flat, group=_gloo)
-    assert all(torch.equal(flat, other) for other in everybodys), "ranks differ"
+    gathered = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, flat, group=_gloo)
+    assert all(torch.equal(flat, other) for other in gathered), "ranks differ"
     return torch.tensor(losses)
 
 

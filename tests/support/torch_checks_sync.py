@@ -54,9 +54,9 @@ def digest(model: nn.Module) -> str:
 
 
 def gathered(mine: Any) -> list[Any]:
-    everybodys: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybodys, mine)
-    return everybodys
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, mine)
+    return by_rank
 
 
 def train(policy: str, momentum: float = 0.9, steps: int = STEPS, **options: Any) -> list[list[tuple[Any, str]]]:
@@ -90,17 +90,17 @@ def train(policy: str, momentum: float = 0.9, steps: int = STEPS, **options: Any
     with torch.no_grad():
         right = model(torch.tensor(DIGITS.test_images, dtype=torch.float32)).argmax(1).numpy() == DIGITS.test_labels
     accuracies[f"{policy} {sorted(options)}"] = accuracy = float(right.mean())
-    everybodys: list[list[tuple[Any, str]]] = gathered(seen)
-    agree(everybodys)
+    by_rank: list[list[tuple[Any, str]]] = gathered(seen)
+    agree(by_rank)
     assert accuracy > 0.85, f"{policy} reads {accuracy:.0%}"
     assert accuracy >= next(iter(accuracies.values())) - NOISE, accuracies
-    return everybodys
+    return by_rank
 
 
-def agree(everybodys: list[list[tuple[Any, str]]]) -> None:
-    assert len({worker[-1][1] for worker in everybodys}) == 1, "all end with the same model"
+def agree(by_rank: list[list[tuple[Any, str]]]) -> None:
+    assert len({worker[-1][1] for worker in by_rank}) == 1, "all end with the same model"
     rounds: dict[int, set[str]] = {}
-    for rank, worker in enumerate(everybodys):
+    for rank, worker in enumerate(by_rank):
         for outcome, hashed in worker[:-1]:
             assert f"rank{rank}" in outcome.contributors
             assert abs(sum(outcome.weights) - 1) < 1e-9 and min(outcome.staleness) == 0
@@ -115,34 +115,34 @@ def check_bsp() -> None:
 
 
 def check_partial_with_scatter() -> None:
-    everybodys = train("partial", planner="scatter", policy_options={"p": 2, "weights": "staleness"})
-    outcomes = [outcome for worker in everybodys for outcome, _ in worker[:-1]]
+    by_rank = train("partial", planner="scatter", policy_options={"p": 2, "weights": "staleness"})
+    outcomes = [outcome for worker in by_rank for outcome, _ in worker[:-1]]
     assert max(max(outcome.staleness) for outcome in outcomes) > 0, "the slow worker was behind"
     assert any(max(o.weights) > min(o.weights) for o in outcomes), "and counted less"
 
 
 def check_partial_with_relay() -> None:
-    everybodys = train("partial", planner="relay", policy_options={"p": 3})
-    sizes = {len(outcome.contributors) for worker in everybodys for outcome, _ in worker[:-1]}
+    by_rank = train("partial", planner="relay", policy_options={"p": 3})
+    sizes = {len(outcome.contributors) for worker in by_rank for outcome, _ in worker[:-1]}
     assert 3 in sizes and 4 not in sizes
 
 
 def check_selective() -> None:
     options = {"p": 2, "horizon_s": 0.01, "full_every": 10}
-    everybodys = train("selective", policy_options=options)
-    sizes = [len(outcome.contributors) for outcome, _ in everybodys[0][:-1]]
+    by_rank = train("selective", policy_options=options)
+    sizes = [len(outcome.contributors) for outcome, _ in by_rank[0][:-1]]
     assert dist.get_world_size() in sizes and min(sizes) < dist.get_world_size(), "full rounds, and smaller ones"
 
 
 def check_shuffle_with_ensemble() -> None:
-    everybodys = train("shuffle", ensemble=Ensemble(decay=0.9))
-    partners = {outcome.contributors for outcome, _ in everybodys[0][:-1]}
+    by_rank = train("shuffle", ensemble=Ensemble(decay=0.9))
+    partners = {outcome.contributors for outcome, _ in by_rank[0][:-1]}
     assert len(partners) >= 2, "rows and columns in turn"
 
 
 def check_outer_steps() -> None:
-    everybodys = train("partial", every=8, outer=Outer(lr=0.7, momentum=0.5), policy_options={"p": 2})
-    assert len(everybodys[0]) == STEPS // 8 + 1
+    by_rank = train("partial", every=8, outer=Outer(lr=0.7, momentum=0.5), policy_options={"p": 2})
+    assert len(by_rank[0]) == STEPS // 8 + 1
 
 
 def check_overlap() -> None:

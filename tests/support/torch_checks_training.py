@@ -60,9 +60,9 @@ def fingerprints(model: nn.Module) -> list[int]:
     own = 0
     for parameter in model.parameters():
         own = zlib.crc32(parameter.detach().numpy().tobytes(), own)
-    everybodys = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybodys, torch.tensor([own]), group=_gloo)
-    return [int(number) for number in everybodys]
+    gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, torch.tensor([own]), group=_gloo)
+    return [int(number) for number in gathered]
 
 
 def train(

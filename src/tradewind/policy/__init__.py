@@ -1,18 +1,18 @@
-"""Policies: who synchronises with whom and when, as pure state machines behind one registry.
+"""Policies decide which ranks synchronise with each other and when; pure state machines behind one registry.
 
     policy = make_policy("partial", network, workers, p=4)
     actions = policy.handle(WorkerReady("fra", 1), now_s=0.8)
 
-A policy gets events and the time, and returns actions; it reads no clock, does no I/O, and owns its random generator,
-so the same events give the same actions in a simulation, in a test and on real machines.
+A policy receives events and the time, and returns actions. It reads no clock, does no I/O, and owns its random
+generator, so the same events give the same actions in a simulation, in a test and on real machines.
 
 A policy is a subclass of `machine.Machine`, whose `__init__` takes
 
     (self, network: Network, workers: tuple[str, ...], options: NameOptions, *, seed: int, now_s: float)
 
-and has one line in `_POLICIES`, or is a plug-in (docs/guides/plugins.md). Its
-first docstring line is its summary; the fields of its options dataclass are its
-options. It may assume that workers are distinct sites of the network, sorted by name, at least one.
+and has one line in `_POLICIES`, or is a plug-in (docs/guides/plugins.md). The first line of its docstring is its
+summary; the fields of its options dataclass are its options. `workers` are the names of the training ranks: at least
+one, distinct sites of the network, sorted by name.
 """
 
 from __future__ import annotations
@@ -46,50 +46,50 @@ POLICIES = Registry("policy", "tradewind.policies", _POLICIES)
 
 
 class Policy(Protocol):
-    """What drivers see of a policy."""
+    """The interface of a policy for drivers."""
 
     @property
     def state(self) -> PolicyState:
-        """Where everybody is now, for traces."""
+        """The current phase of every rank, for traces."""
         ...
 
     def handle(self, event: Event, now_s: float) -> tuple[Action, ...]:
-        """What to do about an event; `now_s` never goes back."""
+        """The actions that follow from an event; `now_s` must not decrease."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class RegisteredPolicy:
-    """A policy as the registry knows it."""
+    """The registry's entry of a policy."""
 
     name: str
     summary: str
     make: type[Machine]
     options: type
     plugin: Plugin | None = None
-    """Where it comes from, if it is not one of ours."""
+    """The plug-in that defines it; None: it is built in."""
 
     @property
     def origin(self) -> str:
-        """Where it comes from, in words."""
+        """The origin as text: built in, or the plug-in."""
         return BUILT_IN if self.plugin is None else self.plugin.origin
 
     @property
     def option_fields(self) -> tuple[dataclasses.Field[Any], ...]:
-        """Names, types and defaults of its options."""
+        """The names, types and defaults of its options."""
         return dataclasses.fields(self.options)
 
 
 def policy_names() -> tuple[str, ...]:
-    """All policies: ours, then registered ones and those of installed distributions."""
+    """The names of all policies: built-in ones, then registered ones and those of installed distributions."""
     return POLICIES.names()
 
 
 def register_policy(name: str, make: type[Machine]) -> None:
-    """Let `name` stand for a policy of your own in this process; registering it again replaces it.
+    """Register a policy under `name` in this process; registering a name again replaces its policy.
 
     `make` is a subclass of `tradewind.policy.Machine`; the dataclass that annotates its parameter `options` holds its
-    options. Raises `BadPlugin` if it is not one, and `BadOption` if the name is one of Tradewind's own.
+    options. Raises BadPlugin for an invalid class, and BadOption if a built-in policy has that name.
     """
     POLICIES.register(name, make)
     policy.cache_clear()
@@ -102,7 +102,7 @@ def register_policy(name: str, make: type[Machine]) -> None:
 
 @cache
 def policy(name: str) -> RegisteredPolicy:
-    """Look a policy up, by name or as `FILE.py:CLASS`; its module loads only now."""
+    """The policy of that name, or of `FILE.py:CLASS`; its module is loaded only now. Raises UnknownName, BadPlugin."""
     make, plugin = POLICIES.find(name)
     if plugin is not None:
         options = check_policy(make, plugin)
@@ -111,7 +111,7 @@ def policy(name: str) -> RegisteredPolicy:
 
 
 def policy_options(name: str, given: Mapping[str, object]) -> Any:
-    """The policy's options from names and values; values may be text, as from a command line."""
+    """The options object of a policy from names and values, which may be text; raises BadOption if one is invalid."""
     found = policy(name)
     return plugin_options("policy", name, found.options, given, found.plugin)
 
@@ -119,16 +119,20 @@ def policy_options(name: str, given: Mapping[str, object]) -> Any:
 def make_policy(
     name: str, network: Network, workers: Iterable[str], seed: int = 0, *, now_s: float = 0.0, **options: object
 ) -> Policy:
-    """A policy for these workers, who have joined and started to train at `now_s`."""
+    """A policy for these ranks, which have joined and started to train at `now_s`; `seed` is of its random choices.
+
+    Raises InputError if `workers` is empty, has duplicates or names that are not sites of the network, and BadOption
+    for invalid options.
+    """
     chosen = policy_options(name, options)
     asked = tuple(workers)
     for worker in asked:
         network.site(worker)
     if not asked:
-        raise InputError(f"policy {name!r} needs at least one worker.")
+        raise InputError(f"policy {name!r} needs at least one rank, got none.")
     if len(set(asked)) < len(asked):
         twice = next(worker for worker in asked if asked.count(worker) > 1)
-        raise InputError(f"worker {twice!r} is named twice.")
+        raise InputError(f"policy {name!r}: rank {twice!r} is named twice; names must be distinct.")
     make: Any = policy(name).make
     made: Policy = make(network, tuple(sorted(asked)), chosen, seed=seed, now_s=now_s)
     return made

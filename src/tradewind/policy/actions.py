@@ -1,7 +1,7 @@
-"""What a policy asks for. Drivers carry these out in the order given; every one says why.
+"""The actions of a policy. Drivers execute them in the given order; each carries its reason.
 
-`round` numbers grow by one from 0 over a policy's life. The first field of each action that concerns a timer is the
-timer's name: setting a timer that is set moves it.
+`round` numbers count from 0 over a policy's life. The first field of each action on a timer is the timer's name;
+setting a timer again moves it.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StartRound:
-    """Average the members' models (or gradients) with these weights; all of them are ready and wait for it."""
+    """Start a round: average the models (or gradients) of the members, which are all ready, with these weights."""
 
     round: int
     members: tuple[str, ...]
-    """Sorted by name."""
+    """The ranks of the round, sorted by name."""
     weights: tuple[float, ...]
-    """One for each member, in the same order; they sum to 1."""
+    """The weight of each member, in the same order; they sum to 1."""
     reason: str
     scope: str
-    """How far the round reaches: `all` live workers, a `group`, a `rack`, the `representatives` of racks, a `pair`,
-    the `server`. All scopes but `server` have two or more members."""
+    """The kind of round: `all` live ranks, a `group`, a `rack`, the `representatives` of racks, a `pair`, or the
+    `server`. All scopes but `server` have two or more members."""
     plan_hint: str | None = None
-    """The planner that suits this round, where the policy knows better than the configuration."""
+    """The planner that suits this round, if the policy should override the configuration."""
     server: str | None = None
-    """A site that keeps a shared model (`asp`, `ssp`): the one member sends it an update and gets that model back.
-    The scope is `server`; plan it over the member and this site, rooted here. The server is never the member itself and
-    never waits: like CREW's aggregators it may serve many rounds at once, whatever it trains meanwhile."""
+    """The site that keeps a shared model (`asp`, `ssp`): the one member sends it an update and receives that model.
+    The scope is `server`; the plan has the member and this site, which is its root. The server is never the member
+    itself and never waits: like CREW's aggregators it may serve many rounds at once while it trains."""
     staleness: tuple[int, ...] = ()
-    """How many steps each member's model is behind the most advanced one of them, in the same order."""
+    """The steps that each member's model is behind the most advanced one of them, in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairRound:
-    """Go on with the round without `lost`: resend what is missing on a patched plan (CREW's replacement rule).
+    """Continue the round without `lost`: resend what is missing on a patched plan (CREW's replacement rule).
 
-    The others' weights are to be scaled back to a sum of 1.
+    The weights of the remaining members are scaled to a sum of 1.
     """
 
     round: int
@@ -46,7 +46,7 @@ class RepairRound:
 
 @dataclass(frozen=True, slots=True)
 class AbandonRound:
-    """Stop the round and apply nothing; its members keep their inputs and wait, ready as before."""
+    """Stop the round without a result; its members keep their inputs and are ready as before."""
 
     round: int
     reason: str
@@ -54,7 +54,7 @@ class AbandonRound:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send `TimerFired(timer)` at `at_s`, or at once where that has passed; replaces a timer of the same name."""
+    """Send `TimerFired(timer)` at `at_s`, or at once if that has passed; replaces a timer of the same name."""
 
     timer: str
     at_s: float
@@ -63,7 +63,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget the timer; it was set and has not fired."""
+    """Cancel a timer that was set and has not fired."""
 
     timer: str
     reason: str = ""
@@ -71,7 +71,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """Let a ready worker train on without synchronising now."""
+    """Let a ready rank continue training without synchronising now."""
 
     worker: str
     reason: str

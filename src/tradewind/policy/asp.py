@@ -1,4 +1,4 @@
-"""Asynchronous: no barrier at all."""
+"""Asynchronous parallel (ASP): exchanges with a server, without any barrier."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tradewind.policy.server import ServerMachine
 
 @dataclass(frozen=True)
 class AspOptions:
-    """Where the shared model is kept; by default at the best connected worker."""
+    """Options of `asp`."""
 
     server: str | None = None
+    """The site that keeps the shared model; None: the rank with the best links."""
 
 
 class Asp(ServerMachine):
-    """Each worker exchanges with a server after every step and waits for nobody.
+    """Each rank exchanges with a server after every step, without waiting for others.
 
-    The fastest pace and no bound on staleness: DS-Sync II-B2 shows it losing accuracy. A baseline.
+    The fastest policy per step, with unbounded staleness: DS-Sync II-B2 shows that it loses accuracy. A baseline.
     """
 
     name = "asp"
@@ -29,9 +30,9 @@ class Asp(ServerMachine):
         super().__init__(network, workers, options.server, seed=seed, now_s=now_s)
 
     def may_exchange(self, worker: str) -> bool:  # noqa: ARG002
-        """Always."""
+        """Always True."""
         return True
 
     def reason(self, worker: str) -> str:
-        """Nobody waits."""
-        return f"{worker} is ready and nobody waits"
+        """The reason of an exchange."""
+        return f"{worker} is ready, and asp has no barrier"

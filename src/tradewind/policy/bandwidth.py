@@ -1,8 +1,8 @@
-"""One number for each worker: how fast it can exchange with others, as far as anybody knows.
+"""The available bandwidth of each rank, estimated from the network and from measurements.
 
-Selective Reduce III-A thinks of workers behind a non-blocking core, each with an available bandwidth b, the smaller of
-its uplink and downlink. A site's NIC caps say just that. Where a site has none (a mesh of independent links), the mean
-of its links stands in: what it sends and receives spreads over all of them.
+Selective Reduce III-A models ranks behind a non-blocking core, each with an available bandwidth b, the smaller of its
+uplink and downlink. That is the NIC limit of a site. If a site has none (a mesh of independent links), it is the mean
+of its links, since its traffic spreads over all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.network import Matrix, Network
 
 
 def mean_link_bps(bandwidth_bps: Matrix, index: Mapping[str, int], worker: str, others: Iterable[str]) -> float:
-    """The smaller of the means of a worker's links to and from others; 0 where it has none one way."""
+    """The smaller of the mean bandwidths of a rank's links to and from others; 0 if it has none in one direction."""
     i = index[worker]
     rows = [index[other] for other in others if other != worker]
     means = [ends[ends > 0].mean() if ends.any() else 0.0 for ends in (bandwidth_bps[i, rows], bandwidth_bps[rows, i])]
@@ -24,7 +24,7 @@ def mean_link_bps(bandwidth_bps: Matrix, index: Mapping[str, int], worker: str, 
 
 
 class WorkerBandwidth:
-    """Each worker's available bandwidth, from the network and what was measured since."""
+    """The available bandwidth of each rank, from the network and later measurements."""
 
     def __init__(self, network: Network, workers: Iterable[str]) -> None:
         self._index = network.index
@@ -36,7 +36,7 @@ class WorkerBandwidth:
         self._known: dict[str, float] = {}
 
     def measured(self, src: str, dst: str, bandwidth_bps: float) -> None:
-        """A link was measured, or lost (0); a lost link says nothing about the NICs at its ends."""
+        """Note that a link was measured, or lost (0); a lost link does not change the estimate of NICs at its ends."""
         i, j = self._index[src], self._index[dst]
         self._link_bps[i, j] = bandwidth_bps
         self._measured[i, j] = bandwidth_bps > 0
@@ -44,13 +44,13 @@ class WorkerBandwidth:
         self._known.pop(dst, None)
 
     def joined(self, worker: str) -> None:
-        """One more end for everybody's links."""
+        """Add a rank, which adds a link to every other rank."""
         if worker not in self._workers:
             self._workers.add(worker)
             self._known.clear()
 
     def of(self, worker: str) -> float:
-        """Bits per second, above zero: who cannot be reached is very slow rather than a special case."""
+        """The available bandwidth of a rank in bits per second; at least 1, also for a rank that cannot be reached."""
         if worker not in self._known:
             self._known[worker] = max(1.0, self._estimate(worker))
         return self._known[worker]
@@ -60,8 +60,8 @@ class WorkerBandwidth:
         nic_bps = float(self._nic_bps[i])
         if math.isinf(nic_bps):
             return mean_link_bps(self._link_bps, self._index, worker, self._workers)
-        # A path is as fast as the slower of its two ends, so one slow path says little about either. When most of a
-        # worker's paths have been measured, the best of them is what its own NIC gives.
+        # A path is as fast as the slower of its two ends, so one slow path does not tell which end is slow. When most
+        # of a rank's paths have been measured, the fastest of them shows the bandwidth of its own NIC.
         others = [self._index[other] for other in self._workers if other != worker]
         for links, seen in (
             (self._link_bps[i, others], self._measured[i, others]),

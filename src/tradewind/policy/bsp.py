@@ -1,4 +1,4 @@
-"""Bulk synchronous: everybody, every round."""
+"""Bulk synchronous parallel (BSP): rounds of all ranks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tradewind.registry import NoOptions
 
 
 class Bsp(Machine):
-    """All live workers average after every step.
+    """All live ranks average after every step.
 
-    The reference that all others are measured against: the best progress a step, and the pace of the slowest.
+    The reference for all other policies: the best progress per step, at the speed of the slowest rank.
     """
 
     name = "bsp"
@@ -19,7 +19,7 @@ class Bsp(Machine):
         self,
         network: Network,
         workers: tuple[str, ...],
-        options: NoOptions,  # noqa: ARG002  (there is nothing to choose)
+        options: NoOptions,  # noqa: ARG002  (it has no options)
         *,
         seed: int,
         now_s: float,
@@ -27,12 +27,12 @@ class Bsp(Machine):
         super().__init__(network, workers, seed=seed, now_s=now_s)
 
     def decide(self) -> None:
-        """Start when nobody is missing."""
+        """Start a round when all live ranks are ready."""
         live = self.roster.live_count
         if self.proceed_if_alone() or not live or len(self.roster.queue) < live:
             return
-        self.start(self.roster.live, f"all {live} live workers are ready")
+        self.start(self.roster.live, f"all {live} live ranks are ready")
 
     def note(self) -> str:
-        """How many are missing."""
+        """The number of ready ranks."""
         return f"{len(self.roster.queue)} of {self.roster.live_count} ready"

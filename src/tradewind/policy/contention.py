@@ -1,13 +1,14 @@
-"""Sensing contention from how long rounds take (DS-Sync III-A, adjustGroups).
+"""Detects contention from the durations of rounds (DS-Sync III-A, adjustGroups).
 
-A round's time says that somebody in it was slow, not who. But patterns shuffle: everybody else soon has a round
-without the slow one. So a worker (or a rack's uplink) is contended if *all* of its last rounds were slow, each against
-the best recent round of the same scope and size. Like is compared with like, because how time grows with size depends
-on the planner, and old rounds are forgotten, so that a network that became slower for good becomes the new normal.
+A slow round shows that one of its members was slow, not which. But patterns shuffle: every other member soon has a
+round without the slow one. So a rank (or a rack's uplink) is contended if *all* of its last rounds were slow compared
+with the fastest recent round of the same scope and size. Only equal scopes and sizes are compared, because the growth
+of time with size depends on the planner; old rounds are dropped, so that a permanently slower network becomes the new
+reference.
 
-The price is that a small group around a slow worker may have nothing to be compared with and look fine. Then the slow
-worker goes back to the large group, is caught again, and stays in the small one twice as long each time: contention
-that is over is noticed soon, and one that stays causes ever fewer trials.
+The cost is that a small group around a slow rank may have nothing to be compared with and appear normal. Then the slow
+rank returns to the large group, is detected again, and stays in the small one twice as long each time: contention that
+has ended is detected soon, and lasting contention causes ever fewer trials.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 REFERENCE_ROUNDS = 400
-"""How many rounds of a scope and size the best is taken of."""
+"""The number of recent rounds of a scope and size of which the fastest is the reference."""
 
 MAX_HOLD_CHECKS = 64
-"""For how many checks a worker stays flagged at most before it gets another trial."""
+"""The most checks for which a rank stays flagged before it gets another trial."""
 
 
 @dataclass(slots=True)
@@ -33,7 +34,10 @@ class _Record:
 
 
 class ContentionSense:
-    """Who was slow in all recent rounds: workers, or racks; all it needs is their names."""
+    """Detects ranks, or racks, by name that were slow in all recent rounds.
+
+    A round is slow if it took more than `contended` times its reference; `window` is the number of recent rounds.
+    """
 
     def __init__(self, contended: float, window: int) -> None:
         self._contended = contended
@@ -42,7 +46,7 @@ class ContentionSense:
         self._records: dict[str, _Record] = {}
 
     def timed(self, scope: str, size: int, seconds: float, suspects: Iterable[str]) -> None:
-        """A round of that scope and size took so long, and these took part.
+        """Note the duration of a round of that scope and size with the `suspects` as members.
 
         >>> sense = ContentionSense(contended=1.5, window=2)
         >>> for other in "abcabc":
@@ -58,7 +62,7 @@ class ContentionSense:
             record.ratios.append(seconds / best_s if best_s > 0 else 1.0)
 
     def check(self) -> frozenset[str]:
-        """Who is contended now; to be asked at regular intervals."""
+        """The names that are contended now; to be called at regular intervals."""
         for record in self._records.values():
             slow = len(record.ratios) == self._window and min(record.ratios) > self._contended
             if record.flagged:
@@ -75,5 +79,5 @@ class ContentionSense:
         return frozenset(name for name, record in self._records.items() if record.flagged)
 
     def forget(self, name: str) -> None:
-        """A worker is gone; if it returns, it starts with a clean record."""
+        """Drop the record of a lost rank; if it rejoins, it starts with an empty one."""
         self._records.pop(name, None)

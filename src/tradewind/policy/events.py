@@ -1,13 +1,13 @@
-"""What a policy is told. Drivers make these, from a simulation or from real machines, in order of time.
+"""The events that a policy receives. Drivers create them, from a simulation or from real machines, in order of time.
 
-The life of a worker as events tell it: `WorkerJoined`, then `WorkerReady` once for each local step that it has
-finished; after that it waits until the round that it was put in ends (`RoundFinished`, `RoundFailed`) or until it is
-told to `Proceed`. Workers that a policy is made with have joined already.
+The events of a rank are `WorkerJoined`, then `WorkerReady` once for each local step that it has finished; after that it
+waits until its round ends (`RoundFinished`, `RoundFailed`) or until the policy lets it continue with `Proceed`. The
+ranks that a policy is created with have joined already.
 
-The life of a round: it starts when the policy says `StartRound`, and ends with exactly one of `RoundFinished` (its
-members hold the average and train on), `RoundFailed` (nothing was applied, its members wait, ready as before) or the
-policy's own `AbandonRound` (the same as failed; nothing more may be reported of it). A `RepairRound` keeps it running
-with one member less.
+A round starts when the policy returns `StartRound`, and ends with exactly one of `RoundFinished` (its members hold the
+average and continue training), `RoundFailed` (nothing was applied, its members are ready as before) or the policy's own
+`AbandonRound` (the same as failed; no more events of that round may follow). A `RepairRound` keeps it running with one
+member less.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
-    """The worker has finished its local step number `iteration` and wants to synchronise."""
+    """The rank has finished its local step number `iteration` and is ready to synchronise."""
 
     worker: str
     iteration: int
@@ -25,14 +25,14 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker came, or came back; it trains from here on."""
+    """A rank joined or rejoined; it trains from now on."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker is gone: it left, crashed, or nobody can reach it."""
+    """A rank left, crashed, or cannot be reached."""
 
     worker: str
     reason: str = ""
@@ -40,7 +40,7 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """A directed link carries nothing any more."""
+    """A directed link no longer works."""
 
     src: str
     dst: str
@@ -48,7 +48,7 @@ class LinkLost:
 
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
-    """What a directed link was measured to carry; a lost link that is measured again is back."""
+    """A directed link was measured; a lost link that is measured works again."""
 
     src: str
     dst: str
@@ -57,7 +57,7 @@ class LinkMeasured:
 
 @dataclass(frozen=True, slots=True)
 class RoundFinished:
-    """Every member holds the round's average. `members` are those who were left to the end."""
+    """Every member holds the round's average. `members` are those that remained until the end."""
 
     round: int
     members: tuple[str, ...]
@@ -74,7 +74,7 @@ class RoundFailed:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The time that a `SetTimer` asked for has come. A timer fires once."""
+    """The time of a `SetTimer` has come. A timer fires once."""
 
     timer: str
 

@@ -1,12 +1,12 @@
-"""What `shuffle`, `gossip` and `hierarchical` share: following a pattern without a global barrier.
+"""The base of `shuffle`, `gossip` and `hierarchical`: following a pattern without a global barrier.
 
-Each worker has a position in the pattern and moves on by one with every step that it trains. A group starts when all
-its members are ready at the same position; other groups may be ahead or behind. Nobody skips a step, so whoever is
-furthest behind always finds its group ready or on its way: there is no deadlock.
+Each rank has a position in the pattern, which advances by one with every step that it trains. A group starts when all
+its members are ready at the same position; other groups may be ahead or behind. No rank skips a step, so the members of
+the group of the rank that is furthest behind are ready or will be: there is no deadlock.
 
-When the pattern changes (somebody came or was lost, contention was sensed) a new epoch begins, and everybody starts the
-new pattern at its first step, some of them as soon as their round of the old epoch ends. Carrying positions over would
-let two workers wait for each other at different steps for ever.
+When the pattern changes (a rank joined or was lost, contention was detected) a new epoch begins, and every rank starts
+the new pattern at its first step, some of them when their round of the old epoch ends. If positions were kept, two
+ranks could wait for each other at different steps for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Follower(Machine):
     """A policy that follows a pattern."""
 
     plan_hints: dict[str, str]
-    """Which planner suits a scope, where it matters."""
+    """The planner that suits a scope, for the scopes where it matters."""
 
     def __init__(self, network: Network, workers: tuple[str, ...], *, seed: int, now_s: float) -> None:
         super().__init__(network, workers, seed=seed, now_s=now_s)
@@ -34,10 +34,10 @@ class Follower(Machine):
 
     @abstractmethod
     def make_pattern(self, workers: tuple[str, ...]) -> Pattern:
-        """The pattern for these workers: two or more, sorted."""
+        """The pattern for these ranks: two or more names, sorted."""
 
     def begin_epoch(self) -> None:
-        """Start over with a new pattern. Called by the policy once it is set up, and whenever something changed."""
+        """Start a new pattern at its first step. Subclasses call it at the end of `__init__` and after each change."""
         self._epoch += 1
         live = self.roster.live
         self.positions = dict.fromkeys(live, 0)
@@ -58,19 +58,19 @@ class Follower(Machine):
             self.begin_epoch()
 
     def round_ended(self, ended: Running, finished: RoundFinished | None) -> None:
-        """Members of a round of this epoch move on; those of an older one start the new pattern."""
+        """Advance the members of a round of this epoch; those of an older one start the new pattern."""
         if self._epoch_of.pop(ended.round) == self._epoch and finished:
             for worker in ended.members:
                 self.positions[worker] += 1
 
     def note(self) -> str:
-        """Where in the pattern the last of them is."""
+        """The position in the pattern of the rank that is furthest behind."""
         if not self.pattern.period:
-            return "no pattern for fewer than two workers"
+            return "no pattern for fewer than two ranks"
         behind = min(self.positions.values())
         return (
             f"epoch {self._epoch}, step {behind % self.pattern.period + 1} of {self.pattern.period}, "
-            f"mixing {self.pattern.mixing:.3g} a period"
+            f"mixing {self.pattern.mixing:.3g} per period"
         )
 
     def _group_of(self, worker: str) -> PatternGroup:
@@ -84,8 +84,8 @@ class Follower(Machine):
         step = f"step {position % self.pattern.period + 1} of {self.pattern.period}"
         if len(members) == 1:
             self.positions[members[0]] += 1
-            self.proceed(members[0], f"{step} leaves it alone")
+            self.proceed(members[0], f"{step} has no partner for it")
             return
         scope = "all" if len(members) == self.roster.live_count else group.scope
-        number = self.start(members, f"{step}: all of its group are ready", scope, plan_hint=self.plan_hints.get(scope))
+        number = self.start(members, f"{step}: the group is complete", scope, plan_hint=self.plan_hints.get(scope))
         self._epoch_of[number] = self._epoch

@@ -1,4 +1,4 @@
-"""Gossip: pairs on a graph that changes each step."""
+"""Gossip: pairs of ranks on a graph that changes each step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tradewind.registry import NoOptions
 
 
 class Gossip(Follower):
-    """Pairs average, at twice the distance each step (dynamic exponential graph).
+    """Pairs of ranks average, at twice the distance each step (dynamic exponential graph).
 
-    DS-Sync's gossip baseline. Workers are dealt numbers at random, as gossip knows nothing of the network; at step t,
-    worker i meets worker i xor 2^t. That is the exponential graph with exchanges both ways, so that a step is a
-    matching and needs no push-sum weights: log2(n) steps average exactly where n is a power of two. Whoever has no
-    partner in a step trains on.
+    DS-Sync's gossip baseline. Ranks get random numbers, since gossip does not use the network; at step t, number i
+    averages with number i xor 2^t. That is the exponential graph with exchanges in both directions, so that a step is
+    a matching and needs no push-sum weights: log2(n) steps average exactly if n is a power of two. A rank without a
+    partner in a step continues training.
     """
 
     name = "gossip"
@@ -24,7 +24,7 @@ class Gossip(Follower):
         self,
         network: Network,
         workers: tuple[str, ...],
-        options: NoOptions,  # noqa: ARG002  (there is nothing to choose)
+        options: NoOptions,  # noqa: ARG002  (it has no options)
         *,
         seed: int,
         now_s: float,
@@ -33,21 +33,21 @@ class Gossip(Follower):
         self.begin_epoch()
 
     def make_pattern(self, workers: tuple[str, ...]) -> Pattern:
-        """Deal the numbers and pair."""
-        dealt = [workers[i] for i in self.random.permutation(len(workers))]
-        distances = [1 << t for t in range((len(dealt) - 1).bit_length())]
-        pattern = Pattern.prove(_pairs_at(dealt, distance) for distance in distances)
+        """Pair the ranks by random numbers."""
+        shuffled = [workers[i] for i in self.random.permutation(len(workers))]
+        distances = [1 << t for t in range((len(shuffled) - 1).bit_length())]
+        pattern = Pattern.prove(_pairs_at(shuffled, distance) for distance in distances)
         if pattern is None:
-            raise InternalError(f"pairs at distances {distances} of {len(dealt)} workers do not mix.")
+            raise InternalError(f"pairs at distances {distances} of {len(shuffled)} ranks do not mix.")
         return pattern
 
 
-def _pairs_at(dealt: list[str], distance: int) -> Step:
+def _pairs_at(shuffled: list[str], distance: int) -> Step:
     groups = []
-    for i, worker in enumerate(dealt):
+    for i, worker in enumerate(shuffled):
         other = i ^ distance
-        if other >= len(dealt):
+        if other >= len(shuffled):
             groups.append(PatternGroup((worker,), "pair"))
         elif i < other:
-            groups.append(PatternGroup(tuple(sorted((worker, dealt[other]))), "pair"))
+            groups.append(PatternGroup(tuple(sorted((worker, shuffled[other]))), "pair"))
     return tuple(groups)

@@ -1,8 +1,8 @@
-"""Which ready workers go together, and is it worth waiting for others? Selective Reduce's BAG and BPAWR.
+"""Groups ready ranks by bandwidth, and decides whether a group waits for others: Selective Reduce's BAG and BPAWR.
 
-Both are pure functions of what is known now; `selective` calls them whenever something happened. As corrected in the
-errata: a group opens with p members (`<`, not `<=`), the threshold starts afresh with each group, a worker as fast as
-the group's slowest counts as a replacement (`>=`), and the answer is one of three rather than a flag used both ways.
+Both are pure functions; `selective` calls them after each event. They follow the errata: a group starts with p members
+(`<`, not `<=`), the threshold is reset for each group, a rank as fast as the group's slowest counts as a replacement
+(`>=`), and the verdict is one of three values instead of one flag with two meanings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BANDWIDTH = attrgetter("bandwidth_bps")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worker and its available bandwidth (b)."""
+    """A rank and its available bandwidth (b)."""
 
     name: str
     bandwidth_bps: float
@@ -25,33 +25,33 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Workers that may make a round together, fastest first."""
+    """Ranks that may form a round, fastest first."""
 
     members: tuple[Candidate, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names, fastest first."""
+        """The names of the members, fastest first."""
         return tuple(member.name for member in self.members)
 
     @property
     def bandwidth_bps(self) -> float:
-        """That of the slowest, which is the pace of the whole ring."""
+        """The bandwidth of the slowest member, which is that of a ring of the group."""
         slowest_bps: float = min(map(_BANDWIDTH, self.members))
         return slowest_bps
 
     def seconds(self, nbytes: float) -> float:
-        """How long a ring takes them, Eq. (2) for large models: everybody sends the model about twice."""
+        """The duration of a ring all-reduce, Eq. (2) for large models: each member sends the model about twice."""
         return 2 * 8 * nbytes / self.bandwidth_bps
 
 
 def group_by_bandwidth(ready: Iterable[Candidate], p: int, slack: float) -> list[Group]:
-    """Split ready workers into groups of similar bandwidth (BAG, Algorithm 1).
+    """Split ready ranks into groups of similar bandwidth (BAG, Algorithm 1).
 
-    A ring runs at its slowest member's speed, so mixing fast and slow workers wastes the fast ones. Each group takes
-    the p fastest left, then anyone within `slack` (the paper's eta) of the slowest of those: that grows the group and
-    slows it by a factor of at most 1/(1 - slack). The last group may be smaller than p; the caller decides whether it
-    waits. Among equals, who comes first in `ready` comes first.
+    A ring runs at the speed of its slowest member, so mixing fast and slow ranks wastes the fast ones. Each group takes
+    the p fastest remaining ranks, then every rank within `slack` (the paper's eta) of the slowest of those, which slows
+    the group by a factor of at most 1/(1 - slack). The last group may be smaller than p; the caller decides whether it
+    waits. Ranks of equal bandwidth keep their order in `ready`.
 
     >>> four = [Candidate("a", 5.0), Candidate("b", 5.0), Candidate("c", 1.0), Candidate("d", 1.0)]
     >>> [g.names for g in group_by_bandwidth(four, p=2, slack=0.3)]
@@ -72,7 +72,7 @@ def group_by_bandwidth(ready: Iterable[Candidate], p: int, slack: float) -> list
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """A worker in training and how likely it is ready within the horizon."""
+    """A training rank, and the probability that it becomes ready within the horizon."""
 
     name: str
     bandwidth_bps: float
@@ -81,21 +81,21 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The group starts now: nobody worth waiting for is expected."""
+    """The group starts now: waiting is not expected to improve it."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The group is smaller than p: it waits for whoever comes next."""
+    """The group is smaller than p and waits for more ready ranks."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitAndReplace:
-    """The group waits for the `awaited`, who are expected to make a better one; the `replaced` are too slow for it."""
+    """The group waits for the `awaited` ranks to form a better one, for which the `replaced` members are too slow."""
 
     awaited: tuple[str, ...]
     replaced: tuple[str, ...]
@@ -107,7 +107,7 @@ Verdict = Launch | Wait | WaitAndReplace
 
 
 def least_acceptable_bps(group: Group, slack: float, value_scale: float) -> float:
-    """From which bandwidth on a newcomer is worth a wait: it must not slow the group, unless scale counts, too."""
+    """The least bandwidth of a rank worth waiting for: it must not slow the group, unless scale has a value, too."""
     return group.bandwidth_bps * (1 - slack if value_scale else 1)
 
 
@@ -122,17 +122,17 @@ def judge_waiting(
     nbytes: float,
     value_scale: float = 0.0,
 ) -> Verdict:
-    """Launch a group, or wait up to `horizon_s` for a better one (BPAWR, Algorithm 2)?
+    """Decide whether a group starts now or waits up to `horizon_s` for a better one (BPAWR, Algorithm 2).
 
-    Those in training who would not slow the group down are expected to add k workers, the sum of their probabilities
-    rounded down, at their mean bandwidth. Grouping them with the group's own members gives the group that waiting
-    would make. It is worth it if the round gets faster by more than `gain` (theta) times the horizon. Beyond the
-    paper, a group of which nobody would be left starts at once: it has nothing to gain, and where fast workers come and
-    go all the time the slow ones would wait for ever.
+    The training ranks that would not slow the group down are expected to add k ranks, the sum of their probabilities
+    rounded down, at their mean bandwidth. Grouping these with the group's own members gives the expected group after
+    waiting. Waiting is worth it if that makes the round faster by more than `gain` (theta) times the horizon. In
+    addition to the paper, a group of which no member would remain starts at once: it would gain nothing, and with a
+    steady supply of fast ranks the slow ones would wait for ever.
 
-    `value_scale` goes beyond the paper, whose rule never waits for a larger group that is not faster (Fig. 3(d)).
-    A round of twice the scale does the work of two: with m members now and m* after waiting, waiting also gains the
-    share 1 - m/m* of the round's time, and `value_scale` says how much of that to count (0: none, 1: all).
+    `value_scale` extends the paper, whose rule never waits for a larger group that is not faster (Fig. 3(d)). A round
+    of twice the scale does the work of two: with m members now and m* after waiting, waiting also gains the fraction
+    1 - m/m* of the round's time, and `value_scale` is the share of that to count (0: none, 1: all).
 
     >>> slow_pair = Group((Candidate("w2", 5.0), Candidate("w1", 1.0)))
     >>> soon = [Prospect("w3", 1.0, 0.9), Prospect("w4", 5.0, 0.9), Prospect("w5", 5.0, 0.9)]
@@ -147,18 +147,18 @@ def judge_waiting(
     likely = sum(prospect.probability for prospect in awaited)
     newcomers = math.floor(likely + 1e-9)
     if not newcomers:
-        return Launch(f"fewer than one more worker is expected within {horizon_s:g} s")
+        return Launch(f"fewer than one more rank is expected within {horizon_s:g} s")
     mean_bps = sum(prospect.probability * prospect.bandwidth_bps for prospect in awaited) / likely
     expected = [Candidate("", mean_bps)] * newcomers
     better = group_by_bandwidth([*group.members, *expected], p, slack)[0]
     kept = set(better.names)
     replaced = tuple(name for name in group.names if name not in kept)
     if len(replaced) == len(group.members):
-        return Launch("those expected are better off without any of this group")
+        return Launch("the expected ranks would form a faster group without any member of this one")
     gain_s = group.seconds(nbytes) - better.seconds(nbytes)
     gain_s += value_scale * group.seconds(nbytes) * max(0.0, 1 - len(group.members) / len(better.members))
     if gain_s > gain * horizon_s:
         names = tuple(prospect.name for prospect in awaited)
-        reason = f"waiting for {newcomers} of {len(names)} in training is expected to gain {gain_s:.3g} s"
+        reason = f"waiting for {newcomers} of {len(names)} training ranks is expected to gain {gain_s:.3g} s"
         return WaitAndReplace(names, replaced, gain_s, reason)
     return Launch(f"waiting would gain {gain_s:.3g} s, less than {gain * horizon_s:.3g} s")

@@ -1,7 +1,7 @@
-"""Policies from outside, guarded: what goes wrong in one, or what it asks for that cannot be, is reported as its own.
+"""Guards policies from plug-ins: their exceptions and invalid actions raise BadPlugin, which names the plug-in.
 
-The guard is a class between the plug-in's and the driver. The rules of `Machine` hold in any case: only ready workers
-start, weights sum to 1. What a driver does wrong (an event that cannot happen) still raises `InternalError`.
+The guard is a class between the plug-in's class and the driver. The rules of `Machine` hold in any case: only ready
+ranks start, weights sum to 1. An error of the driver (an impossible event) still raises `InternalError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORM = "__init__(self, network, workers, options: SomeDataclass, *, seed, now_s)
 
 
 def check_policy(make: Any, plugin: Plugin) -> type:
-    """The options dataclass of a plug-in's policy; raises `BadPlugin` for what is not a policy."""
+    """The options dataclass of a plug-in's policy; raises BadPlugin if `make` is not a valid policy class."""
     if not (isinstance(make, type) and issubclass(make, Machine)):
         raise plugin.error("it is not a subclass of tradewind.policy.Machine. Expected a class that defines `decide`.")
     if inspect.isabstract(make):
@@ -33,7 +33,7 @@ def check_policy(make: Any, plugin: Plugin) -> type:
 
 
 class _Guard(Machine):
-    """What stands before a plug-in's class in the order of bases: each method calls the plug-in's."""
+    """The class before a plug-in's class in the method resolution order; each method calls the plug-in's."""
 
     plugin: Plugin
     wrapped: type[Machine]
@@ -72,9 +72,9 @@ class _Guard(Machine):
         return self.plugin.blamed(f"{self.wrapped.__qualname__}.{method}", passing)
 
     def _check(self, action: Action, now_s: float) -> None:
-        """Refuse what only fails later, in code that is not the plug-in's."""
+        """Raise BadPlugin for an invalid action that would fail later, outside the plug-in."""
         if not isinstance(action.reason, str):
-            raise self.plugin.error(f"{action} has a reason that is not text.")
+            raise self.plugin.error(f"the reason of {action} must be a string, got {action.reason!r}.")
         if isinstance(action, SetTimer) and not now_s < action.at_s < math.inf:
             raise self.plugin.error(
                 f"it sets timer {action.timer!r} to {action.at_s} s at {now_s} s, expected a later time."
@@ -87,6 +87,6 @@ class _Guard(Machine):
 
 
 def guarded(make: type[Machine], plugin: Plugin) -> type[Machine]:
-    """A subclass of a plug-in's policy that reports the plug-in's mistakes as such."""
+    """A subclass of a plug-in's policy that reports the plug-in's errors as BadPlugin."""
     given = {"plugin": plugin, "wrapped": make, "__doc__": make.__doc__, "__module__": make.__module__}
     return type(make.__name__, (_Guard, make), {"name": getattr(make, "name", plugin.name), **given})

@@ -1,4 +1,4 @@
-"""Hierarchical: racks often, everybody now and then."""
+"""Hierarchical: rounds within racks, and every few steps across racks."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tradewind.policy.racks import racks_of
 
 @dataclass(frozen=True)
 class HierarchicalOptions:
-    """How often, and how, racks meet."""
+    """Options of `hierarchical`."""
 
     global_every: int = 2
-    """Every so many steps racks meet; 1 is a hierarchical all-reduce after every step, DS-Sync's baseline."""
+    """Steps from one round across racks to the next; 1 is a hierarchical all-reduce every step, DS-Sync's baseline."""
     top: Literal["all", "representatives"] = "all"
-    """Who meets then: all workers, or the first of each rack, who carry the average home in the next step."""
+    """Members of rounds across racks: all ranks, or the first rank of each rack, which spreads the average next."""
 
     def __post_init__(self) -> None:
         if self.global_every < 1:
-            raise BadOption(f"policy 'hierarchical': global_every is {self.global_every}; it must be at least 1.")
+            raise BadOption(f"policy 'hierarchical': global_every must be at least 1, got {self.global_every}.")
         if self.top == "representatives" and self.global_every < 2:
             raise BadOption(
-                "policy 'hierarchical': representatives that meet every step never go home. "
-                "Set global_every to 2 or more."
+                "policy 'hierarchical': with top='representatives' global_every must be at least 2, got "
+                f"{self.global_every}: representatives need a step within their rack."
             )
 
 
 class Hierarchical(Follower):
-    """Racks average, and every so often all of them together.
+    """Racks average, and every global_every steps all racks together.
 
-    DS-Sync's hierarchical baseline: reduce in the rack, all-reduce between racks, broadcast in the rack, one after the
-    other. Rounds that cross racks carry the hint `hierarchical`, the planner that does that within one round. Without
-    zones there is one rack.
+    DS-Sync's hierarchical baseline: reduce in the rack, all-reduce between racks, broadcast in the rack, in sequence.
+    Rounds of all ranks have the plan hint `hierarchical`, the planner that does this within one round. Without zones
+    there is one rack.
     """
 
     name = "hierarchical"
@@ -51,18 +51,18 @@ class Hierarchical(Follower):
         self.begin_epoch()
 
     def make_pattern(self, workers: tuple[str, ...]) -> Pattern:
-        """Racks, racks, ..., everybody (or the representatives)."""
+        """Steps within racks, then one step of all ranks (or the representatives)."""
         racks = racks_of(self.network, workers) or {"all": workers}
-        at_home: Step = tuple(PatternGroup(members, "rack") for members in racks.values())
+        within: Step = tuple(PatternGroup(members, "rack") for members in racks.values())
         if len(racks) == 1:
-            steps = [at_home]
+            steps = [within]
         elif self.options.top == "all":
-            steps = [at_home] * (self.options.global_every - 1) + [(PatternGroup(workers, "all"),)]
+            steps = [within] * (self.options.global_every - 1) + [(PatternGroup(workers, "all"),)]
         else:
-            steps = [at_home] * (self.options.global_every - 1) + [_representatives(racks)]
+            steps = [within] * (self.options.global_every - 1) + [_representatives(racks)]
         pattern = Pattern.prove(steps)
         if pattern is None:
-            raise InternalError(f"racks {racks} that meet every {self.options.global_every} steps do not mix.")
+            raise InternalError(f"racks {racks} that average every {self.options.global_every} steps do not mix.")
         return pattern
 
 

@@ -1,16 +1,15 @@
-"""What all policies share: the roster, the verbs that make actions, repair, retry, and the story.
+"""The base class of all policies: the roster, the methods that create actions, repair, retry, and the event history.
 
-Theory of operation. `handle` first brings the roster up to date with the event, which refuses illegal ones; then it
-asks the policy to decide. A policy looks at the roster and uses the verbs below (`start`, `proceed`, `set_timer`, ...).
-Each verb changes the roster *and* adds the action, so what the policy believes and what it asked for cannot differ, and
-the rules that hold for every policy live here once:
+Theory of operation. `handle` first updates the roster with the event, which raises for illegal events; then it calls
+the policy's `decide`. A policy reads the roster and calls the methods below (`start`, `proceed`, `set_timer`, ...).
+Each of them changes the roster *and* adds the action, so the policy's state and its actions cannot differ, and the
+rules that hold for every policy are implemented here once:
 
-- only workers in the queue can start or proceed, so nobody is in two rounds, and nobody lost is in any;
-- when a member of a running round is lost, the round is repaired as long as two are left, and else abandoned;
-- the members of a round that failed wait a little before they may try again, twice as long after each failure in a
-  row: whatever made it fail (a cut link, a slow failure detector) rarely heals at once, and a driver in which rounds
-  fail immediately must not spin;
-- a worker that is the last one alive trains on by itself.
+- only ranks in the queue can start or proceed, so no rank is in two rounds, and no lost rank is in any;
+- when a member of a running round is lost, the round is repaired if two members remain, and abandoned otherwise;
+- the members of a failed round wait before they may start again, twice as long after each failure in a row: the cause
+  (a cut link, a slow failure detector) rarely ends at once, and a driver whose rounds fail immediately must not spin;
+- the last live rank continues training by itself.
 """
 
 from __future__ import annotations
@@ -48,13 +47,14 @@ from tradewind.policy.events import (
 from tradewind.policy.roster import Phase, PolicyState, Roster, Running
 from tradewind.policy.weights import uniform_weights
 
-STORY_LENGTH = 20
+HISTORY_LENGTH = 20
+"""Events and actions that an error message shows."""
 RETRY_S = 0.1
 RETRY_MAX_S = 10.0
 
 
 class Machine(ABC):
-    """A policy without its decision."""
+    """The base class of policies; subclasses define `decide`."""
 
     name: ClassVar[str]
 
@@ -67,33 +67,33 @@ class Machine(ABC):
         self._retries: dict[str, tuple[str, ...]] = {}
         self._failures_in_a_row = 0
         self._actions: list[Action] = []
-        self._story: deque[tuple[float | None, Event | Action]] = deque(maxlen=STORY_LENGTH)
-        """Events with their time, and actions; put in words when something is wrong, and not before."""
+        self._history: deque[tuple[float | None, Event | Action]] = deque(maxlen=HISTORY_LENGTH)
+        """The last events with their times, and actions (None); formatted only for an error message."""
 
     # --- for drivers -------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> tuple[Action, ...]:
-        """What to do about an event. Raises InternalError, with the last events, for one that cannot happen."""
-        self._story.append((now_s, event))
+        """The actions that follow from an event. Raises InternalError, with the last events, for an impossible one."""
+        self._history.append((now_s, event))
         self._actions = []
         try:
             if not now_s >= self.now_s:
-                raise InternalError(f"time went back from {self.now_s} s to {now_s} s.")
+                raise InternalError(f"now_s must not decrease: it was {self.now_s} s, got {now_s} s.")
             self.now_s = now_s
             self._apply(event)
             self.observe(event)
             self.decide()
         except InternalError as error:
-            story = "\n  ".join(
-                f"    -> {what}" if at_s is None else f"{at_s:.6g} s: {what}" for at_s, what in self._story
+            history = "\n  ".join(
+                f"    -> {what}" if at_s is None else f"{at_s:.6g} s: {what}" for at_s, what in self._history
             )
-            raise InternalError(f"policy {self.name!r}: {error} The last events and actions:\n  {story}") from error
-        self._story.extend((None, action) for action in self._actions)
+            raise InternalError(f"policy {self.name!r}: {error} The last events and actions:\n  {history}") from error
+        self._history.extend((None, action) for action in self._actions)
         return tuple(self._actions)
 
     @property
     def state(self) -> PolicyState:
-        """Where everybody is now, for traces."""
+        """The current phase of every rank, for traces."""
         return PolicyState(
             policy=self.name,
             rounds_started=self.roster.rounds_started,
@@ -105,23 +105,23 @@ class Machine(ABC):
             note=self.note(),
         )
 
-    # --- for policies to fill in -------------------------------------------------------------------------
+    # --- for policies to override ------------------------------------------------------------------------
 
     @abstractmethod
     def decide(self) -> None:
-        """Look at the roster and act. Called after every event; must be ready to find nothing to do."""
+        """Start rounds, let ranks proceed or set timers as the roster requires. Called after every event."""
 
     def observe(self, event: Event) -> None:  # noqa: B027
-        """Take note of an event, for policies that learn or count; called when the roster knows it, before `decide`."""
+        """Record an event, for policies that learn or count; called after the roster's update and before `decide`."""
 
     def round_ended(self, ended: Running, finished: RoundFinished | None) -> None:  # noqa: B027
-        """Take note of a round that is over (None: without effect), for policies that count; before `observe`."""
+        """Record a round that has ended (`finished` is None if it had no effect); called before `observe`."""
 
     def note(self) -> str:
-        """What the policy is up to, in words."""
+        """A description of the policy's current state, for traces."""
         return ""
 
-    # --- the verbs ---------------------------------------------------------------------------------------
+    # --- actions -----------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -132,11 +132,15 @@ class Machine(ABC):
         plan_hint: str | None = None,
         server: str | None = None,
     ) -> int:
-        """Start a round; weights are uniform unless given in the members' sorted order. Returns its number."""
+        """Start a round of ready ranks and return its number.
+
+        `weights` are in the order of the sorted members and sum to 1; None: uniform. `scope` is by default `all` or
+        `group`. Raises InternalError for a rank that is not ready and for invalid weights.
+        """
         ordered = tuple(sorted(members))
         chosen = uniform_weights(len(ordered)) if weights is None else tuple(weights)
         if len(chosen) != len(ordered) or not math.isclose(sum(chosen), 1.0, rel_tol=1e-9):
-            raise InternalError(f"weights {chosen} of {ordered} do not sum to 1.")
+            raise InternalError(f"weights of {ordered} must be one for each member and sum to 1, got {chosen}.")
         if scope is None:
             scope = "all" if len(ordered) == self.roster.live_count else "group"
         round_ = self.roster.start(ordered, scope, self.now_s, server)
@@ -147,35 +151,35 @@ class Machine(ABC):
         return round_.round
 
     def proceed(self, worker: str, reason: str) -> None:
-        """Let a ready worker train on."""
+        """Let a ready rank continue training without a round."""
         self.roster.proceed(worker, self.now_s)
         self._actions.append(Proceed(worker, reason))
 
     def proceed_if_alone(self) -> bool:
-        """The last worker alive has nobody to wait for: let it train on. Whether that is the situation."""
+        """Let the only live rank continue training; returns whether there is exactly one."""
         if self.roster.live_count != 1:
             return False
         for worker in self.roster.queue:
-            self.proceed(worker, "it is the only live worker")
+            self.proceed(worker, "it is the only live rank")
         return True
 
     def abandon(self, number: int, reason: str) -> None:
-        """Stop a round; its members may start again at once."""
+        """Stop a round without a result; its members may start again at once."""
         ended = self.roster.cancel(number, self.now_s, hold=False)
         self._actions.append(AbandonRound(number, reason))
         self.round_ended(ended, None)
 
     def set_timer(self, timer: str, at_s: float, reason: str) -> None:
-        """Ask to be woken; moves a timer that is set."""
+        """Set a timer, or move one that is set."""
         self._timers[timer] = at_s
         self._actions.append(SetTimer(timer, at_s, reason))
 
     def cancel_timer(self, timer: str, reason: str) -> None:
-        """Forget a timer, if it is set."""
+        """Cancel a timer, if it is set."""
         if self._timers.pop(timer, None) is not None:
             self._actions.append(CancelTimer(timer, reason))
 
-    # --- events, as far as they mean the same to all policies --------------------------------------------
+    # --- event handling that all policies share ----------------------------------------------------------
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -200,7 +204,8 @@ class Machine(ABC):
                 self._known_link(src, dst)
                 if not 0 < bandwidth_bps < math.inf:
                     raise InternalError(
-                        f"link {src}->{dst} was measured at {bandwidth_bps} bit/s; send LinkLost instead."
+                        f"link {src}->{dst}: bandwidth_bps must be above 0 and finite, got {bandwidth_bps}. "
+                        "Send LinkLost for a lost link."
                     )
 
     def _lose(self, worker: str, reason: str) -> None:
@@ -209,9 +214,9 @@ class Machine(ABC):
             return
         why = f"{worker} was lost" + (f" ({reason})" if reason else "")
         if len(left.members) >= 2:
-            self._actions.append(RepairRound(left.round, worker, f"{why}; {len(left.members)} members are left"))
+            self._actions.append(RepairRound(left.round, worker, f"{why}; {len(left.members)} members remain"))
         else:
-            self.abandon(left.round, f"{why}; there is nobody left to average with")
+            self.abandon(left.round, f"{why}; no second member remains")
 
     def _fail(self, number: int, reason: str) -> None:
         ended = self.roster.cancel(number, self.now_s, hold=True)
@@ -219,7 +224,7 @@ class Machine(ABC):
         delay_s = min(RETRY_MAX_S, RETRY_S * 2.0 ** min(self._failures_in_a_row - 1, 30))
         timer = f"retry-{number}"
         self._retries[timer] = ended.members
-        self.set_timer(timer, self.now_s + delay_s, f"round {number} failed ({reason}); its members try again then")
+        self.set_timer(timer, self.now_s + delay_s, f"round {number} failed ({reason}); its members start again then")
         self.round_ended(ended, None)
 
     def _fire(self, timer: str) -> None:

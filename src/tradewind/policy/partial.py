@@ -1,4 +1,4 @@
-"""Partial reduce: whoever is ready first."""
+"""Partial reduce: rounds of the first p ready ranks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from tradewind.policy.weights import staleness_weights
 WeightRule = Literal["uniform", "staleness"]
 
 DEFAULT_SHARE = 0.3
-"""Of all workers in a round where p is not given: what Selective Reduce IV-A uses."""
+"""The fraction of all ranks in a round if p is not given, as in Selective Reduce IV-A."""
 
 
 @dataclass(frozen=True)
 class PartialOptions:
-    """How many start a round, and how their models are weighed."""
+    """Options of `partial`."""
 
     p: int | None = None
-    """How many ready workers start a round; None: 0.3 of the workers, at least two."""
+    """The number of ready ranks that start a round; None: 0.3 of the ranks, at least two."""
     weights: WeightRule = "uniform"
     """uniform, or staleness: a model s steps behind counts 1 / (1 + s) as much."""
 
 
 def resolve_scale(policy: str, p: int | None, workers: int) -> int:
-    """The smallest scale p of a round: as given, or 0.3 of the workers, and at least two.
+    """The least number of members p of a round: as given, or 0.3 of the ranks, and at least two.
+
+    Raises BadOption if p is not between 2 and the number of ranks.
 
     >>> resolve_scale("partial", None, 10), resolve_scale("partial", 4, 10), resolve_scale("partial", None, 3)
     (3, 4, 2)
@@ -36,15 +38,15 @@ def resolve_scale(policy: str, p: int | None, workers: int) -> int:
     if p is None:
         return max(2, math.ceil(DEFAULT_SHARE * workers))
     if not 2 <= p <= max(2, workers):
-        raise BadOption(f"policy {policy!r}: p is {p}; with {workers} workers it must be between 2 and {workers}.")
+        raise BadOption(f"policy {policy!r}: p must be between 2 and {workers} with {workers} ranks, got {p}.")
     return p
 
 
 class Partial(Machine):
-    """The first p ready workers average, and nobody waits for stragglers (partial reduce).
+    """The first p ready ranks average, without waiting for stragglers (partial reduce).
 
-    CREW III: a queue of ready workers, popped whenever it holds p. Stragglers meet in a later round. With fewer than p
-    live workers, all of them make a round.
+    CREW III: a queue of ready ranks, from which p are taken whenever it holds as many. Stragglers are in a later round.
+    With fewer than p live ranks, a round has all of them.
     """
 
     name = "partial"
@@ -57,20 +59,20 @@ class Partial(Machine):
         self.weights = options.weights
 
     def decide(self) -> None:
-        """Pop p from the queue while it holds as many."""
+        """Start a round of the first p ranks while the queue holds as many."""
         if self.proceed_if_alone():
             return
         scale = min(self.p, self.roster.live_count)
         while scale >= 2 and len(self.roster.queue) >= scale:
             first = self.roster.queue[:scale]
-            self.start(first, f"the first {scale} are ready", weights=self.weigh(first))
+            self.start(first, f"the first {scale} ranks are ready", weights=self.weigh(first))
 
     def weigh(self, members: tuple[str, ...]) -> tuple[float, ...] | None:
-        """Weights in the members' sorted order; None for uniform ones."""
+        """The weights in the order of the sorted members; None: uniform."""
         if self.weights == "uniform":
             return None
         return staleness_weights([self.roster.workers[name].progress for name in sorted(members)])
 
     def note(self) -> str:
-        """How long the queue is."""
+        """The length of the queue."""
         return f"{len(self.roster.queue)} ready, a round takes {min(self.p, self.roster.live_count)}"

@@ -1,10 +1,10 @@
 """Periodic patterns of groups, each with the proof that it mixes (DS-Sync III-B and IV-B2).
 
-A pattern says, for each step of a period, which disjoint groups average. Training on it converges because what one
-worker learnt reaches all others: the product W of the steps' averaging matrices over one period shrinks every
-difference between workers. How much is its second-largest singular value, `mixing`: after k periods at most mixing^k of
-the disagreement is left. (Singular, not eigen: W is not symmetric.) Each step is an orthogonal projection, so mixing is
-below 1 exactly if the groups of a period, taken together, connect all workers; a pattern that does not is refused.
+A pattern defines, for each step of a period, the disjoint groups that average. Training with it converges because the
+updates of each rank reach all others: the product W of the steps' averaging matrices over one period shrinks every
+difference between ranks. Its second-largest singular value, `mixing`, says how much: after k periods at most mixing^k
+of the disagreement is left. (Singular, not eigen: W is not symmetric.) Each step is an orthogonal projection, so mixing
+is below 1 exactly if the groups of a period, taken together, connect all ranks; other patterns are rejected.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tradewind.errors import InternalError
 T = TypeVar("T")
 
 DENSE_LIMIT = 300
-"""Up to as many workers the singular values are computed whole; beyond, only the one that is wanted."""
+"""The most ranks for which all singular values are computed; beyond, only the needed one."""
 
 MIN_SPLIT = 4
-"""A rack's group is split around a slow worker only if two others remain together."""
+"""The least size of a group that is split around a slow rank: two other ranks must remain together."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternGroup:
-    """Workers that average in one step; one alone trains on."""
+    """Ranks that average in one step; a group of one continues training."""
 
     members: tuple[str, ...]
     scope: str
@@ -41,19 +41,19 @@ Step = tuple[PatternGroup, ...]
 
 @dataclass(frozen=True)
 class Pattern:
-    """Steps that repeat, and how well one period of them mixes."""
+    """A period of steps, and how well it mixes: `mixing` is the share of disagreement that may be left after it."""
 
     steps: tuple[Step, ...]
     mixing: float
 
     @property
     def period(self) -> int:
-        """How many steps repeat."""
+        """The number of steps that repeat."""
         return len(self.steps)
 
     @classmethod
     def prove(cls, steps: Iterable[Step]) -> Pattern | None:
-        """The pattern with its proof; None if it never reaches consensus.
+        """The pattern of these steps with its `mixing`; None if it never reaches consensus.
 
         >>> together = PatternGroup(("a", "b"), "group")
         >>> apart = PatternGroup(("c",), "group"), PatternGroup(("a",), "group"), PatternGroup(("b", "c"), "group")
@@ -63,15 +63,15 @@ class Pattern:
         0.5
         """
         steps = tuple(steps)
-        everybody = sorted(name for group in steps[0] for name in group.members)
+        names = sorted(name for group in steps[0] for name in group.members)
         for step in steps:
-            if sorted(name for group in step for name in group.members) != everybody:
-                raise InternalError(f"step {step} of a pattern does not hold each worker once: {everybody}.")
-        index = {name: i for i, name in enumerate(everybody)}
+            if sorted(name for group in step for name in group.members) != names:
+                raise InternalError(f"step {step} of a pattern must have each of {names} once.")
+        index = {name: i for i, name in enumerate(names)}
         rows = [[[index[name] for name in group.members] for group in step if len(group.members) > 1] for step in steps]
-        if not _connects(rows, len(everybody)):
+        if not _connects(rows, len(names)):
             return None
-        return cls(steps, _second_singular_value(rows, len(everybody)))
+        return cls(steps, _second_singular_value(rows, len(names)))
 
 
 def _connects(steps: list[list[list[int]]], workers: int) -> bool:
@@ -85,7 +85,7 @@ def _connects(steps: list[list[list[int]]], workers: int) -> bool:
 
 
 def _second_singular_value(steps: list[list[list[int]]], workers: int) -> float:
-    """Of the product of the steps: the largest after taking away consensus, which has singular value 1."""
+    """The second-largest singular value of the product of the steps; the largest is 1, that of consensus."""
 
     def disagreement_after(steps: Iterable[list[list[int]]], x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         x = x - x.mean(axis=0)
@@ -116,15 +116,15 @@ def rack_pattern(
     slow_racks: Collection[str] = (),
     slow_workers: Collection[str] = (),
 ) -> Pattern:
-    """Groups within racks and one across them, in which the workers of each rack take turns.
+    """Groups within racks and one across them, in which the ranks of each rack take turns.
 
-    The representatives of the racks make one group, everybody else averages within the rack, all at the same time: so
-    one flow at most crosses each uplink (III-B1). The representative of a `slow_rack` is paired with that of another,
-    a different one each step, so that a contended uplink is in the smallest group (III-B2). A `slow_worker` stays at
-    home, paired with a different neighbour each step where its rack is large enough (III-B3).
+    The representatives of the racks form one group and all other ranks average within their rack, at the same time: so
+    at most one flow crosses each uplink (III-B1). The representative of a `slow_rack` is paired with that of another
+    rack, a different one each step, so that a contended uplink is in the smallest group (III-B2). A `slow_worker` stays
+    within its rack, paired with a different neighbour each step if the rack is large enough (III-B3).
 
-    Turns that are aligned in all racks may never mix: with racks of two, the first workers of all racks and the second
-    ones would never meet. Where that happens, one more rack each cycle is a turn ahead, until the proof holds.
+    Turns that are aligned in all racks may never mix: with racks of two, the first ranks of all racks and the second
+    ones would never average together. In that case one more rack is a turn ahead in each cycle, until the proof holds.
 
     >>> pattern = rack_pattern({"A": ("a0", "a1"), "B": ("b0", "b1")})
     >>> [[group.members for group in step if len(group.members) > 1] for step in pattern.steps]
@@ -135,11 +135,11 @@ def rack_pattern(
         pattern = Pattern.prove(deck.step(s) for s in range(cycles * deck.cycle_length))
         if pattern:
             return pattern
-    raise InternalError(f"no turns mix {dict(racks)} with slow racks {slow_racks} and slow workers {slow_workers}.")
+    raise InternalError(f"no turns mix {dict(racks)} with slow racks {slow_racks} and slow ranks {slow_workers}.")
 
 
 class _Racks:
-    """Deals the groups of a step."""
+    """Computes the groups of each step of `rack_pattern`."""
 
     def __init__(
         self, racks: Mapping[str, Sequence[str]], slow_racks: Collection[str], slow_workers: Collection[str]
@@ -149,19 +149,19 @@ class _Racks:
         self.slow = [rack for rack in self.names if rack in slow_racks]
         self.regular = [rack for rack in self.names if rack not in slow_racks]
         self.slow_workers = set(slow_workers)
-        self.turns = {rack: self._who_takes_turns(members) for rack, members in self.members.items()}
+        self.turns = {rack: self._candidates(members) for rack, members in self.members.items()}
         partners = len(self.names) if self.slow else 1
         neighbours = max((len(self.members[rack]) for rack in self.names), default=1) if self.slow_workers else 1
         self.cycle_length = max(partners, neighbours, *(len(turns) for turns in self.turns.values()))
 
-    def _who_takes_turns(self, members: list[str]) -> list[str]:
-        """A slow worker is no representative, unless somebody would then be left alone at home for good."""
+    def _candidates(self, members: list[str]) -> list[str]:
+        """The ranks of a rack that represent it in turn: not the slow ones, unless fewer than two others remain."""
         regular = [name for name in members if name not in self.slow_workers]
         return regular if len(regular) >= 2 else members
 
     def step(self, s: int) -> Step:
         if len(self.names) == 1:
-            return tuple(self._at_home(self.members[self.names[0]], s))
+            return tuple(self._within(self.members[self.names[0]], s))
         cycle = s // self.cycle_length
         away = {}
         for r, rack in enumerate(self.names):
@@ -169,7 +169,7 @@ class _Racks:
             away[rack] = self.turns[rack][(s + ahead) % len(self.turns[rack])]
         groups = [PatternGroup(tuple(sorted(group)), "representatives") for group in self._across(away, s)]
         for rack in self.names:
-            groups += self._at_home([name for name in self.members[rack] if name != away[rack]], s)
+            groups += self._within([name for name in self.members[rack] if name != away[rack]], s)
         return tuple(groups)
 
     def _across(self, away: Mapping[str, str], s: int) -> list[list[str]]:
@@ -177,12 +177,12 @@ class _Racks:
         regular = [away[rack] for rack in self.regular]
         if len(slow) + len(regular) <= 2:
             return [slow + regular]
-        if len(slow) > len(regular):  # not enough partners: everybody in pairs, which everybody takes part in
+        if len(slow) > len(regular):  # not enough regular partners: all representatives in pairs
             return _round_robin(slow + regular, s)
         pairs, rest = _pair_off(slow, regular, s)
         return [*pairs, rest] if rest else pairs
 
-    def _at_home(self, members: list[str], s: int) -> list[PatternGroup]:
+    def _within(self, members: list[str], s: int) -> list[PatternGroup]:
         slow = [name for name in members if name in self.slow_workers]
         regular = [name for name in members if name not in self.slow_workers]
         paired = min(len(slow), max(0, len(regular) - (MIN_SPLIT - 2))) if len(members) >= MIN_SPLIT else 0
@@ -192,7 +192,7 @@ class _Racks:
 
 
 def _pair_off(slow: Sequence[T], regular: Sequence[T], s: int) -> tuple[list[list[T]], list[T]]:
-    """Pair each slow one with a regular one, another one each step; also who is left.
+    """Pair each slow name with a regular one, a different one each step; returns the pairs and the unpaired ones.
 
     >>> _pair_off(["s"], ["a", "b", "c"], 1)
     ([['s', 'b']], ['a', 'c'])
@@ -202,24 +202,24 @@ def _pair_off(slow: Sequence[T], regular: Sequence[T], s: int) -> tuple[list[lis
     return pairs, [other for i, other in enumerate(regular) if i not in set(chosen)]
 
 
-def _round_robin(players: Sequence[T], s: int) -> list[list[T]]:
-    """Pairs such that everybody meets everybody in turn; one over sits out.
+def _round_robin(names: Sequence[T], s: int) -> list[list[T]]:
+    """The pairs of step s such that each name is paired with every other in turn; with an odd number one is alone.
 
     >>> [_round_robin("abcd", s) for s in range(3)]
     [[['a', 'd'], ['b', 'c']], [['a', 'b'], ['c', 'd']], [['a', 'c'], ['d', 'b']]]
     """
-    seats: list[T | None] = [*players, *([None] * (len(players) % 2))]
+    seats: list[T | None] = [*names, *([None] * (len(names) % 2))]
     turn = s % max(1, len(seats) - 1)
     seats = [*seats[:1], *seats[1 + turn :], *seats[1 : 1 + turn]]
     pairs = [[seats[i], seats[-1 - i]] for i in range(len(seats) // 2)]
-    return [[player for player in pair if player is not None] for pair in pairs]
+    return [[name for name in pair if name is not None] for pair in pairs]
 
 
 def grid_pattern(workers: Sequence[str]) -> Pattern:
-    """Rows, then columns, of a square of workers: for networks of which no racks are known.
+    """Rows, then columns, of a square of ranks: for networks without known racks.
 
-    Groups of about the square root of n, and everybody hears of everybody in two steps (exactly, where the square is
-    full). Below four workers there is nothing to divide.
+    Groups have about the square root of n ranks, and two steps average all ranks (exactly, if the square is full).
+    Fewer than four ranks form one group.
 
     >>> [[group.members for group in step] for step in grid_pattern("abcd").steps]
     [[('a', 'b'), ('c', 'd')], [('a', 'c'), ('b', 'd')]]
@@ -232,5 +232,5 @@ def grid_pattern(workers: Sequence[str]) -> Pattern:
         steps = [rows, columns]
     pattern = Pattern.prove(tuple(PatternGroup(tuple(sorted(g)), "group") for g in step) for step in steps)
     if pattern is None:
-        raise InternalError(f"rows and columns of {len(workers)} workers do not mix.")
+        raise InternalError(f"rows and columns of {len(workers)} ranks do not mix.")
     return pattern

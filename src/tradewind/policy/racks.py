@@ -1,4 +1,4 @@
-"""Which workers share a rack: the zones of the network."""
+"""The racks of ranks: the zones of the network."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tradewind.network import Network
 
 
 def racks_of(network: Network, workers: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Workers by zone, both sorted. A site without a zone, where others have one, is a rack of its own.
+    """The ranks of each zone, both sorted. A site without a zone is a separate rack if other sites have zones.
 
-    Empty where no worker has a zone: then nothing is known about racks.
+    Empty if no rank has a zone: the racks are unknown.
 
     >>> from tradewind.network import Site
     >>> sites = [Site("a", zone="eu"), Site("b", zone="eu"), Site("c")]

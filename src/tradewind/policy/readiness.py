@@ -1,7 +1,7 @@
-"""When will a training worker be ready? The distribution of step times says how likely `soon` is.
+"""The probability that a training rank becomes ready soon, from the distribution of step times.
 
-Selective Reduce III-D1. The distribution is known in advance (warm start: anything with a `cdf`, such as the catalog's
-compute times), or learnt from the steps seen so far (cold start).
+Selective Reduce III-D1. The distribution is known in advance (warm start: any object with a `cdf`, such as the
+catalog's compute times), or learnt from the observed steps (cold start).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ ProbabilityForm = Literal["conditional", "printed"]
 
 @runtime_checkable
 class ReadinessModel(Protocol):
-    """A distribution of the time that a local step takes."""
+    """A distribution of the duration of a local step."""
 
     def cdf(self, t_s: float, /) -> float:
-        """The share of steps that take at most `t_s` seconds (the paper's F)."""
+        """The fraction of steps that take at most `t_s` seconds (the paper's F)."""
         ...
 
 
 class LearntReadiness:
-    """The distribution of the last steps seen, of all workers together.
+    """The distribution of the last `window` observed steps of all ranks.
 
-    Before the first step it expects nobody, so a policy that asks it acts as if nothing were worth waiting for.
+    Before the first step `cdf` is 0, so a policy expects no rank to become ready and does not wait.
 
     >>> seen = LearntReadiness()
     >>> seen.cdf(1.0)
@@ -42,7 +42,7 @@ class LearntReadiness:
         self._sorted: list[float] = []
 
     def observe(self, step_s: float) -> None:
-        """A step took that long; the oldest beyond the window is forgotten."""
+        """Add the duration of a step; the oldest one beyond the window is dropped."""
         self._in_order.append(step_s)
         insort(self._sorted, step_s)
         if len(self._in_order) > self._window:
@@ -50,16 +50,16 @@ class LearntReadiness:
             del self._sorted[bisect_right(self._sorted, oldest) - 1]
 
     def cdf(self, t_s: float, /) -> float:
-        """The share of steps that took at most that long."""
+        """The fraction of observed steps that took at most `t_s` seconds."""
         return bisect_right(self._sorted, t_s) / len(self._sorted) if self._sorted else 0.0
 
 
 def ready_soon(model: ReadinessModel, elapsed_s: float, horizon_s: float, form: ProbabilityForm) -> float:
-    """How likely a worker that has trained for `elapsed_s` (t) is ready within `horizon_s` (dt).
+    """The probability that a rank that has trained for `elapsed_s` (t) is ready within `horizon_s` (dt).
 
-    `conditional` is what Eq. (4) sets out to compute, (F(t + dt) - F(t)) / (1 - F(t)). `printed` is what it ends with,
-    F(t + dt): it takes stragglers for nearly done and so waits more. Past the longest step known, the conditional form
-    says 0: nothing suggests that the worker is about to finish.
+    `conditional` is what Eq. (4) is meant to compute, (F(t + dt) - F(t)) / (1 - F(t)). `printed` is its printed result,
+    F(t + dt), which considers stragglers nearly done and so waits more. Beyond the longest known step, the conditional
+    form is 0: there is no evidence that the rank is about to finish.
 
     >>> seen = LearntReadiness()
     >>> for step_s in (1.0, 2.0, 3.0, 3.0, 13.0):

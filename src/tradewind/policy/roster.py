@@ -1,11 +1,11 @@
-"""Who is where: training, ready, in a round, or lost; and which transitions are legal.
+"""The phase of each rank (training, ready, in a round, or lost), and the legal transitions.
 
     joined ──> TRAINING ──ready──> READY ──round starts──> SYNCHRONISING ──finished──> TRAINING
                   ^                 │  ^                        │
                   └──── proceed ────┘  └── failed, abandoned ───┘           any of them ──lost──> LOST ──> joined
 
-The roster knows nothing of any policy. It refuses what cannot happen, so that a driver that lost count is found at its
-first wrong event and not rounds later.
+The roster is independent of the policy. It raises InternalError for impossible events, so that an error of a driver is
+detected at its first wrong event and not rounds later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tradewind.errors import InternalError
 
 
 class Phase(Enum):
-    """What a worker is doing."""
+    """What a rank is doing."""
 
     TRAINING = "training"
     READY = "ready"
@@ -27,22 +27,22 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker's place in the diagram above."""
+    """The state of one rank in the diagram above."""
 
     name: str
     phase: Phase
     since_s: float
     """When it entered its phase."""
     progress: int = 0
-    """How many steps its model has in its history: its own since it last synchronised, on top of the most advanced
-    model that it was averaged with then (as P-Reduce counts iterations). Differences are staleness."""
+    """The number of steps in the history of its model: its own since it last synchronised, plus those of the most
+    advanced model that it was averaged with then (as P-Reduce counts iterations). Differences are staleness."""
     iteration: int | None = None
     """The number of the last step that it reported since it joined."""
     step_s: float = 0.0
-    """How long that step took, since it began to train."""
+    """The duration of that step."""
     round: int | None = None
     held: bool = False
-    """Ready, but kept out of rounds for now."""
+    """Whether it is ready, but must wait before it may start a round (after a failed one)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Running:
 
     round: int
     members: tuple[str, ...]
-    """Those left: a repaired round has lost some."""
+    """The remaining members: a repaired round has lost some."""
     scope: str
     started_s: float
     server: str | None = None
@@ -60,7 +60,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """A policy's state in plain values, for traces and error messages."""
+    """The state of a policy as plain values, for traces and error messages."""
 
     policy: str
     rounds_started: int
@@ -70,11 +70,11 @@ class PolicyState:
     running: tuple[Running, ...]
     timers: tuple[tuple[str, float], ...]
     note: str
-    """What the policy is waiting for or up to, in words."""
+    """A description of what the policy is waiting for."""
 
 
 class Roster:
-    """All workers ever seen, the queue of ready ones, and the rounds that run."""
+    """All present and former ranks, the queue of ready ones, and the running rounds."""
 
     def __init__(self, workers: tuple[str, ...], now_s: float) -> None:
         self.workers = {name: Worker(name, Phase.TRAINING, now_s) for name in workers}
@@ -83,39 +83,39 @@ class Roster:
         self._queue: dict[str, None] = {}
         self._live = set(workers)
 
-    # --- looking ---------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------
 
     @property
     def live(self) -> tuple[str, ...]:
-        """Everybody who is not lost, by name."""
+        """The ranks that are not lost, sorted by name."""
         return tuple(sorted(self._live))
 
     @property
     def live_count(self) -> int:
-        """How many are not lost."""
+        """The number of ranks that are not lost."""
         return len(self._live)
 
     def is_live(self, name: str) -> bool:
-        """Whether there is such a worker, not lost."""
+        """Whether there is a rank of that name that is not lost."""
         return name in self._live
 
     @property
     def queue(self) -> tuple[str, ...]:
-        """Ready workers that may start, first come, first served."""
+        """The ready ranks that may start, in the order in which they became ready."""
         return tuple(self._queue)
 
     def waits(self, name: str) -> bool:
-        """Whether the worker is in the queue."""
+        """Whether the rank is in the queue."""
         return name in self._queue
 
     def in_phase(self, phase: Phase) -> tuple[str, ...]:
-        """Workers in that phase, by name."""
+        """The ranks in that phase, sorted by name."""
         return tuple(sorted(w.name for w in self.workers.values() if w.phase is phase))
 
-    # --- what happened to workers ------------------------------------------------------------------------
+    # --- transitions of ranks ----------------------------------------------------------------------------
 
     def join(self, name: str, now_s: float) -> None:
-        """A worker came, or came back; a newcomer copies a current model, one who is back has kept its own."""
+        """Add a rank that joined or rejoined; a new rank copies a current model, one that rejoins has kept its own."""
         known = self.workers.get(name)
         if known and known.phase is not Phase.LOST:
             raise InternalError(f"{name!r} joined, but it is {known.phase.value} already.")
@@ -124,12 +124,14 @@ class Roster:
         self._live.add(name)
 
     def ready(self, name: str, iteration: int, now_s: float) -> None:
-        """A training worker finished a step."""
+        """Note that a training rank has finished step `iteration`."""
         worker = self._live_worker(name, "became ready")
         if worker.phase is not Phase.TRAINING:
             raise InternalError(f"{name!r} became ready, but it is {worker.phase.value} already.")
         if worker.iteration is not None and iteration <= worker.iteration:
-            raise InternalError(f"{name!r} reports step {iteration} after step {worker.iteration}: steps must grow.")
+            raise InternalError(
+                f"{name!r} reports step {iteration} after step {worker.iteration}; steps must increase."
+            )
         worker.progress += 1 if worker.iteration is None else iteration - worker.iteration
         worker.iteration = iteration
         worker.step_s = now_s - worker.since_s
@@ -137,7 +139,7 @@ class Roster:
         self._queue[name] = None
 
     def lose(self, name: str, now_s: float) -> Running | None:
-        """A worker is gone; its round, if it was in one, goes on without it."""
+        """Note that a rank is lost; returns its round without it, if it was in one."""
         worker = self._live_worker(name, "was lost")
         left = None
         if worker.round is not None:
@@ -150,23 +152,23 @@ class Roster:
         return left
 
     def proceed(self, name: str, now_s: float) -> None:
-        """A ready worker trains on."""
+        """Let a ready rank continue training."""
         self._take_from_queue(name, "proceed")
         self._move(self.workers[name], Phase.TRAINING, now_s)
 
     def release(self, name: str) -> None:
-        """Let a held worker into the queue again, if it is still there."""
+        """Return a held rank to the queue, if it is still held."""
         worker = self.workers[name]
         if worker.held:
             worker.held = False
             self._queue[name] = None
 
-    # --- what happened to rounds -------------------------------------------------------------------------
+    # --- transitions of rounds ---------------------------------------------------------------------------
 
     def start(self, members: tuple[str, ...], scope: str, now_s: float, server: str | None) -> Running:
-        """Ready workers enter a round; `members` are sorted."""
+        """Start a round of ready ranks; `members` are sorted."""
         if len(set(members)) < len(members) or len(members) < (2 if server is None else 1):
-            raise InternalError(f"a round of {members} cannot start: it needs two or more distinct members.")
+            raise InternalError(f"a round needs two or more distinct members, or one and a server, got {members}.")
         for name in members:
             self._take_from_queue(name, "start a round")
         round_ = Running(self.rounds_started, members, scope, now_s, server)
@@ -178,7 +180,7 @@ class Roster:
         return round_
 
     def finish(self, number: int, members: tuple[str, ...], now_s: float) -> Running:
-        """A round's members hold its average and train on."""
+        """End a round whose members hold its average; they continue training."""
         ended = self._running(number, "finished")
         if tuple(sorted(members)) != ended.members:
             raise InternalError(f"round {number} finished with {members}, but its members are {ended.members}.")
@@ -192,7 +194,7 @@ class Roster:
         return ended
 
     def cancel(self, number: int, now_s: float, *, hold: bool) -> Running:
-        """A round ended without effect: its members are ready as before, or held until released."""
+        """End a round without a result: its members are ready as before, or with `hold` held until `release`."""
         ended = self._running(number, "ended without effect")
         del self.running[number]
         for name in ended.members:
@@ -203,11 +205,11 @@ class Roster:
                 self._queue[name] = None
         return ended
 
-    # --- inside ------------------------------------------------------------------------------------------
+    # --- internals ---------------------------------------------------------------------------------------
 
     def _live_worker(self, name: str, did: str) -> Worker:
         if name not in self._live:
-            why = "it is lost and has not joined again" if name in self.workers else "nobody of that name has joined"
+            why = "it is lost and has not rejoined" if name in self.workers else "no rank of that name has joined"
             raise InternalError(f"{name!r} {did}, but {why}.")
         return self.workers[name]
 

@@ -1,9 +1,9 @@
-"""Selective reduce: wait a moment for the right workers, and group those of a kind.
+"""Selective Reduce: groups of similar bandwidth that may wait a short time for faster ranks.
 
-Algorithm 3 with the errata. Whenever a worker becomes ready, or the horizon has passed since something happened, the
-ready workers are split into groups of similar bandwidth, and each group starts or waits for better company. The rounds
-started are counted, full ones too; when the count passes a multiple of `full_every`, the next round takes everybody, so
-that workers that never meet cannot drift apart.
+Algorithm 3 with the errata. After each event, and one horizon after the last one while a group waits, the ready ranks
+are split into groups of similar bandwidth, and each group starts or waits for faster members. Started rounds are
+counted, including full ones; when the count reaches a multiple of `full_every`, the next round has all ranks, so that
+ranks that are never in the same group do not diverge.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from tradewind.policy.roster import Phase, Running
 from tradewind.policy.weights import staleness_weights
 
 SIZE_MEMORY = 0.8
-"""How much of the estimated transfer size is kept when another round has been timed."""
+"""The weight of the previous estimate of the transfer size when a new round is measured."""
 
 
 @dataclass(frozen=True)
 class SelectiveOptions:
-    """The paper's parameters by their meaning, and ours."""
+    """Options of `selective`: the paper's parameters, and extensions."""
 
     p: int | None = None
-    """Smallest scale of a round; None: 0.3 of the workers, as in IV-A."""
+    """The least number of ranks in a round; None: 0.3 of the ranks, as in IV-A."""
     slack: float = 0.3
-    """How much slower than a group's p-th fastest its other members may be, as a share (eta)."""
+    """How much slower than a group's p-th fastest rank its other members may be, as a fraction (eta)."""
     gain: float = 1.0
-    """How many times the horizon waiting must save (theta)."""
+    """The time that waiting must save, in multiples of the horizon (theta)."""
     horizon_s: float = 0.1
-    """How far ahead readiness is predicted, and how often a waiting group is looked at again (delta t)."""
+    """Seconds ahead for which readiness is predicted, and after which a waiting group is reconsidered (delta t)."""
     full_every: int = 100
-    """A round of all workers after as many rounds (c); 0: never."""
+    """The number of rounds after which a round has all ranks (c); 0: never."""
     probability: ProbabilityForm = "printed"
-    """The form of Eq. (4). The printed one is no conditional probability, but it waits more, and measured better."""
+    """The form of Eq. (4). The printed one is not a conditional probability, but waits more and measured better."""
     value_scale: float = 0.0
-    """How much a larger group is worth beside a faster one, 0 to 1; 0 is the paper."""
+    """The value of a larger group relative to a faster one, 0 to 1; 0 as in the paper."""
     nbytes: int | None = None
-    """Size of what is averaged (v); None: from how long rounds take."""
+    """The size of the averaged model (v); None: estimated from the durations of rounds."""
     readiness: ReadinessModel | None = None
-    """Distribution of step times; None: learnt from the steps seen so far."""
+    """The distribution of step times; None: learnt from observed steps."""
     weights: WeightRule = "staleness"
     """uniform, or staleness: a model s steps behind counts 1 / (1 + s) as much."""
 
@@ -70,11 +70,11 @@ class SelectiveOptions:
             ("nbytes", self.nbytes, self.nbytes is None or self.nbytes >= 1, "at least 1"),
         ):
             if not fits:
-                raise BadOption(f"policy 'selective': {name} is {value}; it must be {rule}.")
+                raise BadOption(f"policy 'selective': {name} must be {rule}, got {value}.")
 
 
 class Selective(Machine):
-    """Groups of similar bandwidth start when no better company is expected soon (Selective Reduce)."""
+    """Groups of similar bandwidth start when no better group is expected soon (Selective Reduce)."""
 
     name = "selective"
     reconsider: ClassVar[str] = "reconsider"
@@ -91,12 +91,12 @@ class Selective(Machine):
         self._readiness = self._learnt if options.readiness is None else options.readiness
         self._nbytes = float(options.nbytes or 0)
         self._full_due = options.full_every > 0
-        self._hopeful = False
+        self._waits = False
         self._note = ""
 
     def decide(self) -> None:
-        """Look at everybody who is ready."""
-        self._note, self._hopeful = "", False
+        """Start a full round if one is due, or groups of ready ranks."""
+        self._note, self._waits = "", False
         if not self.proceed_if_alone():
             if self._full_due:
                 self._start_full()
@@ -105,7 +105,7 @@ class Selective(Machine):
         self._keep_timer()
 
     def note(self) -> str:
-        """Why those who wait, wait."""
+        """Why ready ranks wait."""
         return self._note
 
     # --- rounds ----------------------------------------------------------------------------------------
@@ -113,9 +113,9 @@ class Selective(Machine):
     def _start_full(self) -> None:
         live = self.roster.live_count
         if not live or len(self.roster.queue) < live:
-            self._note = f"a full round is due, {len(self.roster.queue)} of {live} are ready"
+            self._note = f"a full round is due, {len(self.roster.queue)} of {live} ranks are ready"
             return
-        self._launch(self.roster.live, f"a full round was due and all {live} are ready")
+        self._launch(self.roster.live, f"a full round was due and all {live} ranks are ready")
 
     def _start_groups(self) -> None:
         scale = min(self.p, self.roster.live_count)
@@ -145,7 +145,7 @@ class Selective(Machine):
                     waiting.append(reason)
                 case WaitAndReplace(awaited, replaced, _, reason):
                     waiting.append(reason)
-                    self._hopeful = True
+                    self._waits = True
                     training = tuple(name for name in training if name not in awaited)
                     if i + 1 < len(groups):
                         carried = tuple(member for member in group.members if member.name in replaced)
@@ -154,7 +154,7 @@ class Selective(Machine):
         self._note = "; ".join(waiting)
 
     def _launch(self, members: tuple[str, ...], reason: str) -> None:
-        """Start a round, and note whether the count passed a multiple of `full_every`."""
+        """Start a round, and set whether a full round is due next."""
         weights = None
         if self.options.weights == "staleness":
             weights = staleness_weights([self.roster.workers[name].progress for name in sorted(members)])
@@ -171,7 +171,7 @@ class Selective(Machine):
         return found
 
     def _prospects(self, training: tuple[str, ...], group: Group) -> list[Prospect]:
-        """Those in training who are fast enough for the group, and how likely each of them is ready soon."""
+        """The training ranks that are fast enough for the group, with the probability that each is ready soon."""
         o, now_s, workers = self.options, self.now_s, self.roster.workers
         at_least_bps = least_acceptable_bps(group, o.slack, o.value_scale)
         return [
@@ -185,24 +185,24 @@ class Selective(Machine):
         ]
 
     def _keep_timer(self) -> None:
-        """Look again after the horizon where a group waits for better company: by then it has come, or is less likely.
+        """Set the timer that reconsiders a group waiting for faster members: after the horizon they are less likely.
 
-        A group that is too small is not looked at again: only a ready worker can change that.
+        A group that is too small needs no timer: only another ready rank can change that.
         """
-        if self._hopeful:
+        if self._waits:
             self.set_timer(self.reconsider, self.now_s + self.options.horizon_s, self._note)
         else:
-            self.cancel_timer(self.reconsider, "nobody waits for better company")
+            self.cancel_timer(self.reconsider, "no group waits for faster members")
 
     def round_ended(self, ended: Running, finished: RoundFinished | None) -> None:
-        """A full round that failed is due again."""
+        """Make a full round that failed due again."""
         if not finished and ended.scope == "all" and self.options.full_every:
             self._full_due = True
 
-    # --- what is learnt ----------------------------------------------------------------------------------
+    # --- learning ----------------------------------------------------------------------------------------
 
     def observe(self, event: Event) -> None:
-        """Learn how long steps take, how fast workers are and how large the model is."""
+        """Learn the durations of steps, the bandwidths of ranks and the size of the model."""
         match event:
             case WorkerReady(worker, _):
                 self._learnt.observe(self.roster.workers[worker].step_s)
@@ -216,7 +216,7 @@ class Selective(Machine):
                 self.bandwidth.measured(src, dst, 0.0)
                 self._candidates.clear()
             case RoundFinished(_, members, seconds) if self.options.nbytes is None:
-                # Eq. (2) backwards. Where rounds do not run on rings this is the size that a ring would need to have,
-                # which is what the comparison of groups wants.
+                # Eq. (2) solved for the size. For rounds that are not rings this is the size of an equally long ring,
+                # which is what the comparison of groups needs.
                 size = seconds * min(self.bandwidth.of(member) for member in members) / 16
                 self._nbytes = SIZE_MEMORY * self._nbytes + (1 - SIZE_MEMORY) * size if self._nbytes else size

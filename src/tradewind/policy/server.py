@@ -1,8 +1,8 @@
-"""What `asp` and `ssp` share: each worker exchanges with a server that keeps the shared model.
+"""The base of `asp` and `ssp`: each rank exchanges with a server that keeps the shared model.
 
-Both come from parameter servers and have no collective form: an exchange concerns one worker and a site that serves
-whenever asked. The server is a site of the network. By default it is the live worker with the best links to the
-others, as CREW V-A places its parameter server; that one reads the model on its own machine and just trains on.
+Both come from parameter servers and have no collective form: an exchange involves one rank and a site that serves at
+any time. The server is a site of the network. By default it is the live rank with the best links to the others, as CREW
+V-A places its parameter server; that rank has the model on its own machine and needs no exchange.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tradewind.policy.machine import Machine
 
 
 class ServerMachine(Machine):
-    """A policy in which workers exchange with a server, one by one."""
+    """A policy in which each rank exchanges with a server by itself."""
 
     def __init__(
         self, network: Network, workers: tuple[str, ...], server: str | None, *, seed: int, now_s: float
@@ -25,14 +25,14 @@ class ServerMachine(Machine):
 
     @abstractmethod
     def may_exchange(self, worker: str) -> bool:
-        """Whether a ready worker need not wait."""
+        """Whether a ready rank may exchange now."""
 
     @abstractmethod
     def reason(self, worker: str) -> str:
-        """Why it need not."""
+        """Why a rank may exchange now."""
 
     def decide(self) -> None:
-        """Let everybody exchange who may."""
+        """Start the exchange of every ready rank that may."""
         if self.server in self.roster.workers and not self.roster.is_live(self.server) and self.roster.live_count:
             self._replace_server()
         for worker in self.roster.queue:
@@ -44,11 +44,11 @@ class ServerMachine(Machine):
                 self.start((worker,), self.reason(worker), "server", plan_hint="star", server=self.server)
 
     def note(self) -> str:
-        """Where the server is."""
+        """The site of the server."""
         return f"server at {self.server}"
 
     def _replace_server(self) -> None:
-        """What the lost server had not answered is asked of the next one, which starts from its own model."""
+        """Choose another server, which starts from its own model, and abandon the exchanges with the lost one."""
         lost, self.server = self.server, self._best_connected()
         for number in sorted(self.roster.running):
             self.abandon(number, f"its server {lost} was lost; {self.server} takes over")

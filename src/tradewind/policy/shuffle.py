@@ -1,4 +1,4 @@
-"""Divide and shuffle: small groups that avoid the bottleneck, and change so that everybody still hears of everybody."""
+"""Divide and shuffle (DS-Sync): small groups that avoid the bottleneck, and change so that all ranks mix."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tradewind.policy.racks import racks_of
 from tradewind.policy.roster import Running
 
 SMALL_RACK = 2
-"""A rack of so many has no rounds at home while one of its workers is away."""
+"""A rack of this size has no rounds within the rack while one of its ranks represents it."""
 
 
 @dataclass(frozen=True)
 class ShuffleOptions:
-    """When contention counts, and how often groups are adjusted to it."""
+    """Options of `shuffle`."""
 
     contended: float = 1.5
-    """How many times the best round of its kind a round must take to count as slow."""
+    """The duration of a slow round, in multiples of the fastest round of the same scope and size."""
     window: int = 6
-    """How many rounds of a worker or rack must all be slow; at least one more than the largest rack has workers."""
+    """How many rounds of a rank or rack must all be slow; at least one more than the largest rack has ranks."""
     adjust_every: int = 100
-    """Steps between adjustments (III-A: 100); 0: groups stay as the racks say."""
+    """Steps between adjustments to contention (III-A: 100); 0: no adjustments."""
     zones: Mapping[str, str] | None = None
-    """Which rack each worker is in; None: as the network says."""
+    """The rack of each rank; None: the zones of the network."""
 
     def __post_init__(self) -> None:
         for name, value, fits, rule in (
@@ -39,14 +39,14 @@ class ShuffleOptions:
             ("adjust_every", self.adjust_every, self.adjust_every >= 0, "at least 0"),
         ):
             if not fits:
-                raise BadOption(f"policy 'shuffle': {name} is {value}; it must be {rule}.")
+                raise BadOption(f"policy 'shuffle': {name} must be {rule}, got {value}.")
 
 
 class Shuffle(Follower):
-    """Racks average inside and, by representatives in turn, across, both at once (DS-Sync).
+    """Racks average internally while representatives in turn average across racks (DS-Sync).
 
-    Zones are racks. Without zones, workers average in rows and columns of a square. Contended uplinks and workers are
-    kept in small groups as long as they are contended.
+    Zones are racks. Without zones, ranks average in rows and columns of a square. Contended uplinks and ranks are kept
+    in small groups while they are contended.
     """
 
     name = "shuffle"
@@ -58,7 +58,7 @@ class Shuffle(Follower):
         self.options = options
         self.slow_racks: frozenset[str] = frozenset()
         self.slow_workers: frozenset[str] = frozenset()
-        # Within as many rounds everybody has been away once, and so has whoever slowed the others at home.
+        # Within this many rounds every rank has represented its rack once, including one that slows its rack down.
         largest = max((len(rack) for rack in racks_of(self.network, workers).values()), default=1)
         window = max(options.window, largest + 1)
         self._uplinks = ContentionSense(options.contended, window)
@@ -67,18 +67,18 @@ class Shuffle(Follower):
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Count steps to the next adjustment afresh."""
+        """Start a new pattern, and count the steps to the next adjustment from 0."""
         self._checked_at = 0
         super().begin_epoch()
 
     def make_pattern(self, workers: tuple[str, ...]) -> Pattern:
-        """Racks, around what is contended; a square where there are no racks."""
+        """A pattern of racks that keeps contended ranks and racks in small groups; a square without racks."""
         racks = racks_of(self.network, workers)
         self._rack_of = {name: rack for rack, members in racks.items() for name in members}
         return rack_pattern(racks, self.slow_racks, self.slow_workers) if racks else grid_pattern(workers)
 
     def observe(self, event: Event) -> None:
-        """Time rounds, and adjust the groups when it is time."""
+        """Drop the records of lost ranks, and adjust the groups every `adjust_every` steps."""
         if isinstance(event, WorkerLost):
             self._workers.forget(event.worker)
             self.slow_workers -= {event.worker}
@@ -90,7 +90,7 @@ class Shuffle(Follower):
                 self._adjust()
 
     def round_ended(self, ended: Running, finished: RoundFinished | None) -> None:
-        """Time it, unless it was repaired on the way: that takes longer without any contention."""
+        """Record the duration of a round, unless it was repaired: repairs take time without any contention."""
         super().round_ended(ended, finished)
         if finished is None or ended.repaired or not self._rack_of:
             return
@@ -99,8 +99,8 @@ class Shuffle(Follower):
         suspects = ended.members
         if len(set(homes)) > 1:
             self._uplinks.timed(*kind, finished.seconds, set(homes))
-            # Away from home the uplink is what limits everybody alike, which says nothing about a worker's own NIC:
-            # such rounds count for those only who have none at home.
+            # In rounds across racks the uplink limits all members alike, so they do not show the speed of a rank's own
+            # NIC: such rounds count only for ranks that have no rounds within their rack.
             size = Counter(self._rack_of.values())
             suspects = tuple(name for name in suspects if size[self._rack_of.get(name, "")] <= SMALL_RACK)
         self._workers.timed(*kind, finished.seconds, suspects)
@@ -112,13 +112,13 @@ class Shuffle(Follower):
             self.begin_epoch()
 
     def note(self) -> str:
-        """The place in the pattern, and what is contended."""
+        """The position in the pattern, and the contended ranks and racks."""
         slow = ", ".join(sorted(self.slow_racks | self.slow_workers))
         return super().note() + (f"; contended: {slow}" if slow else "")
 
 
 def _zoned(network: Network, zones: Mapping[str, str] | None) -> Network:
-    """The network with these zones and no others; trunks are between its own and mean nothing then."""
+    """The network with these zones and no others; without its trunks, which connect its own zones."""
     if zones is None:
         return network
     for name in zones:

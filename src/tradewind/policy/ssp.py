@@ -1,4 +1,4 @@
-"""Stale synchronous: a bounded lead."""
+"""Stale synchronous parallel (SSP): exchanges with a server, with a bounded lead over the slowest rank."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tradewind.policy.server import ServerMachine
 
 @dataclass(frozen=True)
 class SspOptions:
-    """How far the fastest may be ahead, in steps, and where the shared model is kept."""
+    """Options of `ssp`."""
 
     k: int = 3
-    """How many steps a worker may be ahead of the slowest."""
+    """The most steps that a rank may be ahead of the slowest one."""
     server: str | None = None
-    """The site that keeps the shared model; None: the best connected worker."""
+    """The site that keeps the shared model; None: the rank with the best links."""
 
     def __post_init__(self) -> None:
         if self.k < 0:
-            raise BadOption(f"policy 'ssp': k is {self.k}; a worker cannot be ahead by less than 0 steps.")
+            raise BadOption(f"policy 'ssp': k must be at least 0, got {self.k}.")
 
 
 class Ssp(ServerMachine):
-    """Each worker exchanges with a server, and waits when it is more than k steps ahead of the slowest.
+    """Each rank exchanges with a server, and waits when it is more than k steps ahead of the slowest.
 
-    Selective Reduce II-E: k = 0 is a barrier after every step, k without bound is `asp`. A worker waits before its
-    exchange rather than after it, so that it comes back with the newest model. A baseline.
+    Selective Reduce II-E: k = 0 is a barrier after every step, unbounded k is `asp`. A rank waits before its exchange
+    rather than after it, so that it receives the newest model. A baseline.
     """
 
     name = "ssp"
@@ -41,22 +41,22 @@ class Ssp(ServerMachine):
         self._steps = dict.fromkeys(workers, 0)
 
     def observe(self, event: Event) -> None:
-        """Count steps."""
+        """Count the steps of each rank."""
         match event:
             case WorkerReady(worker, _):
                 self._steps[worker] += 1
             case WorkerLost(worker, _):
                 del self._steps[worker]
             case WorkerJoined(worker):
-                # A newcomer starts level with the slowest: with a count of its own it would stop everybody.
+                # A new rank starts with the count of the slowest: with a count of 0 all others would have to wait.
                 self._steps[worker] = min(self._steps.values(), default=0)
 
     def may_exchange(self, worker: str) -> bool:
-        """Whether it is at most k steps ahead."""
+        """Whether the rank is at most k steps ahead of the slowest."""
         return self._lead(worker) <= self.k
 
     def reason(self, worker: str) -> str:
-        """How far ahead it is."""
+        """The reason of an exchange: the lead of the rank."""
         return f"{worker} is {self._lead(worker)} steps ahead of the slowest, at most {self.k} are allowed"
 
     def _lead(self, worker: str) -> int:

@@ -1,4 +1,4 @@
-"""How much each member's model counts in an average."""
+"""The weights of the members' models in an average."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def uniform_weights(count: int) -> tuple[float, ...]:
-    """Everybody counts the same.
+    """Equal weights for `count` members.
 
     >>> uniform_weights(4)
     (0.25, 0.25, 0.25, 0.25)
@@ -15,12 +15,11 @@ def uniform_weights(count: int) -> tuple[float, ...]:
 
 
 def staleness_weights(progress: Sequence[int]) -> tuple[float, ...]:
-    """A model that is s steps behind the most advanced one counts 1/(1 + s) as much.
+    """Weights in which a model that is s steps behind the most advanced one counts 1/(1 + s) as much.
 
-    A straggler's model lacks the last s steps of the others and would pull the average back to where they were; but it
-    holds gradients that no other model has, so it must count. This is the rule of DynSGD (heterogeneity-aware
-    parameter servers), which Selective Reduce II-C names for its weighted all-reduce; partial reduce weighs by the
-    same relative iteration counts.
+    A straggler's model lacks the last s steps of the others and would pull the average back; but it contains gradients
+    that no other model has, so it must count. This is the rule of DynSGD (heterogeneity-aware parameter servers), which
+    Selective Reduce II-C names for its weighted all-reduce; partial reduce uses the same relative iteration counts.
 
     >>> staleness_weights([7, 7, 6])
     (0.4, 0.4, 0.2)

@@ -1,8 +1,8 @@
-"""The node and the controller on real sockets and clocks.
+"""The driver that runs nodes and controllers on real sockets and clocks; `group.connect` is its entry point.
 
-In-process daemon threads with blocking sockets: one to receive and one to send for each data connection, one for the
-control connection, one that watches the time. One lock guards the engine's state; payloads are received, added and sent
-outside of it. `group.connect` is the way in.
+It uses daemon threads with blocking sockets: a receiver and a sender for each data connection, one thread for the
+control connection, and one for timers. One lock guards the state of the node; payloads are received, added and sent
+without holding it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where to listen, and what to tell others: hosts and ports, IPv4, IPv6 and names, interfaces."""
+"""Addresses to listen on and to advertise: hosts and ports, IPv4, IPv6 and names, interfaces."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tradewind.errors import BadOption, UnknownName
 
 LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 WILDCARDS = ("0.0.0.0", "::", "")
-"""To bind to these is to listen on every address."""
+"""Hosts to bind to that mean every address."""
 _SIOCGIFADDR = 0x8915
 _DISCARD_PORT = 9
-"""Nothing is sent to it: a datagram socket needs a destination to know which of our addresses leads there."""
+"""Nothing is sent to it: a datagram socket needs a destination for the kernel to choose its source address."""
 _FAR_AWAY = "192.0.2.1"
 """Reserved for documentation (RFC 5737): no host has it, and the default route leads there."""
 
@@ -36,14 +36,16 @@ class HostPort:
 
     @classmethod
     def parse(cls, text: str) -> HostPort:
-        """`host:port`, `1.2.3.4:port` or `[v6]:port`."""
+        """Parse `host:port`, `1.2.3.4:port` or `[v6]:port`; raises BadOption for anything else."""
         host, _, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         elif ":" in host:
-            raise BadOption(f"{text!r} is no address: write an IPv6 address in brackets, [::1]:4000.")
+            raise BadOption(f"address {text!r}: an IPv6 address must be in brackets, as in [::1]:4000.")
         if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
-            raise BadOption(f"{text!r} is no address. Write HOST:PORT, as in 127.0.0.1:4000; ports end at 65535.")
+            raise BadOption(
+                f"address must be HOST:PORT with a port from 0 to 65535, as in 127.0.0.1:4000, got {text!r}."
+            )
         return cls(host, int(port))
 
     def __str__(self) -> str:
@@ -52,7 +54,7 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PortRange:
-    """TCP ports that a process may listen on, so that a firewall can be told.
+    """TCP ports that a process may listen on, for hosts behind a firewall.
 
     >>> PortRange.parse("29600-29607"), str(PortRange.parse(29600)), 29603 in PortRange(29600, 29607)
     (PortRange(first=29600, last=29607), '29600', True)
@@ -63,7 +65,7 @@ class PortRange:
 
     @classmethod
     def parse(cls, text: str | int) -> PortRange:
-        """`29600` or `29600-29607`."""
+        """Parse `29600` or `29600-29607`; raises BadOption for anything else."""
         first, dash, last = str(text).replace(" ", "").partition("-")
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
@@ -80,9 +82,10 @@ class PortRange:
 
 
 def listen_on(host: str, port: int, ports: PortRange | None = None, reserved: Collection[int] = ()) -> socket.socket:
-    """A listening socket; port 0 takes the first free one of `ports`, or any free one where there is no range.
+    """A listening socket; port 0 means the first free port of `ports`, or any free port without a range.
 
-    `reserved` ports of the range are left to others, who may not have started yet.
+    `reserved` ports of the range are not used: processes that may not have started yet need them. Raises BadOption if
+    the host cannot be resolved or no port can be used.
     """
     if ports is not None and port and port not in ports:
         raise BadOption(
@@ -116,7 +119,7 @@ def _listen(found: tuple[int, int, int, str, tuple[object, ...]], port: int) -> 
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address[0], port, *address[2:]))
-        listener.listen(128)  # of two that have bound the same port only one may listen
+        listener.listen(128)  # of two sockets bound to the same port only one can listen
     except OSError:
         listener.close()
         raise
@@ -124,10 +127,10 @@ def _listen(found: tuple[int, int, int, str, tuple[object, ...]], port: int) -> 
 
 
 def neighbour_address(run: str, site: str, port: int) -> str | None:
-    """Where workers of the same machine reach the one that listens on a TCP port; None where there are no such names.
+    """The Unix socket address for ranks of the same machine beside a TCP port; None where the system has none.
 
-    A Unix socket costs half the kernel's time of TCP on loopback. Names that begin with a zero byte exist in a network
-    namespace, not in the file system: nothing is left behind, and whoever finds one has no network to cross.
+    A Unix socket costs half the kernel time of TCP on loopback. Names that begin with a zero byte exist in a network
+    namespace, not in the file system: no file is left behind, and a process that can connect to one is local.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -135,7 +138,7 @@ def neighbour_address(run: str, site: str, port: int) -> str | None:
 
 
 def listen_for_neighbours(run: str, site: str, beside: socket.socket) -> socket.socket | None:
-    """A listening Unix socket beside a TCP one; None where there is none to be had, and TCP does it all."""
+    """A listening Unix socket beside a TCP one; None where it is not available and local ranks use TCP, too."""
     address = neighbour_address(run, site, int(beside.getsockname()[1]))
     if address is None:
         return None
@@ -150,7 +153,7 @@ def listen_for_neighbours(run: str, site: str, beside: socket.socket) -> socket.
 
 
 def address_of_interface(name: str) -> str:
-    """The IPv4 address of a network interface."""
+    """The IPv4 address of a network interface; raises UnknownName or BadOption if there is none."""
     known = [known for _, known in socket.if_nameindex()]
     if name not in known:
         raise UnknownName("network interface", name, known)
@@ -167,7 +170,7 @@ def address_of_interface(name: str) -> str:
 
 
 def interface_of_address(host: str) -> str | None:
-    """The network interface whose IPv4 address a host name or address is; None if no interface of this host has it.
+    """The network interface that has the IPv4 address of `host`; None if no interface of this host has it.
 
     >>> interface_of_address("127.0.0.1"), interface_of_address("192.0.2.1")
     ('lo', None)
@@ -186,15 +189,15 @@ def interface_of_address(host: str) -> str | None:
 
 
 def choose_addresses(bind: str | None, interface: str | None, advertise: str | None) -> tuple[str, str]:
-    """Where to listen and what to advertise: loopback unless told otherwise."""
+    """The addresses to listen on and to advertise; loopback by default."""
     if bind is not None and interface is not None:
-        raise BadOption(f"bind={bind!r} and interface={interface!r} both say where to listen. Give one of them.")
+        raise BadOption(f"bind={bind!r} and interface={interface!r} exclude each other. Set one of them.")
     if interface is not None:
         bind = address_of_interface(interface)
     bind = bind or LOOPBACK
     if advertise is None and bind in WILDCARDS:
         raise BadOption(
-            f"bind={bind!r} listens everywhere, so others cannot know where to call. Give advertise= as well."
+            f"bind={bind!r} listens on every address, so other ranks need one to connect to. Set advertise= as well."
         )
     return bind, advertise or bind
 
@@ -212,16 +215,17 @@ def is_loopback(host: str) -> bool:
 
 
 def ranks_share_a_host(environment: Mapping[str, str]) -> bool:
-    """Whether all ranks are on this host, as far as torchrun's variables say; true where they are not set."""
+    """Whether all ranks are on this host according to torchrun's variables; True if they are not set."""
     local, world = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE")
     return local is None or local == world
 
 
 def address_towards(host: str, one_host: bool = True) -> str:
-    """This host's address on the route to another one: loopback if `host` is on loopback.
+    """This host's address on the route to another host; loopback if `host` is on loopback.
 
-    A host may resolve its own name to a loopback address, which means nothing to others. So where ranks are on several
-    hosts, and `host` seems to be on loopback, it is the address on the default route.
+    A host may resolve its own name to a loopback address, which other hosts cannot use. So if ranks are on several
+    hosts (`one_host` is False) and `host` is on loopback, this is the address on the default route. Raises BadOption
+    if `host` cannot be resolved or there is no route to it.
 
     >>> address_towards("127.0.0.1"), address_towards("localhost")
     ('127.0.0.1', '127.0.0.1')
@@ -244,7 +248,7 @@ def address_towards(host: str, one_host: bool = True) -> str:
 
 
 def is_on_this_host(host: str) -> bool:
-    """Whether an address or name is one of this host's: what is sent there leaves from the same address.
+    """Whether an address or name belongs to this host: packets to it have the same address as their source.
 
     >>> is_on_this_host("127.0.0.1"), is_on_this_host("192.0.2.1")
     (True, False)

@@ -1,9 +1,9 @@
-"""The connection to the controller: messages out, messages in, and another controller when this one is lost.
+"""A rank's connection to the controller, and the failover to another controller when it is lost.
 
-In a strict run a lost controller is the end. In a tolerant one the worker calls the same one again, then the others in
-turn, and reports to whoever answers. A controller that is there but does not act (a standby, or one that most workers
-have left) sends no roster: after a while the next one is tried. Without any for `patience_s` the worker goes on alone,
-and goes on trying.
+In a strict run with one controller its loss ends the run. In a tolerant run the rank calls the same controller again,
+then the others in turn, and reports to the first that answers. A controller that is not active (a standby, or one that
+a majority of ranks has left) sends no roster: after `silence_s` the next one is tried. Without an active controller for
+`patience_s` the rank continues alone, and keeps trying.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ READ_BYTES = 64 * 1024
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 2.0
 LONGEST_GOODBYE_S = 2.0
-"""So long a worker that leaves waits for a controller that may not be there."""
+"""The most seconds that a leaving rank waits for the controller to confirm."""
 
 
 class ControlHost(Protocol):
-    """What the connection needs of its worker."""
+    """The driver that owns the control connection, as far as the connection uses it."""
 
     @property
     def tolerant(self) -> bool:
-        """Whether the run goes on without a controller."""
+        """Whether the run continues without a controller."""
         ...
 
-    def told(self, message: m.Message) -> None:
-        """The controller said something."""
+    def received(self, message: m.Message) -> None:
+        """Handle a message from the controller."""
         ...
 
     def join_message(self) -> m.Join:
-        """What to say to a controller first."""
+        """The first message to a controller."""
         ...
 
     def give_up(self) -> None:
-        """There has been no controller for too long."""
+        """Stop waiting for a controller: there has been none for `patience_s`."""
         ...
 
     def fail(self, error: TradewindError) -> None:
-        """Nothing works any more."""
+        """End the run on this rank with an error."""
         ...
 
 
@@ -73,30 +73,30 @@ class ControlLink:
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._ended = False
         self.site = peer.site
-        """The controller's name."""
+        """The name of the controller."""
         self.controller = f"{peer.site!r} at {address}"
         self.is_elsewhere = False
-        """Whether the controller is on another host: on our own both ends have the same address."""
-        with contextlib.suppress(OSError):  # it may have hung up already
+        """Whether the controller is on another host: on the same host both ends have the same address."""
+        with contextlib.suppress(OSError):  # the controller may have closed the connection already
             self.is_elsewhere = self._sock.getsockname()[0] != self._sock.getpeername()[0]
         self.heard_s = time.monotonic()
 
-    def say(self, message: m.Message) -> None:
-        """Send a message; whoever reads finds out if that does not work."""
+    def send(self, message: m.Message) -> None:
+        """Send a message; the reading thread detects a broken connection."""
         with self._lock:
-            self._send(message)
+            self._write(message)
 
     def begin(self, publish: Callable[[], m.Join]) -> None:
-        """Send the first message. Others may say something as soon as it is published, and that goes after it."""
+        """Send the first message, made by `publish`, before any message that other threads send after its call."""
         with self._lock:
-            self._send(publish())
+            self._write(publish())
 
-    def _send(self, message: m.Message) -> None:
+    def _write(self, message: m.Message) -> None:
         with contextlib.suppress(OSError):
             self._sock.sendall(encode_message(message, self._credentials.number))
 
     def read(self, handle: Callable[[m.Message], None]) -> TradewindError | str:
-        """Have every message handled until the connection ends: how it ended, or what a message led to."""
+        """Handle every message until the connection ends; returns the reason, or the error that a message caused."""
         reader = FrameReader()
         try:
             while data := self._sock.recv(READ_BYTES):
@@ -110,26 +110,26 @@ class ControlLink:
         except TradewindError as error:
             return error
         except Exception as error:
-            log.exception("a bug")
+            log.exception("internal error while handling a message of the controller; please report it")
             return InternalError(f"{type(error).__name__}: {error}")
         return "it closed the connection"
 
     def end(self) -> None:
-        """Wake whoever reads, who is the one to `close`."""
+        """Wake the reading thread, which then calls `close`."""
         with self._ending:
             if not self._ended:
                 shut_down(self._sock)
 
     def close(self) -> None:
-        """Let go of the socket, which nobody reads any more. Its number may be somebody else's then."""
-        self.end()  # whoever is in the middle of saying something
+        """Close the socket when no thread reads it any more; its file descriptor may be reused at once."""
+        self.end()  # a thread that is blocked in a send
         with self._lock, self._ending:
             self._ended = True
             self._sock.close()
 
 
 class Control:
-    """The connection to whichever controller acts."""
+    """The connection to the active controller, and the search for it."""
 
     def __init__(
         self, host: ControlHost, controllers: Sequence[HostPort], credentials: Credentials, deadlines: Deadlines
@@ -140,91 +140,91 @@ class Control:
         self._listener: Thread | None = None
         self._which = 0
         self._dialled: dict[HostPort, Dialling] = {}
-        """Controllers that have not answered so far."""
+        """Controllers that have not answered since the last successful call."""
         self._link = self._first_link()
         self.first_site = self._link.site
         """The name of the controller that answered first."""
         self._called_s = time.monotonic()
         self._acts = False
-        """Whether the controller that we are connected to has sent a roster."""
+        """Whether the connected controller has sent a roster, which makes it the active one."""
         self._orphaned_s: float | None = None
-        """Since when nobody acts for us, if somebody did before."""
+        """When the active controller was lost; None while there is one, or before the first."""
 
     @property
     def elsewhere(self) -> str | None:
-        """The controller, as named in messages, if it is on another host."""
+        """A description of the controller for log messages if it is on another host; None if it is on this one."""
         return f"the controller {self._link.controller}" if self._link.is_elsewhere else None
 
     @property
     def site(self) -> str:
-        """The name of the controller that we are connected to."""
+        """The name of the connected controller."""
         return self._link.site
 
     def start(self) -> None:
-        """Join, and listen."""
+        """Send the join message and start the reading thread."""
         self._link.begin(self._host.join_message)
         self._listener = start_thread(self._listen, name="tradewind-control")
 
-    def say(self, message: m.Message) -> None:
-        """Send a message, if anybody is there."""
-        self._link.say(message)
+    def send(self, message: m.Message) -> None:
+        """Send a message; it is lost if no controller is connected."""
+        self._link.send(message)
 
     def leave(self) -> None:
-        """Say goodbye, and wait until it is heard: the controller answers by closing the connection.
+        """Send `Leave` and wait until the controller confirms by closing the connection.
 
-        Only then may data connections be closed. Else a peer that finds one broken may be the first to say so, and
-        everybody is told of a broken connection where somebody has left.
+        Data connections must stay open until then. Otherwise a peer may report a broken connection first, and the run
+        treats an orderly departure as a lost link.
         """
         self._closed.set()
-        self.say(m.Leave())
+        self.send(m.Leave())
         if self._listener is not None and threading.current_thread() is not self._listener:
             self._listener.join(min(LONGEST_GOODBYE_S, self._deadlines.handshake_s))
 
     def close(self) -> None:
-        """End."""
+        """End the connection and the search for a controller."""
         self._closed.set()
         self._link.end()
 
     def joined(self) -> None:
-        """A roster came: this controller acts."""
+        """Note that a roster arrived: the connected controller is active."""
         self._acts, self._orphaned_s = True, None
 
-    def look_on(self) -> None:
+    def try_next(self) -> None:
         """Try the next controller."""
         self._which += 1
         self._link.end()
 
     def watch(self, now_s: float) -> None:
-        """Say that we live, and see whether the controller does; to be called now and then."""
-        self.say(m.Heartbeat(now_s))
+        """Send a heartbeat and check that the controller is not silent; to be called every `heartbeat_s`."""
+        self.send(m.Heartbeat(now_s))
         silence_s = self._deadlines.silence_s
         if now_s - self._link.heard_s > silence_s:
-            if self._is_the_end:
+            if self._is_irreplaceable:
                 self._host.fail(PeerLost(f"the controller {self._link.controller} was silent for {silence_s:g} s."))
             self._link.end()
         if not self._acts and len(self._controllers) > 1 and now_s - self._called_s > silence_s:
-            self.look_on()
+            self.try_next()
         if self._orphaned_s is not None and now_s - self._orphaned_s > self._deadlines.patience_s:
             self._host.give_up()
 
     @property
-    def _is_the_end(self) -> bool:
-        """Whether a lost controller is: nobody else can act, and the run does not go on without, as far as we know."""
+    def _is_irreplaceable(self) -> bool:
+        """Whether losing the controller ends the run: the run is strict and has no standby."""
         return not self._host.tolerant and len(self._controllers) == 1
 
     def _listen(self) -> None:
         while not self._closed.is_set():
-            how = self._link.read(self._host.told)
+            how = self._link.read(self._host.received)
             self._link.close()
             if self._closed.is_set():
                 return
             if isinstance(how, TradewindError):
                 self._host.fail(how)
-            elif self._is_the_end:
+            elif self._is_irreplaceable:
                 self._host.fail(PeerLost(f"the controller {self._link.controller} was lost ({how})."))
             if self._closed.is_set():
                 return
-            self._called_s = math.inf  # until somebody answers there is nobody to look on from
+            self._called_s = math.inf  # `try_next` applies to a connected controller only
             if self._acts:
                 self._acts, self._orphaned_s = False, time.monotonic()
             self._find()
@@ -247,7 +247,7 @@ class Control:
             delay_s = min(LONGEST_RETRY_S, self._deadlines.heartbeat_s, 2 * delay_s)
 
     def _publish(self, link: ControlLink) -> m.Join:
-        """From now on it is the link. What is said later is news; all before is in the report, which follows."""
+        """Make `link` the current one; returns the join message, which reports everything that happened before."""
         self._link = link
         return self._host.join_message()
 
@@ -262,10 +262,10 @@ class Control:
         return link
 
     def _first_link(self) -> ControlLink:
-        """The first controller; where it cannot be reached, one that stands by, as long as a run may take to begin.
+        """Connect to the first controller, or to a standby if it cannot be reached, within `reach_s`.
 
-        One that refuses us may be another run's, or another program, and is the end if all do. One that does not
-        answer may just be busy. If no host sends any answer at all for `patience_s`, none can be reached.
+        A controller that refuses may belong to another run, or be another program: the attempt ends if all refuse. A
+        controller that does not answer may only be busy. It also ends if no host answers at all for `patience_s`.
         """
         if len(self._controllers) == 1:
             return self._call(self._deadlines.reach_s)

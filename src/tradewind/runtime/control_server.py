@@ -1,8 +1,8 @@
-"""The controller on real sockets: a thread a worker, one for the time, one lock around the state machine.
+"""The controller on real sockets: one thread per rank, one for timers, one lock around the state machine.
 
-What the controller says leaves in the thread whose message led to it (`sender`), and the thread that watches the time
-is woken only when it would wake up too late by itself: on idle cores every other thread that has to be woken up adds to
-the time of a small round.
+Messages are sent by the thread whose received message caused them (`ControlSender`), and the timer thread is woken only
+if it would wake up too late by itself: on idle cores every thread that has to be woken adds to the time of a small
+round.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ log = logging.getLogger("tradewind.runtime")
 READ_BYTES = 64 * 1024
 LINGER_S = 1.0
 FIRST_NOTICE_S = 10.0
-"""So long ranks may take to join before that is worth a word: hosts do not start at the same time."""
+"""Seconds before the first warning about missing ranks: hosts do not start at the same time."""
 PLANNING_S = 30.0
-"""How long `close` waits for a plan that is being made: a thread in a solver must not outlive the interpreter."""
+"""How long `close` waits for a running planner: a thread in a solver must not outlive the interpreter."""
 
 
 class ControlServer:
-    """A controller that listens."""
+    """A controller that listens on a TCP port and serves ranks."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class ControlServer:
         ports: PortRange | None = None,
         trace: Path | None = None,
     ) -> None:
-        """`trace`: the directory to write what it decides to."""
+        """Listen and start; port 0 means a free one, of `ports` if given. Decisions are traced to directory `trace`."""
         self._credentials, self._owner = credentials, OwnerProcess()
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
         self._senders: dict[str, ControlSender] = {}
         self._ending: list[tuple[float, ControlSender]] = []
-        """Connections to workers that were sent away, and when each is cut off: a frozen worker never hangs up."""
+        """Connections to disconnected ranks, and when each is closed: a stopped process never closes its own end."""
         self._hang_up_s = options.deadlines.handshake_s
         self._closed = False
         self._wakes_at_s = 0.0
-        """When the thread that watches the time does by itself."""
+        """When the timer thread wakes up by itself."""
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
         sock = listen_on(host, port, ports)
         self._trace: ControlTrace | None = None
@@ -95,32 +95,32 @@ class ControlServer:
 
     @property
     def over(self) -> str | None:
-        """Why the run is over, if it is."""
+        """Why the run has ended; None while it is running."""
         return self._controller.closed.reason if self._controller.closed else None
 
     def stats(self) -> HostedController:
-        """What the controller knows, and what is still to be sent."""
+        """A snapshot of the controller, and the number of unsent messages by rank."""
         with self._changed:
             unsent = {worker: sender.unsent for worker, sender in sorted(self._senders.items())}
             return HostedController(self.host, self.port, unsent, self._controller.snapshot(time.monotonic()))
 
     def change(self, work: Callable[[Controller, float], list[Action]]) -> None:
-        """Let `work` change the controller, given the time, and carry its actions out: for tests and benchmarks.
+        """Call `work` with the controller and the time, and execute the actions it returns: for tests and benchmarks.
 
-        It runs under the lock that guards the controller, as everything does that happens to it.
+        It runs under the lock that guards the controller.
         """
         with self._changed:
             self._do(work(self._controller, time.monotonic()))
             self._changed.notify_all()
 
     def wait(self) -> str:
-        """Until the run is over; returns why."""
+        """Wait until the run has ended; returns the reason."""
         with self._changed:
             self._changed.wait_for(lambda: self._controller.closed is not None and not self._senders)
         return self.over or ""
 
     def close(self, reason: str) -> None:
-        """End the run, and give what was sent a moment to arrive. In a forked child it does nothing."""
+        """End the run and wait up to `LINGER_S` for the last messages to arrive. Does nothing in a forked child."""
         if not self._owner.is_here:
             return
         with self._changed:
@@ -154,7 +154,7 @@ class ControlServer:
             refused = any(isinstance(action, Disconnect) and action.worker == worker for action in actions)
             if not refused:
                 before = self._senders.pop(worker, None)
-                if before is not None:  # a worker that came back before we noticed that it was gone
+                if before is not None:  # a rank that reconnected before its loss was noticed
                     before.cut_off()
                 self._senders[worker] = sender
                 self._do(actions)
@@ -171,10 +171,10 @@ class ControlServer:
         sender.close()
 
     def _refuse(self, sock: socket.socket, sender: ControlSender, actions: list[Action]) -> None:
-        """Say why, and wait until it is heard: whoever closes with something unread takes back what was said."""
+        """Send the reason and wait until it is read: closing a socket with unread input discards sent data."""
         for action in actions:
             if isinstance(action, Send):
-                sender.say(encode_message(action.message, self._credentials.number))
+                sender.send(encode_message(action.message, self._credentials.number))
         sender.end()
         with contextlib.suppress(OSError):
             set_timeout(sock, LINGER_S)
@@ -182,7 +182,7 @@ class ControlServer:
                 pass
 
     def _read(self, sock: socket.socket, worker: str) -> str:
-        """Handle a worker's messages until it is gone; returns how it went."""
+        """Handle a rank's messages until its connection ends; returns the reason."""
         reader = FrameReader()
         try:
             while data := sock.recv(READ_BYTES):
@@ -192,9 +192,9 @@ class ControlServer:
                         if self._closed:
                             return "this controller has ended"
                         if self._report is not None:
-                            self._report.heard(worker, message, time.monotonic())
+                            self._report.received(worker, message, time.monotonic())
                         if self._trace is not None:
-                            self._trace.heard(worker, message, time.monotonic())
+                            self._trace.received(worker, message, time.monotonic())
                         self._handle(partial(self._controller.received, worker, message, time.monotonic()))
                         if self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
                             self._changed.notify_all()
@@ -216,8 +216,8 @@ class ControlServer:
             self._do(self._controller.close(f"the controller failed: {as_own_error(error)}"))
 
     def _do(self, actions: list[Action]) -> None:
-        """Carry actions out. Nothing here waits for anybody."""
-        said: m.Message | None = None
+        """Execute actions. Nothing here blocks."""
+        encoded: m.Message | None = None
         frame = b""
         for action in actions:
             match action:
@@ -227,20 +227,20 @@ class ControlServer:
                     if self._trace is not None:
                         self._trace.noted(action, time.monotonic())
                 case Send(worker, message) if worker in self._senders:
-                    if message is not said:  # the same to everybody is encoded once
-                        said, frame = message, encode_message(message, self._credentials.number)
-                    self._senders[worker].say(frame)
+                    if message is not encoded:  # a message to several ranks is encoded once
+                        encoded, frame = message, encode_message(message, self._credentials.number)
+                    self._senders[worker].send(frame)
                     if self._report is not None:
-                        self._report.said(message, time.monotonic())
+                        self._report.sent(message, time.monotonic())
                     if self._trace is not None:
-                        self._trace.said(message, time.monotonic())
+                        self._trace.sent(message, time.monotonic())
                 case Disconnect(worker) if worker in self._senders:
                     sender = self._senders.pop(worker)
                     sender.end()
                     self._ending.append((time.monotonic() + self._hang_up_s, sender))
 
     def _make_plans(self) -> None:
-        """New plans for a changed network, beside everything else: nobody waits for them."""
+        """Compute requested plans in a thread of its own, so that rounds do not wait for them."""
         while (wanted := self._wanted.get()) is not None and not self._closed:
             made = wanted.make()
             with self._changed:
@@ -251,7 +251,7 @@ class ControlServer:
         with self._changed:
             while not self._closed:
                 now_s = time.monotonic()
-                self._tell_who_is_missing(now_s)
+                self._warn_of_missing(now_s)
                 while self._ending and self._ending[0][0] <= now_s:
                     self._ending.pop(0)[1].cut_off()
                 if self._controller.wake_at_s <= now_s:
@@ -261,8 +261,8 @@ class ControlServer:
                 self._wakes_at_s = min(now_s + 1.0, self._controller.wake_at_s)
                 self._changed.wait(self._wakes_at_s - now_s)
 
-    def _tell_who_is_missing(self, now_s: float) -> None:
-        """Say, now and then, that a run cannot begin because ranks have not joined."""
+    def _warn_of_missing(self, now_s: float) -> None:
+        """Log, at growing intervals, that the run cannot start because ranks have not joined."""
         came = self._controller.gathered
         if came is not None and self._notices.due(now_s):
             log.warning(

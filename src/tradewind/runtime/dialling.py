@@ -1,9 +1,8 @@
-"""Connects to an address, and says so when that takes long: which address, from where, why not, and what to set.
+"""Connects to an address, and warns when that takes long: which address, from where, the error, and what to set.
 
-An address may be unreachable for two reasons that look alike in the beginning. Its process may still be starting, on a
-host that refuses the connection until then; or nothing that is sent there is ever answered, because the address is one
-that others cannot reach or a firewall drops it. The former is waited for as long as a run may take to begin, the latter
-for `silence_s` only, as with any other silence of a run.
+An address may be unreachable for two reasons that look alike at first. Its process may still be starting, on a host
+that refuses connections until then; or packets to it are never answered, because the address is not reachable from here
+or a firewall drops them. The former is retried as long as a run may take to start, the latter for `silence_s` only.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ log = logging.getLogger("tradewind.runtime")
 RETRY_S = 0.05
 FIRST_NOTICE_S = 3.0
 ATTEMPT_S = FIRST_NOTICE_S
-"""For one connection; a route that needs longer for one round trip carries no training."""
+"""Seconds for one connection attempt; a longer round trip is useless for training."""
 
 
 class Notices:
-    """When to speak about something that is waited for: after `first_s`, and then at intervals that double."""
+    """The times of repeated warnings about one wait: after `first_s`, and then at intervals that double."""
 
     def __init__(self, first_s: float) -> None:
         self.began_s = time.monotonic()
@@ -35,7 +34,7 @@ class Notices:
         self._next_s = self.began_s + first_s
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time to say something; the next time is later then."""
+        """Whether a warning is due now; if so, schedules the next one."""
         if now_s < self._next_s:
             return False
         self._interval_s *= 2
@@ -45,23 +44,23 @@ class Notices:
 
 @dataclass
 class Dialling:
-    """The attempts to reach one process, however many calls they take."""
+    """All attempts to reach one process."""
 
     who: str
-    """Who dials, as named in messages."""
+    """The process that dials, as named in messages."""
     whom: str
-    """Which process is dialled, as named in messages."""
+    """The process that is dialled, as named in messages."""
     remedy: str
-    """What to do, in a sentence, if nothing is ever answered from there."""
+    """A sentence that says what to do if the address never answers."""
     silence_s: float = math.inf
-    """So long without any answer, not even a refusal, is the end."""
+    """Seconds without any answer, not even a refusal, after which dialling fails."""
     notices: Notices = field(default_factory=lambda: Notices(FIRST_NOTICE_S))
     answered_s: float = field(default_factory=time.monotonic)
-    """When its host last refused a connection, which shows that it can be reached; at first, when dialling began."""
+    """When the host last refused a connection, which shows that it can be reached; initially when dialling began."""
 
     @classmethod
     def to_rank(cls, here: str, there: str, silence_s: float = math.inf) -> Dialling:
-        """From one rank to the data port of another."""
+        """Dialling from one rank to the data port of another."""
         remedy = (
             f"Set interface= or bind= on {there!r} to an address that other hosts can reach, and let its firewall "
             "accept the port (ports=)."
@@ -70,7 +69,7 @@ class Dialling:
 
     @classmethod
     def to_controller(cls, here: str, silence_s: float = math.inf) -> Dialling:
-        """From a rank to the controller."""
+        """Dialling from a rank to the controller."""
         remedy = (
             "Give the controller an address that other hosts can reach (with PyTorch, interface= or bind= of rank 0), "
             "and let its firewall accept the port (ports=)."
@@ -78,24 +77,24 @@ class Dialling:
         return cls(repr(here), "the controller", remedy, silence_s)
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether there has been no answer for too long."""
+        """Whether there has been no answer for `silence_s`."""
         return now_s - self.answered_s >= self.silence_s
 
     def attempt_s(self, now_s: float) -> float:
-        """How long to wait for one connection."""
+        """Seconds to wait for one connection attempt."""
         left_s = self.answered_s + self.silence_s - now_s
         return ATTEMPT_S if left_s <= 0 else min(ATTEMPT_S, left_s)
 
     def advice(self, address: HostPort, problem: Exception) -> str:
-        """What to do about an address that cannot be reached."""
+        """A sentence that says what to do about an address that cannot be reached."""
         if is_loopback(address.host):
             return f"If {self.whom} is on another host, it is listening on loopback; set interface= or bind= there."
         if isinstance(problem, ConnectionRefusedError):
             return f"Check that {self.whom} has started and listens there."
         return self.remedy
 
-    def tell(self, address: HostPort, problem: Exception, now_s: float) -> None:
-        """Say what is going on, if it is time to."""
+    def warn(self, address: HostPort, problem: Exception, now_s: float) -> None:
+        """Log that dialling has not succeeded yet, if a warning is due."""
         if self.notices.due(now_s):
             log.warning(
                 "%s has been dialling %s at %s from %s for %.0f s (%s). %s",
@@ -110,7 +109,7 @@ class Dialling:
 
 
 def source_of(address: HostPort) -> str:
-    """Our own address on the route to another one, for messages."""
+    """This host's address on the route to another one, for messages."""
     try:
         return address_towards(address.host)
     except BadOption:
@@ -118,7 +117,7 @@ def source_of(address: HostPort) -> str:
 
 
 def dial(address: HostPort, deadline_s: float, dialling: Dialling) -> socket.socket:
-    """Connect, trying again until the deadline: the other side may still be starting."""
+    """Connect, and retry until the deadline, since the other process may still be starting; raises PeerLost."""
     problem: OSError = TimeoutError("no time left to try")
     while (left := deadline_s - time.monotonic()) > 0:
         attempt_s = max(0.01, min(left, dialling.attempt_s(time.monotonic())))
@@ -137,7 +136,7 @@ def dial(address: HostPort, deadline_s: float, dialling: Dialling) -> socket.soc
             dialling.answered_s = now_s
         elif dialling.is_silent(now_s):
             break
-        dialling.tell(address, problem, now_s)
+        dialling.warn(address, problem, now_s)
         pause(min(RETRY_S, max(0.0, left)))
     raise PeerLost(
         f"no answer from {dialling.whom} at {address}, dialled from {source_of(address)} for "
@@ -146,7 +145,7 @@ def dial(address: HostPort, deadline_s: float, dialling: Dialling) -> socket.soc
 
 
 def _called_itself(sock: socket.socket) -> bool:
-    """Nothing listens, and the system gave us that very port to call from; or the peer has closed it again."""
+    """Whether the socket is connected to itself (the kernel chose the dialled port as source), or closed again."""
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:

@@ -1,8 +1,8 @@
-"""A run belongs to the process that joined it.
+"""Forked children: a run belongs to the process that joined it.
 
-A forked child, such as a DataLoader's worker, has its parent's sockets and none of its threads. What it sent would be
-taken for its parent's, and a socket that it keeps open hides from the peers that its parent has died. So a child closes
-its copies of the sockets at once, which its parent does not notice, and whatever it asks of a group is refused.
+A forked child, such as a DataLoader worker, has its parent's sockets and none of its threads. Peers would attribute
+what it sends to its parent, and a socket that it keeps open hides its parent's death from them. So a child closes its
+copies of the sockets at once, which does not affect its parent, and using a group in it raises ForkedProcess.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def close_in_children(sock: socket.socket) -> socket.socket:
-    """The same socket, of which forked children close their copy."""
+    """Register a socket whose copies forked children close; returns the socket."""
     _sockets.add(sock)
     return sock
 
 
 class OwnerProcess:
-    """The process in which something was made."""
+    """The process in which an object was created."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
 
     @property
     def is_here(self) -> bool:
-        """Whether that is this process, not one that was forked from it."""
+        """Whether it is the current process, not one forked from it."""
         return os.getpid() == self._pid
 
     def check(self, what: str) -> None:
-        """Refuse to go on in a forked child."""
+        """Raise ForkedProcess in a forked child; `what` names the object in the message."""
         if not self.is_here:
             raise ForkedProcess(
                 f"{what} belongs to process {self._pid}, from which this process, {os.getpid()}, was forked. "
@@ -46,7 +46,7 @@ class OwnerProcess:
 def _close_copies() -> None:
     for sock in list(_sockets):
         with contextlib.suppress(OSError):
-            sock.close()  # no shutdown: the connection is the parent's
+            sock.close()  # no shutdown: the connection belongs to the parent
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,8 +3,8 @@
     with tradewind.connect("10.0.0.1:4000", rank=0, world=4, secret="...") as group:
         total = group.all_reduce(gradients, op="mean")
 
-Every process of the group must ask for the same operations in the same order. An operation either succeeds on every
-member, or raises and leaves every input as it was, unless the result was to be put over it (`out=array`).
+Every rank of the group must submit the same operations in the same order. An operation either succeeds on every
+member, or raises an error and leaves every input unchanged, except where the result overwrites it (`out=array`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tradewind.arithmetic import Array, check_operation, name_dtype
+from tradewind.arithmetic import Array, check_operation, name_dtype, storage_of
 from tradewind.control.network.view import FAST_BPS
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.actions import Outcome
 from tradewind.node.measuring import MeasuringOptions
+from tradewind.node.payload import same_memory
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import (
     HostPort,
@@ -36,7 +37,6 @@ from tradewind.runtime.addresses import (
     listen_for_neighbours,
     listen_on,
 )
-from tradewind.runtime.arrays import as_array, check_out, check_storage
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.options import (
@@ -61,15 +61,15 @@ from tradewind.wire.messages import Operation
 log = logging.getLogger("tradewind.runtime")
 
 STREAM_BYTES = 4 * 2**20
-"""What one TCP connection keeps under way with usual buffers; more bandwidth x delay needs more connections."""
+"""Bytes that one TCP connection keeps in flight with usual buffers; more bandwidth x delay needs more connections."""
 LONGEST_REASON = 1000
-"""Letters of an error that others are told."""
-ASK_AGAIN_S = 0.5
-"""While others are waited for."""
+"""Characters of an error message that are sent to other ranks."""
+POLL_S = 0.5
+"""Interval at which `Hooks.abandoned` is called while ranks are still joining."""
 
 
 class Handle:
-    """An operation that is under way."""
+    """A submitted operation."""
 
     def __init__(self, result: Array) -> None:
         self._result, self._owner = result, OwnerProcess()
@@ -80,53 +80,58 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the operation has ended, successfully or with an error."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float | None = None) -> Array:
-        """The result, when it is there. Raises what went wrong, and TimeoutError if it is not over in time."""
+        """Wait for the operation and return its result.
+
+        Raises the operation's error if it failed, and TimeoutError if it has not ended after `timeout_s` seconds
+        (None: wait without limit).
+        """
         if not self.done:
-            self._owner.check("an operation that is under way")
+            self._owner.check("a running operation")
         if not self._done.wait(timeout_s):
-            raise TimeoutError(f"the operation is not over after {timeout_s} s.")
+            raise TimeoutError(f"the operation has not ended after {timeout_s} s.")
         if isinstance(self._how, TradewindError):
             raise self._how.fresh()
         return self._result
 
     @property
     def outcome(self) -> Outcome:
-        """Who took part and how long it took, when it is over. Raises as `wait` does."""
+        """The members, weights and duration of the operation; waits for its end and raises as `wait` does."""
         self.wait()
         assert isinstance(self._how, Outcome)
         return self._how
 
     def when_done(self, call: Callable[[TradewindError | None], None]) -> None:
-        """Have `call` called with the error, or None, when it ends. It holds up a thread that moves bytes: be quick.
+        """Call `call` with the error, or None on success, when the operation ends; at once if it has ended.
 
-        What it raises is logged and changes nothing for the operation or the run.
+        `call` runs in a thread that also moves bytes, so it should return quickly. An exception that it raises is
+        logged and affects neither the operation nor the run.
         """
         with self._lock:
             if not self.done:
                 self._calls.append(call)
                 return
-        self._tell(call)
+        self._notify(call)
 
     def _end(self, how: TradewindError | Outcome) -> None:
         with self._lock:
             self._how = how
             self._done.set()
         for call in self._calls:
-            self._tell(call)
+            self._notify(call)
 
-    def _tell(self, call: Callable[[TradewindError | None], None]) -> None:
+    def _notify(self, call: Callable[[TradewindError | None], None]) -> None:
         try:
             call(self._how if isinstance(self._how, TradewindError) else None)
         except Exception:
-            log.exception("a callback of an operation that has ended raised an error; the run goes on")
+            log.exception("a when_done callback raised an error; the run continues")
 
 
 class Group:
-    """The processes of a run, from one of them. Made by `connect`."""
+    """One rank's view of a run, and the operations with the other ranks. Created by `connect`."""
 
     def __init__(self, worker: Worker, server: ControlServer | None, rank: int) -> None:
         self._worker, self._server, self._owner = worker, server, OwnerProcess()
@@ -135,47 +140,48 @@ class Group:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everybody who is there: by rank, then whoever joined later."""
+        """The names of all present ranks: the initial ranks in order, then those that joined later."""
         return self._worker.roster
 
     @property
     def world(self) -> int:
-        """How many are there."""
+        """The number of present ranks."""
         return len(self._worker.roster)
 
     def all_reduce(
         self, array: ArrayLike, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
     ) -> Array:
-        """The sum (mean, min, max, product) of everybody's arrays, in `out` or a new array; `array` stays as it is.
+        """Reduce the arrays of all ranks with `op` (sum, mean, min, max, product) and return the result.
 
-        `array` is a numpy array or what numpy makes one of without loss: a list of numbers, a tensor on the CPU. The
-        result is always a numpy array. What has no sum, such as masked arrays, objects and text, is refused.
+        `array` is a numpy array, or a value that numpy converts to one without loss: a list of numbers, a tensor on
+        the CPU. It is not changed. The result is a numpy array: `out` if given, a new one otherwise. Raises BadArray
+        for masked arrays, objects and text.
 
-        `out=array` puts the result over the input and needs no second array; if the operation is lost, what the array
-        holds then is undefined. `dtype="bfloat16"` takes 16-bit patterns (`uint16`) as such.
+        `out=array` overwrites the input and needs no second array; if the operation fails, the content of the array
+        is undefined. `dtype="bfloat16"` interprets a `uint16` array as bfloat16 bit patterns.
         """
         return self.all_reduce_async(array, op, out=out, dtype=dtype).wait()
 
     def all_reduce_async(
         self, array: ArrayLike, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
     ) -> Handle:
-        """The same without waiting. The array must not change, and `out` not be used, before the handle is done."""
+        """Start `all_reduce` and return its handle. Until it is done, do not change `array` or use `out`."""
         return self._combine(array, op, out, dtype)
 
     def average(self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None) -> Array:
-        """The weighted mean with whoever the run's policy puts this process together with; everybody under `bsp`.
+        """Return the weighted mean over the ranks that the run's policy groups with this one; all ranks under `bsp`.
 
-        Unlike the other operations it need not be asked for as often by everybody.
+        Unlike the other operations, ranks need not call it equally often.
         """
         return self.average_async(array, out=out, dtype=dtype).wait()
 
     def average_async(
         self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None, part: int = 0, parts: int = 1
     ) -> Handle:
-        """The same without waiting, and in parts where the whole is not there at once.
+        """Start `average` and return its handle; `parts` > 1 submits a step in several arrays as they become available.
 
-        All parts of a step run with the same members, whom the policy chooses when they have part 0. Every part is
-        given once, in any order, before the next step's.
+        All parts of a step have the same members, which the policy chooses when they have submitted part 0. Every
+        part must be submitted once, in any order, before the parts of the next step.
         """
         return self._combine(array, "mean", out, dtype, part, parts)
 
@@ -192,19 +198,19 @@ class Group:
         name = dtype or name_dtype(array)
         check_operation(op, name)
         check_storage(array, name)
-        own = np.ascontiguousarray(array).reshape(array.shape)  # which alone would give a scalar a dimension
+        own = np.ascontiguousarray(array).reshape(array.shape)  # reshape: else a scalar gets a dimension
         if out is not None:
             check_out(out, array, own)
         result = np.empty(own.shape, own.dtype) if out is None else out
         return self._submit(Operation(own.size, own.itemsize, name, op, parts=parts), own, result, part)
 
     def broadcast(self, array: ArrayLike, root: int = 0) -> Array:
-        """The root's array, of any type and exact to the bit, as a new one on every member.
+        """Return a bit-exact copy of the array of rank `root`, of any dtype but object, on every rank.
 
-        Others give an array of the same size and type, which stays as it is.
+        The other ranks pass an array of the same shape and dtype, which is not changed.
         """
         if not 0 <= root < self.world:
-            raise BadOption(f"root is {root}, but ranks go from 0 to {self.world - 1}.")
+            raise BadOption(f"root must be in [0, {self.world}), got {root}.")
         array = as_array(array)
         if array.dtype.hasobject:
             raise BadArray("an array of Python objects cannot be broadcast. Convert it to numbers or bytes.")
@@ -216,57 +222,61 @@ class Group:
         return result
 
     def barrier(self) -> None:
-        """Wait until everybody is here."""
+        """Wait until all ranks have called `barrier`."""
         one = np.ones(1, np.int32)
         self._submit(Operation(1, 4, "int32", "sum", root="barrier"), one, np.empty_like(one)).wait()
 
     def _submit(self, operation: Operation, own: Array, result: Array, part: int | None = None) -> Handle:
         self._owner.check(f"group {self.name!r}")
         handle = Handle(result)
-        writable = result.view()  # and stays so, whatever becomes of the caller's flags
+        writable = result.view()  # stays writable if the caller clears the flag of `result`
         self._worker.submit(operation, own, writable, handle._end, part)
         return handle
 
     @property
     def tolerant(self) -> bool:
-        """Whether the run goes on without those who are lost, and others may join."""
+        """Whether the run continues without lost ranks and lets ranks join later."""
         return self._worker.tolerant
 
     def offer_state(self, offer: state_transfer.Offer | None) -> None:
-        """Have `offer` called, in another thread, for the current model whenever a rank that joins asks for it.
+        """Set the function that returns the current model for ranks that join; None: offer nothing.
 
-        If it raises, that is logged, and the rank that asked is told that nothing is offered here.
+        It is called in another thread for each request. If it raises, the error is logged and the requesting rank is
+        answered that this rank has no state to offer.
         """
         self._owner.check(f"group {self.name!r}")
         self._worker.offer = offer
 
     def fetch_state(self) -> tuple[str, bytearray] | None:
-        """The current model of some member that offers one, and its name; None if nobody does. For who joins later."""
+        """Request the current model from the other ranks, for a rank that joins a running group.
+
+        Returns the name of the first rank that offers one, and its bytes; None if no rank does.
+        """
         self._owner.check(f"group {self.name!r}")
         worker = self._worker
         limits_s = worker.deadlines.handshake_s, worker.deadlines.silence_s
         return state_transfer.ask(worker.addresses, worker.credentials, *limits_s)
 
     def stats(self) -> GroupStats:
-        """What this process has done so far and sees now: rounds, bytes, peers, plans, memory (docs/runtime.md).
+        """The counters and current state of this rank: rounds, bytes, peers, plans, memory (docs/runtime.md).
 
-        Any thread may ask, at any time, also when the group is closed. It takes about as long as a control message.
+        May be called from any thread at any time, also after `close`. It costs about as much as a control message.
         """
         self._owner.check(f"group {self.name!r}")
         return self._worker.stats(self.rank, None if self._server is None else self._server.stats())
 
     @property
     def controller(self) -> ControlServer | None:
-        """The controller, if this process runs one: a seam for tests and benchmarks (`ControlServer.change`)."""
+        """The controller, if this process runs one; for tests and benchmarks (`ControlServer.change`)."""
         return self._server
 
     def network(self) -> SeenNetwork:
-        """What is known of the network now: what was given, or measured by what this run has sent."""
+        """The controller's current link estimates: given with `network=`, or measured from the traffic of this run."""
         self._owner.check(f"group {self.name!r}")
         return SeenNetwork.from_message(self._worker.network_seen())
 
     def close(self) -> None:
-        """Leave the group; operations under way fail. In a forked child it does nothing: the run is its parent's."""
+        """Leave the group; running operations fail. Does nothing in a forked child, since the run is its parent's."""
         if not self._owner.is_here:
             return
         self._worker.close()
@@ -281,27 +291,27 @@ class Group:
 
 
 def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
-    """How many TCP connections keep a link full.
+    """The number of TCP connections that fill a link.
 
     >>> connections_needed(100e6, 0.1), connections_needed(1e9, 0.1), connections_needed(10e9, 0.0)
     (1, 6, 1)
     """
-    under_way = bandwidth_bps / 8 * 2 * latency_s
-    return max(1, min(MAX_CONNECTIONS, math.ceil(under_way / STREAM_BYTES)))
+    in_flight_bytes = bandwidth_bps / 8 * 2 * latency_s
+    return max(1, min(MAX_CONNECTIONS, math.ceil(in_flight_bytes / STREAM_BYTES)))
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What callers inside Tradewind (lab, PyTorch backend, tests) add to `connect`."""
+    """Callbacks and settings that callers inside Tradewind (lab, PyTorch backend, tests) pass to `connect`."""
 
     shape: ShapedNetwork | None = None
-    """Make data connections behave like this network's links. Default: the file that TRADEWIND_SHAPE names, if set."""
+    """The network whose links data connections imitate. Default: the file that TRADEWIND_SHAPE names, if set."""
     listening: Callable[[str], None] | None = None
-    """Called with the controller's address, where it runs, before any other rank is needed."""
+    """Called with the address of the controller, if this rank runs one, before waiting for other ranks."""
     abandoned: Callable[[], str | None] | None = None
-    """Asked, while other ranks are waited for, for a reason to stop."""
+    """Polled while waiting for other ranks; `connect` fails with the reason that it returns, if any."""
     connected: Connected | None = None
-    """Called with a peer's name and the socket when a data connection to it is made, before anything is sent."""
+    """Called with a peer's name and the socket of each new data connection, before anything is sent on it."""
 
 
 def connect(
@@ -315,16 +325,17 @@ def connect(
     hooks: Hooks | None = None,
     **fields: Unpack[RunFields],
 ) -> Group:
-    """Join a run of `world` processes; returns when all have joined.
+    """Join a run of `world` ranks; returns when all have joined.
 
-    `address` is where the controller listens: rank 0 runs it there. With several addresses the first controller acts
-    and the others stand by (docs/guides/elastic.md), rank 1 running the second, and so on; such a run is tolerant.
-    Where `controller` is set, by argument, environment or file, `tradewind controller` runs it there and `address` may
+    `address` is the HOST:PORT of the controller, which rank 0 runs. With several addresses, rank 0 runs the controller
+    at the first, rank 1 a standby at the second, and so on (docs/guides/elastic.md); such a run is tolerant. If
+    `controller` is set, by argument, environment or file, a `tradewind controller` process runs there and `address` may
     be None. The secret comes from the argument or the environment variable TRADEWIND_SECRET.
 
-    Everything else is an option of the run (docs/reference/options.md), as `options=RunOptions(planner="ring")` or as
-    keywords (`planner="ring"`), which mean the same. What is not given comes from TRADEWIND_* variables, then
-    `tradewind.toml`.
+    All other arguments are options of the run (docs/reference/options.md), either `options=RunOptions(planner="ring")`
+    or keywords (`planner="ring"`). Options that are not given come from TRADEWIND_* variables, then `tradewind.toml`.
+
+    Raises BadOption for invalid options, and PeerLost or NotAdmitted if the run cannot be joined.
     """
     if not 0 <= rank < world:
         raise BadOption(f"rank must be in [0, {world}), got {rank}.")
@@ -350,7 +361,7 @@ def connect(
     measuring = how if aware.measure else None
     about = _is_slow(network), shape, measuring, near, hooks.connected
     worker = Worker(credentials, chosen.tolerance.deadlines, counts, *about)
-    worker.inline_bytes = transport.inline_bytes if shape is None else 0  # messages are not slowed down there
+    worker.inline_bytes = transport.inline_bytes if shape is None else 0  # control messages are not shaped
     try:
         if chosen.trace is not None:
             worker.trace = RankTrace(TraceWriter(Path(chosen.trace), name, worker.compare_clocks))
@@ -374,7 +385,7 @@ def connect(
 
 
 def _places(address: str | Sequence[str] | None, options: RunOptions) -> Sequence[str]:
-    """Where the controllers are."""
+    """The addresses of the controllers."""
     if options.controllers:
         return options.controllers
     if address is None:
@@ -393,47 +404,47 @@ def _serve(
 
 
 def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | None] | None) -> None:
-    """Until all have joined, or cannot."""
+    """Wait until all ranks have joined; raises PeerLost if they do not in time or `abandoned` returns a reason."""
     deadlines = worker.deadlines
     until_s = time.monotonic() + deadlines.gather_s + deadlines.patience_s
-    while not worker.joined.wait(ASK_AGAIN_S):
+    while not worker.joined.wait(POLL_S):
         if time.monotonic() > until_s:
             raise PeerLost(
-                f"the run did not begin within {deadlines.gather_s:g} s. Check that all {world} are started."
+                f"the run did not start within {deadlines.gather_s:g} s. Check that all {world} ranks are started."
             )
         if abandoned is not None and (reason := abandoned()) is not None:
             raise PeerLost(reason)
 
 
 def _name(rank: int, world: int, name: str | None, network: Network | None, shape: ShapedNetwork | None) -> str:
-    """What a rank is called: as it says, or as the network's site of that number."""
+    """The name of a rank: `name` if given, else the site of the network at the rank's position."""
     names = network.names if network is not None else shape.names if shape is not None else ()
     if name is None and names and len(names) < world:
         raise BadOption(
-            f"{world} ranks do not fit on the {len(names)} sites of the network. Give site= or a larger network."
+            f"the network has {len(names)} sites for {world} ranks. Set site= on every rank or give a larger network."
         )
     found = name or (names[rank] if names else f"rank{rank}")
     if shape is not None and found not in shape.names:
         raise BadOption(
-            f"{found!r} is no site of the network that this run imitates, which has {', '.join(shape.names)}."
+            f"site {found!r} is not in the network that this run imitates. Expected one of {', '.join(shape.names)}."
         )
     return found
 
 
 def find_secret(given: str | bytes | None) -> bytes:
-    """The run's secret, from the argument or the environment."""
+    """The run's secret as bytes, from the argument or TRADEWIND_SECRET; raises BadOption if it is too short."""
     secret = given if given is not None else os.environ.get(SECRET_VARIABLE, "")
     packed = secret.encode() if isinstance(secret, str) else secret
     if len(packed) < MIN_SECRET_BYTES:
         raise BadOption(
-            f"a run needs a secret of at least {MIN_SECRET_BYTES} characters, the same for every process: pass secret= "
-            f"or set {SECRET_VARIABLE}."
+            f"a run needs a secret of at least {MIN_SECRET_BYTES} characters, the same on every rank: pass secret= or "
+            f"set {SECRET_VARIABLE}."
         )
     return packed
 
 
 def _is_slow(network: Network | None) -> bool:
-    """Whether links are what rounds wait for, as far as anybody has said."""
+    """Whether the median link of the given network is below `FAST_BPS`; False without a network."""
     links_bps = np.zeros(0) if network is None else network.bandwidth_bps[network.bandwidth_bps > 0]
     return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
 
@@ -450,3 +461,48 @@ def _connections(here: str, network: Network | None, asked: int | None) -> Any:
         return max(connections_needed(float(network.bandwidth_bps[e]), float(network.latency_s[e])) for e in both)
 
     return needed
+
+
+# --- arrays as callers pass them: converted without loss, or refused -------------------------------------------------
+
+
+def as_array(value: Any) -> Array:
+    """A numpy array of a caller's value, sharing its memory if possible; lists and CPU tensors are converted.
+
+    Raises BadArray where the conversion would lose something.
+
+    >>> as_array([1.5, 2.0])
+    array([1.5, 2. ])
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise BadArray("a masked array cannot be synchronised: ranks may mask different items. Use array.filled(...).")
+    try:
+        return np.asarray(value)
+    except Exception as error:  # of the other library, such as for a tensor that requires a gradient
+        raise BadArray(
+            f"a {type(value).__name__} cannot be used as a numpy array ({error}). Give an array, a list of numbers, or "
+            "a tensor on the CPU; the bits of a bfloat16 tensor are tensor.view(torch.uint16), with dtype='bfloat16'."
+        ) from error
+
+
+def check_storage(array: Array, dtype: str) -> None:
+    """Raise BadArray if the array's dtype is not the one that `dtype` is stored as."""
+    if array.dtype != storage_of(dtype):
+        raise BadArray(f"dtype={dtype!r} needs an array of {storage_of(dtype)}, got one of {array.dtype}.")
+
+
+def check_out(out: Any, array: Array, own: Array) -> None:
+    """Raise BadArray if `out` cannot hold the result for `array`, whose contiguous form is `own`."""
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise BadArray(
+            f"out must be a numpy array, got a {type(out).__name__}. For a tensor on the CPU give out=tensor.numpy()."
+        )
+    if out.shape != array.shape or out.dtype != array.dtype or not out.flags.c_contiguous:
+        raise BadArray(
+            f"out must be a contiguous {array.dtype} array of shape {array.shape} like array, got a "
+            f"{'' if out.flags.c_contiguous else 'non-contiguous '}{out.dtype} array of shape {out.shape}."
+        )
+    if not out.flags.writeable:
+        raise BadArray("out is read-only. Pass a writable array, or omit out= to get a new one.")
+    if np.may_share_memory(own, out) and not same_memory(own, out):
+        raise BadArray("out overlaps the memory of array in part. Pass array itself as out, or a separate array.")

@@ -1,10 +1,10 @@
-"""Push and pull by key, as a parameter server offers it (NetStorm's interface), on top of all-reduce.
+"""The push and pull interface of a parameter server (as in NetStorm) on top of all-reduce.
 
-    store.init("w", weights)            # everybody gets rank 0's
-    store.push("w", gradient)           # starts to synchronise, returns at once
-    update = store.pull("w")            # everybody's mean
+    store.init("w", weights)            # every rank gets the value of rank 0
+    store.push("w", gradient)           # starts an all-reduce, returns at once
+    update = store.pull("w")            # the mean over all ranks
 
-A later push of the same key waits for the one before; keys under way at the same time overlap.
+A later push of the same key waits for the one before; pushes of different keys overlap.
 """
 
 from __future__ import annotations
@@ -16,46 +16,49 @@ from tradewind.errors import TradewindError, UnknownName
 from tradewind.runtime.group import Group, Handle
 
 Updater = Callable[[str, Array, Array], Array]
-"""(key, what was pushed and averaged, stored value) -> new value."""
+"""(key, reduced pushed value, stored value) -> new value."""
 
 
 class KVStore:
-    """Values by key, the same on every member."""
+    """Values by key, the same on every rank.
+
+    `op` is the reduction of pushed values; `updater` combines a reduced value with the stored one (default: replace).
+    """
 
     def __init__(self, group: Group, op: str = "mean", updater: Updater | None = None) -> None:
         self.group, self.op = group, op
         self._updater = updater
         self._values: dict[str, Array] = {}
-        self._under_way: dict[str, Handle] = {}
+        self._pushed: dict[str, Handle] = {}
 
     def init(self, key: str, value: Array) -> None:
-        """Store a value: rank 0's, on every member."""
+        """Store the value of rank 0 under a key on every rank."""
         self._values[key] = self.group.broadcast(value)
 
     def push(self, key: str, value: Array) -> None:
-        """Give a value to be combined with everybody's; it must not change until it is pulled."""
+        """Start to reduce a value with those of all ranks; it must not change until it is pulled."""
         self._require(key)
         self._settle(key)
-        self._under_way[key] = self.group.all_reduce_async(value, self.op)
+        self._pushed[key] = self.group.all_reduce_async(value, self.op)
 
     def pull(self, key: str) -> Array:
-        """What is stored, with everything that was pushed."""
+        """The stored value after all pushes; waits for the last one and raises its error."""
         self._require(key)
         self._settle(key)
         return self._values[key]
 
     def _settle(self, key: str) -> None:
-        handle = self._under_way.get(key)
+        handle = self._pushed.get(key)
         if handle is None:
             return
         try:
             combined = handle.wait()
         except TradewindError:
-            del self._under_way[key]  # it is lost, and the next push is another one
+            del self._pushed[key]  # the failed push has no effect on the next one
             raise
-        updater = self._updater  # if it raises, the push is still to be applied
+        updater = self._updater  # if it raises, the next pull applies the push again
         self._values[key] = combined if updater is None else updater(key, combined, self._values[key])
-        del self._under_way[key]
+        del self._pushed[key]
 
     def _require(self, key: str) -> None:
         if key not in self._values:

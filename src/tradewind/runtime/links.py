@@ -1,8 +1,8 @@
-"""Data connections: one thread receives, one sends, and neither holds the engine's lock while it touches a payload.
+"""Data connections with two threads each, a receiver and a sender, which never hold the node's lock during a payload.
 
-The receiver asks the engine where a payload goes as soon as it has the header: into the result, into a kept buffer, or,
-block by block through a scratch that stays in the cache, added to what is there. The sender takes what the engine
-hands out for its peer; several connections to a peer share that queue.
+The receiver asks the node for the destination of a payload when it has the header: the result, a kept buffer, or, block
+by block through a scratch buffer that stays in the cache, addition to a buffer. The sender takes frames from the queue
+of its peer, which all connections to that peer share.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Transport = Literal["tcp", "unix"]
 
 
 class Host(Protocol):
-    """What a connection needs of its worker."""
+    """The driver that owns a data connection, as far as the connection uses it."""
 
     def tell(self, *events: ev.Event) -> Receive | None:
-        """Let the engine handle events; everything but a `Receive`, which is returned, is being taken care of."""
+        """Let the node handle events and execute its actions, except for a `Receive`, which is returned."""
         ...
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
-        """A whole frame is here."""
+        """Note that a complete frame has arrived."""
         ...
 
     @property
@@ -48,32 +48,32 @@ class Host(Protocol):
         ...
 
     def sent(self, peer: int, header: FrameHeader, began_s: float) -> None:
-        """A frame has left, which was begun then."""
+        """Note that a frame was sent, beginning at `began_s`."""
         ...
 
     def stamp_us(self) -> int:
-        """The time for frames that leave now."""
+        """The timestamp for frames that are sent now, in microseconds; 0 if links are not measured."""
         ...
 
     def payload_of(self, round_: int) -> RoundPayload | None:
-        """The arrays of a round; None if it is over."""
+        """The arrays of a round; None if it has ended."""
         ...
 
     def keep(self, buffer: int, nbytes: int) -> memoryview:
-        """Memory for a buffer."""
+        """Memory for a kept chunk."""
         ...
 
     def bytes_to_send(self, action: Transmit) -> memoryview | None:
-        """A chunk's payload; None if its round is over and nobody needs it."""
+        """The payload of a frame; None if its round has ended and the payload is not needed."""
         ...
 
 
 def frame_of(
     host: Host, action: Transmit, sock: socket.socket, kernel_queues: bool = True
 ) -> tuple[bytes, memoryview] | None:
-    """Header and payload of a frame that is sent now; None if its round is over.
+    """Header and payload of a frame that is sent now; None if its round has ended.
 
-    `kernel_queues`: frames that wait for the link do so in the kernel, which knows.
+    `kernel_queues`: frames wait for the link in the socket's send queue, and the header records whether any do.
     """
     body = host.bytes_to_send(action)
     if body is None:
@@ -84,10 +84,10 @@ def frame_of(
 
 
 class Link:
-    """One connection to a peer."""
+    """One data connection to a peer."""
 
     users = 2
-    """`ended` is called so many times."""
+    """How often `ended` is called."""
 
     def __init__(
         self,
@@ -108,19 +108,19 @@ class Link:
         self.traffic = Traffic()
         self.transport: Transport = "unix" if sock.family == socket.AF_UNIX else "tcp"
         self._receiving: Receive | None = None
-        """What the receiver is in the middle of."""
+        """The payload that is being received, if any."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
 
     def start(self) -> None:
-        """Begin to receive and send; `ended` is called once by each of the two threads."""
+        """Start the receiver and the sender; each calls `ended` when it ends."""
         for target, name in ((self._receive, "rx"), (self._send, "tx")):
             start_thread(target, name=f"tradewind-{name}-{self.peer}")
 
     def attend(self) -> None:
-        """There is something to send: who sends finds it in the queue."""
+        """Note that there is something to send. Does nothing: the sender waits on the queue."""
 
     def close(self) -> None:
-        """Both threads end."""
+        """Make both threads end."""
         self._shared.wake()
         if self._shaped is not None:
             self._shaped.close()
@@ -129,7 +129,7 @@ class Link:
 
     def _receive(self) -> None:
         try:
-            with np.errstate(all="ignore"):  # an infinity is a result like any other
+            with np.errstate(all="ignore"):  # infinities and NaN are valid results
                 self._receive_frames()
         except BadFrame as error:
             self._broke(str(error))
@@ -148,13 +148,13 @@ class Link:
         while True:
             header = receive_header(sock, scratch)
             action = host.tell(ev.HeaderReceived(self.peer, header))
-            self.liveness.heard()
+            self.liveness.received()
             self.traffic.received_frames += 1
             if header.kind is not FrameKind.ACK:
                 assert action is not None
                 self._receiving = action
                 self._receive_payload(action)
-                self.traffic.received_bytes += header.payload_bytes  # before the round can be over
+                self.traffic.received_bytes += header.payload_bytes  # before the round can end
                 host.tell(ev.Received(action))
                 self._receiving = None
             host.arrived(self.peer, self, header)
@@ -200,7 +200,7 @@ class Link:
             self._broke(error.strerror or str(error))
         finally:
             self.close()
-            if action is not None:  # it may not have arrived, but nobody here works with it any more
+            if action is not None:  # it may not have arrived, but its buffer is no longer used
                 host.tell(ev.Transmitted(action))
             self._shared.leave()
             self._ended()

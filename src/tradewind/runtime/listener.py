@@ -1,4 +1,4 @@
-"""Accepts connections and admits those who know the secret; everybody else costs a thread for a short while."""
+"""Accepts connections and authenticates the callers; a caller without the secret costs a thread for a short time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tradewind.wire.handshake import Credentials, Peer
 
 log = logging.getLogger("tradewind.runtime")
 
-MAX_STRANGERS = 64
-"""Connections in their handshake at a time: more wait in the kernel."""
+MAX_HANDSHAKES = 64
+"""The most handshakes at a time; further connections wait in the kernel."""
 
 
 class Listener:
-    """Listening sockets, and a thread for each that accepts on it."""
+    """Listening sockets with one accepting thread each; calls `admitted` for every authenticated connection."""
 
     def __init__(
         self,
@@ -31,28 +31,28 @@ class Listener:
         admitted: Callable[[socket.socket, Peer], None],
     ) -> None:
         self._socks, self._credentials, self._handshake_s, self._admitted = socks, credentials, handshake_s, admitted
-        self._strangers = threading.Semaphore(MAX_STRANGERS)
+        self._handshakes = threading.Semaphore(MAX_HANDSHAKES)
         self._closed = threading.Event()
         self.port = int(socks[0].getsockname()[1])
         for sock in map(close_in_children, socks):
             start_thread(self._accept, sock, name="tradewind-accept")
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stop accepting connections."""
         self._closed.set()
         for sock in self._socks:
             hang_up(sock)
 
     def _accept(self, listening: socket.socket) -> None:
         while not self._closed.is_set():
-            self._strangers.acquire()
+            self._handshakes.acquire()
             try:
                 sock, address = listening.accept()
             except OSError as error:
-                self._strangers.release()
+                self._handshakes.release()
                 if self._closed.is_set():
                     return
-                log.warning("cannot accept a connection (%s); trying again", error)
+                log.warning("cannot accept a connection (%s); retrying", error)
                 time.sleep(0.1)
                 continue
             arguments = (close_in_children(sock), str(address[0]) if address else "this machine")
@@ -66,5 +66,5 @@ class Listener:
             hang_up(sock)
             return
         finally:
-            self._strangers.release()
+            self._handshakes.release()
         self._admitted(sock, peer)

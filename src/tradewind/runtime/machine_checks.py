@@ -1,7 +1,7 @@
-"""What `tradewind doctor` checks on one machine: versions, secret, addresses, ports, and the kernel's limits for TCP.
+"""The checks of `tradewind doctor` on one machine: versions, secret, addresses, ports, and the kernel's TCP limits.
 
-Every check returns what was found and, where something should change, what to change. Nothing is changed here, and
-nothing is sent.
+Every check returns its result and, if something should change, what to change. The checks change nothing and send
+nothing.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ TCP = Path("/proc/sys/net/ipv4")
 _SIOCGIFMTU = 0x8921
 USUAL_MTU_BYTES = 1500
 ENOUGH_BUFFER_BYTES = 4_000_000
-"""At a round trip of 100 ms one connection carries 320 Mbps with it."""
+"""Enough for 320 Mbps on one connection with a round trip of 100 ms."""
 ENOUGH_FILES = 1024
 LONG_ROUND_TRIP_S = 0.1
 DEFAULT_ROUTE = "192.0.2.1"
-"""Reserved for documentation (RFC 5737): the way there is the default route."""
+"""Reserved for documentation (RFC 5737): the route to it is the default route."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: State
     found: str
     advice: str = ""
-    """What to change; empty where nothing needs to."""
+    """What to change; empty if nothing needs to."""
 
 
 def check_machine(peer: str | None = None) -> Iterator[Check]:
-    """Every check of this machine, in the order of a first run; `peer` is the machine that it is to reach."""
+    """Run every check of this machine, in the order of a first run; `peer` is the host that it must reach."""
     yield Check("python", "ok", platform.python_version())
     yield Check("tradewind", "ok", own_version())
     yield check_torch(torch_version())
     try:
         options, _ = resolve_options()
-        yield Check("options", "ok", "environment and tradewind.toml are understood")
+        yield Check("options", "ok", "environment and tradewind.toml are valid")
     except InputError as error:
         options = RunOptions()
-        yield Check("options", "fail", str(error), "Correct the variable or the file that it names.")
+        yield Check("options", "fail", str(error), "Correct the variable or file that the message names.")
     yield check_secret()
     yield _check_hostname()
     yield check_address(options, peer or DEFAULT_ROUTE)
@@ -83,14 +83,14 @@ def check_machine(peer: str | None = None) -> Iterator[Check]:
 
 
 def own_version() -> str:
-    """The version of Tradewind that runs."""
+    """The version of this Tradewind installation."""
     from tradewind.version import __version__
 
     return __version__
 
 
 def torch_version() -> str | None:
-    """The version of PyTorch that is installed, if one is; it is not imported, which takes seconds."""
+    """The installed version of PyTorch, or None; PyTorch is not imported, which would take seconds."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -98,7 +98,7 @@ def torch_version() -> str | None:
 
 
 def supported_torch() -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """From which version of PyTorch on, and below which one, as the distribution's metadata says."""
+    """The supported versions of PyTorch, from the first up to below the second, from the package metadata."""
     try:
         required = metadata.requires("tradewind") or []
     except metadata.PackageNotFoundError:
@@ -112,7 +112,7 @@ def supported_torch() -> tuple[tuple[int, int], tuple[int, int]] | None:
 
 
 def check_torch(version: str | None, whose: str = "") -> Check:
-    """Whether a version of PyTorch is one that this release was tested with."""
+    """Check that a version of PyTorch is one that this release supports."""
     name = f"torch{whose}"
     if version is None:
         return Check(name, "ok", "not installed; only the PyTorch backend needs it")
@@ -126,11 +126,11 @@ def check_torch(version: str | None, whose: str = "") -> Check:
     return Check(name, "fail", f"{version}; supported: {span}", "pip install 'tradewind[torch]' installs one of these.")
 
 
-# --- who may join, and where -----------------------------------------------------------------------------------------
+# --- secret, addresses and ports -------------------------------------------------------------------------------------
 
 
 def check_secret() -> Check:
-    """Whether the run's secret is set; it is not shown."""
+    """Check that the run's secret is set; it is not shown."""
     try:
         find_secret(None)
     except BadOption as error:
@@ -146,33 +146,33 @@ def _check_hostname() -> Check:
         advice = "Name machines by address, as in MASTER_ADDR=10.0.0.1, or add the name to /etc/hosts."
         return Check("hostname", "warn", f"{name} cannot be resolved", advice)
     if is_loopback(address):
-        advice = "Other machines that get this name call themselves: give them an address, as in MASTER_ADDR=10.0.0.1."
+        advice = "Other machines cannot use this name: give them an address, as in MASTER_ADDR=10.0.0.1."
         return Check("hostname", "warn", f"{name} is {address} here, a loopback address", advice)
     return Check("hostname", "ok", f"{name} is {address}")
 
 
 def announced_address(options: RunOptions, peer: str = DEFAULT_ROUTE) -> tuple[str, str]:
-    """The address that others would be told to call, and why this one."""
+    """The address that this machine would advertise to other ranks, and the reason for the choice."""
     transport = options.transport
     if transport.advertise is not None:
-        return transport.advertise, "advertise= says so"
+        return transport.advertise, "set by advertise="
     if transport.interface is not None:
         return address_of_interface(transport.interface), f"interface={transport.interface}"
     if transport.bind is not None and transport.bind not in WILDCARDS:
-        return transport.bind, "bind= says so"
-    way = "the default route" if peer == DEFAULT_ROUTE else f"the route to {peer}"
-    return address_towards(peer), way
+        return transport.bind, "set by bind="
+    route = "the default route" if peer == DEFAULT_ROUTE else f"the route to {peer}"
+    return address_towards(peer), route
 
 
 def check_address(options: RunOptions, peer: str = DEFAULT_ROUTE) -> Check:
-    """Which address this machine announces, on which interface."""
+    """Check the address that this machine advertises, and its interface."""
     try:
         address, why = announced_address(options, peer)
     except InputError as error:
         known = ", ".join(name for _, name in socket.if_nameindex())
         advice = f"Set interface= to one of {known}, or bind= to an address of this machine."
         if options.transport.interface is None and options.transport.bind is None and peer == DEFAULT_ROUTE:
-            return Check("address", "warn", "there is no default route to tell by which one to announce", advice)
+            return Check("address", "warn", "no default route, so the address to advertise is unknown", advice)
         return Check("address", "fail", str(error), advice)
     name = interface_of_address(address)
     mtu = None if name is None else interface_mtu(name)
@@ -188,7 +188,7 @@ def check_address(options: RunOptions, peer: str = DEFAULT_ROUTE) -> Check:
 
 
 def interface_mtu(name: str) -> int | None:
-    """The largest packet that an interface carries."""
+    """The MTU of an interface in bytes; None if it is unknown."""
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -200,7 +200,7 @@ def interface_mtu(name: str) -> int | None:
 
 
 def check_ports(options: RunOptions) -> Check:
-    """Whether the ports that a firewall was told of are free."""
+    """Check that the ports of `ports=` are free."""
     try:
         ports = options.transport.port_range
     except BadOption as error:
@@ -231,7 +231,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def congestion_control() -> str:
-    """TCP's congestion control for new connections; empty where the kernel does not say."""
+    """The TCP congestion control of new connections; empty if it is unknown."""
     return _sysctl("tcp_congestion_control")
 
 
@@ -251,7 +251,7 @@ def _check_congestion_control() -> Check:
 
 
 def use_bbr(available: list[str] | None = None) -> str:
-    """How to switch to BBR, which loses less speed than others on long links that lose packets."""
+    """The command that switches to BBR, which is faster than others on long links with packet loss."""
     known = _sysctl("tcp_available_congestion_control").split() if available is None else available
     load = "" if "bbr" in known else "modprobe tcp_bbr && "
     return f"For long links: {load}sysctl -w net.ipv4.tcp_congestion_control=bbr"
@@ -267,7 +267,7 @@ def _check_idle_restart() -> Check:
 def _check_buffers() -> Check:
     limits = {name: _sysctl(name).split() for name in ("tcp_rmem", "tcp_wmem")}
     if not all(limits.values()):
-        return Check("socket buffers", "ok", "the kernel does not say")
+        return Check("socket buffers", "ok", "unknown")
     least = min(int(values[-1]) for values in limits.values())
     rate = format_rate(8.0 * least / LONG_ROUND_TRIP_S)
     found = f"up to {format_size(least)}: {rate} per connection at a round trip of {LONG_ROUND_TRIP_S * 1e3:g} ms"
@@ -285,5 +285,5 @@ def _check_files() -> Check:
     found = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} open files"
     if soft == resource.RLIM_INFINITY or soft >= ENOUGH_FILES:
         return Check("file descriptors", "ok", found)
-    most = "" if hard == resource.RLIM_INFINITY or hard >= ENOUGH_FILES else f" (the hard limit is {hard}, too)"
+    most = "" if hard == resource.RLIM_INFINITY or hard >= ENOUGH_FILES else f" (the hard limit is {hard})"
     return Check("file descriptors", "warn", found + most, f"ulimit -n {ENOUGH_FILES * 8}")

@@ -3,7 +3,7 @@
 An argument takes precedence over the environment (`TRADEWIND_PLANNER=ring`), the environment over a file
 (`tradewind.toml` in the working directory, or the one that TRADEWIND_CONFIG names), and the file over the default. A
 variable is TRADEWIND_ and the field's name in upper case, whichever group the field belongs to; in a file the groups
-are tables (`[transport]`). A name or value that is not understood is refused: a misspelt option that is silently
+are tables (`[transport]`). An unknown name or invalid value raises BadOption: a misspelt option that is silently
 ignored is hard to find.
 
 To add an option, add a field with its meaning below it. Environment, file, `tradewind config` and the reference
@@ -46,7 +46,7 @@ OTHER_VARIABLES = (
     "TRADEWIND_CONTROLLERS",
     "TRADEWIND_DEBUG",
 )
-"""Variables of ours that are no options: a secret is never printed or written to a file."""
+"""TRADEWIND_* variables that are not options: a secret is never printed or written to a file."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_INLINE_BYTES = 16 * 1024
 MAX_CONNECTIONS = 16
@@ -81,11 +81,11 @@ class Transport(OptionGroup):
             raise BadOption(f"inline_bytes must be from 0 to {MAX_INLINE_BYTES}, got {self.inline_bytes}.")
         if self.chunk_bytes is not None and not 1024 <= self.chunk_bytes <= 2**23:
             raise BadOption(f"chunk_bytes must be from 1 KiB to 8 MiB, got {self.chunk_bytes}.")
-        self.port_range  # noqa: B018 - raises for what is no range
+        self.port_range  # noqa: B018 - raises for an invalid range
 
     @property
     def port_range(self) -> PortRange | None:
-        """The ports to listen on; None: any that is free."""
+        """The ports to listen on; None: any free port."""
         return None if self.ports is None or self.ports == "" else PortRange.parse(self.ports)
 
 
@@ -94,7 +94,7 @@ class Tolerance(OptionGroup):
     """What a run does about ranks that are lost, silent or late."""
 
     tolerant: bool | None = None
-    """Whether the run continues without lost ranks, which may come back. Default: unless the policy is bsp."""
+    """Whether the run continues without lost ranks, which may rejoin. Default: unless the policy is bsp."""
     patience_s: float = DEFAULT_PATIENCE_S
     """Seconds of silence after which a rank counts as lost; every other time limit follows from it."""
     straggler_s: float | None = None
@@ -102,11 +102,11 @@ class Tolerance(OptionGroup):
 
     def __post_init__(self) -> None:
         OptionGroup.__post_init__(self)
-        self.deadlines  # noqa: B018 - raises for what is no time limit
+        self.deadlines  # noqa: B018 - raises for an invalid time limit
 
     @property
     def deadlines(self) -> Deadlines:
-        """Every time limit that follows."""
+        """The time limits of the run, which follow from `patience_s` and `straggler_s`."""
         return Deadlines(self.patience_s, self.straggler_s)
 
 
@@ -128,11 +128,11 @@ RENAMED = {
     "shape": "hooks.shape",
     "update_time": "awareness.update_time_s",
 }
-"""Names of earlier versions, and where the option is now."""
+"""Names in earlier versions, and the current path of the option."""
 
 
 def _as_argument(path: str) -> str:
-    """How an option is written in Python.
+    """The option as a Python argument, for messages.
 
     >>> _as_argument("transport.ports"), _as_argument("site")
     ('transport=Transport(ports=...)', 'site=...')
@@ -161,7 +161,7 @@ _ARGUMENTS = {old: _as_argument(path) for old, path in {**_IN_GROUPS, **RENAMED}
 class RunOptions(OptionGroup):
     """How a run synchronises; validated on construction.
 
-    What concerns the whole run (`scheme` to `network`, `awareness`, `tolerance`) counts where its controller runs.
+    Options of the whole run (`scheme` to `network`, `awareness`, `tolerance`) take effect where its controller runs.
 
     >>> RunOptions(scheme="crew", policy_options={"p": 4}).planner
     'scatter'
@@ -178,7 +178,7 @@ class RunOptions(OptionGroup):
     policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the policy; in the environment as key=value,key=value."""
     planner: str | None = None
-    """How bytes travel. Default: optimal on a network that is known, equal shares on one that is not."""
+    """How bytes travel. Default: optimal on a known network, equal shares on an unknown one."""
     planner_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the planner, as in `tradewind planners NAME`; in the environment as key=value,key=value."""
     plan: Plan | Path | str | None = None
@@ -186,7 +186,7 @@ class RunOptions(OptionGroup):
     scatter: Scatter = "blocking"
     """non-blocking: a ready rank sends before its round is known (docs/guides/synchronizer.md)."""
     network: Network | Path | str | None = None
-    """What lies between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
+    """The links between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
     site: str | None = None
     """The site of the network where this process runs. Default: the site at the position of its rank."""
     controller: str | tuple[str, ...] | None = None
@@ -207,7 +207,7 @@ class RunOptions(OptionGroup):
     def __post_init__(self) -> None:
         OptionGroup.__post_init__(self)
         if self.planner is not None and self.plan is not None:
-            raise BadOption(f"planner={self.planner!r} and a plan both state how bytes travel. Give one of them.")
+            raise BadOption(f"planner={self.planner!r} and plan= exclude each other. Give one of them.")
         if self.scheme is not None:
             self._follow(self.scheme)
         if issubclass(look_up_policy(self.policy).make, ServerMachine):
@@ -226,7 +226,7 @@ class RunOptions(OptionGroup):
             raise UnknownName("log level", self.log, LOG_LEVELS)
 
     def _follow(self, scheme: str) -> None:
-        """Fill in what the scheme says, where nothing was given."""
+        """Set the options that the scheme implies and that were not given."""
         made = make_scheme(
             scheme,
             policy=self.policy if "policy" in self.given else None,
@@ -244,7 +244,7 @@ class RunOptions(OptionGroup):
 
     @classmethod
     def convert_field(cls, name: str, value: object) -> object:
-        """The value as the field's type; raises BadOption if it cannot be one."""
+        """The value converted to the field's type; raises BadOption if it is invalid."""
         if name in GROUPS:
             return _converted_group(name, value)
         if name in ("network", "plan"):
@@ -266,13 +266,13 @@ class RunOptions(OptionGroup):
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Addresses of the controllers that run as processes of their own, the acting one first."""
+        """Addresses of controllers that run as separate processes, the initially active one first."""
         return (self.controller,) if isinstance(self.controller, str) else self.controller or ()
 
     def over(self, lower: RunOptions) -> RunOptions:
-        """These options, and those of `lower` where nothing is given here.
+        """These options, with those that are not given taken from `lower`.
 
-        A scheme replaces what `lower` says of its parts.
+        A scheme replaces the options of `lower` that it sets.
 
         >>> options = RunOptions(planner="ring").over(RunOptions(planner="star", transport=Transport(ports=29600)))
         >>> options.planner, options.transport.ports
@@ -281,19 +281,19 @@ class RunOptions(OptionGroup):
         return _build(_merged(_entries(lower, ""), _entries(self, "")))
 
     def complete(self) -> RunOptions:
-        """The same options, every one but `log` as given: neither environment nor file changes them any more.
+        """The same options with every one but `log` marked as given, so that neither environment nor file changes them.
 
-        What measures something must not depend on what the user's shell happens to set.
+        Measurements must not depend on the user's shell.
         """
         return _build({path: (value_at(self, path), "") for path in option_paths() if path != "log"}).over(self)
 
     def check_combination(self) -> None:
-        """Raise what can only be known when all sources are merged."""
+        """Raise BadOption for options that exclude each other; to be called when all sources are merged."""
         look_up_policy_options(self.policy, self.policy_options)
         check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
 
     def control_options(self, world: int, controllers: int = 1, index: int = 0) -> ControlOptions:
-        """What the controller number `index` of a run of `world` ranks has to know."""
+        """The options for controller number `index` of a run of `world` ranks."""
         return ControlOptions(
             world,
             load_network(self.network),
@@ -335,11 +335,11 @@ class RunFields(TypedDict, total=False):
 
 SCHEME_PARTS = ("policy", "policy_options", "planner", "planner_options", "plan", "scatter")
 _CHECKED_TOGETHER = ("policy_options", "planner_options", "scatter")
-"""Whether these are valid depends on other options, which another source may give."""
+"""Options whose validity depends on other options, which another source may set."""
 
 
 def choose_options(options: RunOptions | None, fields: RunFields) -> RunOptions:
-    """The options that a caller gave, as one object or as keywords."""
+    """The options that a caller passed, as one object or as keywords; raises BadOption for both."""
     if options is None:
         return RunOptions(**fields)
     if fields:
@@ -365,7 +365,7 @@ def _paths() -> Iterator[str]:
 
 
 def options_by_field(values: Mapping[str, object]) -> RunOptions:
-    """Options from field names, whichever group they belong to, as flags and variables have them; None is not given.
+    """Options from field names without their group, as flags and variables use them; None means not given.
 
     >>> options_by_field({"ports": "29600", "site": None}).transport.ports
     '29600'
@@ -409,9 +409,10 @@ def resolve_options(
     *,
     default: RunOptions | None = None,
 ) -> tuple[RunOptions, tuple[Setting, ...]]:
-    """The options of a run from all sources, and where each comes from, in the order of the fields.
+    """The options of a run merged from all sources, and the origin of each in the order of the fields.
 
-    `default` holds what applies where no source says anything, if that differs from the defaults of the fields.
+    `default` replaces the defaults of the fields for options that no source sets. `environment` is os.environ and
+    `folder` the working directory unless given. Raises BadOption and names the source of an invalid option.
     """
     environment = os.environ if environment is None else environment
     sources = (
@@ -438,7 +439,7 @@ def resolve_options(
 
 
 def _entries(options: RunOptions, origin: str) -> Entries:
-    """The options that were given to this object."""
+    """The options that this object was constructed with."""
     return {
         path: (value_at(options, path), origin)
         for path in option_paths()
@@ -502,7 +503,7 @@ def _from_file(environment: Mapping[str, str], folder: Path) -> Entries:
 
 
 def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of a file, those of tables as TABLE.NAME; `-` and `_` are the same in names."""
+    """Names and values of a file, with tables as TABLE.NAME; `-` and `_` are equivalent in names."""
     for key, value in found.items():
         name = key.replace("-", "_")
         if name in GROUPS and isinstance(value, dict):
@@ -512,7 +513,7 @@ def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _checked(path: str, value: object, origin: str) -> tuple[object, str]:
-    """The value of one option, if it is one by itself."""
+    """The value of one option, validated by itself where possible; errors name the origin."""
     try:
         if path in _CHECKED_TOGETHER:
             return RunOptions.convert_field(path, value), origin
@@ -534,7 +535,7 @@ def _converted_group(name: str, value: object) -> OptionGroup:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise BadOption(f"{text!r} is not key=value, separated by commas.")
+        raise BadOption(f"expected key=value, separated by commas, got {text!r}.")
     return key.strip(), value.strip()
 
 
@@ -542,7 +543,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def load_network(named: Network | Path | str | None) -> Network | None:
-    """The network that an option names: in the catalog, or in a file."""
+    """The network that an option names, from the catalog or a file; None stays None."""
     if named is None or isinstance(named, Network):
         return named
     from tradewind import catalog
@@ -551,7 +552,7 @@ def load_network(named: Network | Path | str | None) -> Network | None:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """The plan in a file."""
+    """The plan in a file; raises BadPlan if it cannot be read."""
     try:
         return plan_from_json(Path(path).read_bytes(), str(path))
     except OSError as error:

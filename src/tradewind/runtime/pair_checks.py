@@ -1,8 +1,8 @@
-"""What `tradewind doctor` checks between two machines: `serve` on one, `check_pair` on the other.
+"""The checks of `tradewind doctor` between two machines: `Listening.serve` on one, `check_pair` on the other.
 
-Both prove that they know the secret by the handshake of every connection of a run. The caller then asks: for the
-other's versions, for its clock, to be called back on an address and port that it announces, and to measure the link,
-which both do by `probe_network` as two ranks of a run. In the end it tells the other machine what it found.
+Both authenticate with the handshake that every connection of a run uses. The caller then requests the other machine's
+versions and clock, a connection back to the address and port that it advertises, and a measurement of the link, which
+both run with `probe_network` as two ranks of a run. Finally it sends its results to the other machine.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tradewind.wire.handshake import Credentials
 RUN, PURPOSE = "tradewind-doctor", "doctor"
 DEFAULT_PORT = 29500
 CONNECT_S, ANSWER_S = 3.0, 5.0
-"""For a connection, and for the handshake on it."""
+"""Seconds for a connection, and for its handshake."""
 SILENCE_S = 60.0
-"""Of a machine that is checked with us; measuring the link takes the longest."""
+"""Seconds that the other machine may be silent; measuring the link takes the longest."""
 PROBE_PATIENCE_S, PROBE_S = 6.0, 1.0
 PINGS = 10
 LARGE_OFFSET_S = 1.0
@@ -56,7 +56,7 @@ _MOST_BYTES = 2**20
 
 
 class Facts(msgspec.Struct, frozen=True, tag=True):
-    """One machine's side of what must fit together."""
+    """The versions and settings of one machine that are compared."""
 
     host: str
     python: str
@@ -66,34 +66,34 @@ class Facts(msgspec.Struct, frozen=True, tag=True):
 
 
 class TellTime(msgspec.Struct, frozen=True, tag=True):
-    """A question for the other machine's clock."""
+    """A request for the other machine's clock."""
 
 
 class Time(msgspec.Struct, frozen=True, tag=True):
-    """What the clock says, in seconds since 1970."""
+    """A reading of the clock, in seconds since 1970."""
 
     seconds: float
 
 
 class CallBack(msgspec.Struct, frozen=True, tag=True):
-    """A request to connect to the one who asks."""
+    """A request to connect to the sender at this address."""
 
     host: str
     port: int
 
 
 class CalledBack(msgspec.Struct, frozen=True, tag=True):
-    """How that went; empty: well."""
+    """The result of `CallBack`: the error, or empty on success."""
 
     problem: str
 
 
 class Measure(msgspec.Struct, frozen=True, tag=True):
-    """A request to measure the link, each as a rank of a run whose controller listens where this connection leads."""
+    """A request to measure the link as two ranks of a run, with the controller at the address of this connection."""
 
 
 class Found(msgspec.Struct, frozen=True, tag=True):
-    """What the caller found, for the other machine to show."""
+    """The results of the caller, for the other machine to show."""
 
     checks: list[Check]
 
@@ -129,15 +129,15 @@ def _credentials() -> Credentials:
 
 
 def _probe(address: HostPort, rank: int, bind: str, options: RunOptions) -> Iterator[tuple[str, float]]:
-    """Both directions of the link as the caller sees them, in bits a second, measured as `tradewind probe` does."""
+    """Both directions of the link from the caller's side, in bits per second, measured as `tradewind probe` does."""
     transport = options.transport.replaced(bind=bind, interface=None)
     tolerance, awareness = Tolerance(patience_s=PROBE_PATIENCE_S), Awareness(probe_s=PROBE_S)
     chosen = RunOptions(transport=transport, tolerance=tolerance, awareness=awareness, log="error").complete()
     seen = probe_network(str(address), rank, 2, chosen)
     for link in seen.links:
         if link not in seen.unmeasured:
-            way = "to there" if link.src == "rank1" else "to here"
-            yield way, link.bandwidth_bps
+            direction = "to there" if link.src == "rank1" else "to here"
+            yield direction, link.bandwidth_bps
 
 
 # --- the machine that listens ----------------------------------------------------------------------------------------
@@ -145,26 +145,29 @@ def _probe(address: HostPort, rank: int, bind: str, options: RunOptions) -> Iter
 
 @dataclass
 class Listening:
-    """A machine that waits to be checked together with another one."""
+    """A machine that waits for the checks of another one."""
 
     listener: socket.socket
     refused: Callable[[str], None]
-    """Told of callers that were not admitted."""
+    """Called with a message for each caller that was not admitted."""
     options: RunOptions = field(default_factory=lambda: resolve_options()[0])
 
     @classmethod
     def on(cls, host: str, port: int, refused: Callable[[str], None]) -> Listening:
-        """Listen; raises `BadOption` where that cannot be."""
+        """Listen on an address; raises BadOption if the secret is missing or the address cannot be used."""
         find_secret(None)
         return cls(listen_on(host, port), refused)
 
     @property
     def port(self) -> int:
-        """Where others call."""
+        """The TCP port that it listens on."""
         return int(self.listener.getsockname()[1])
 
     def serve(self, wait_s: float) -> list[Check]:
-        """Wait for a machine that knows the secret, answer what it asks, and return what it found."""
+        """Wait up to `wait_s` for an authenticated machine, answer its requests, and return its results.
+
+        Raises PeerLost if no machine was admitted in time.
+        """
         credentials, deadline_s = _credentials(), time.monotonic() + wait_s
         while (left_s := deadline_s - time.monotonic()) > 0:
             self.listener.settimeout(left_s)
@@ -178,7 +181,7 @@ class Listening:
             except RemoteFault as error:
                 self.refused(f"a caller from {address[0]} was refused: {error}")
             except OSError as error:
-                self.refused(f"the caller from {address[0]} is gone ({error})")
+                self.refused(f"the caller from {address[0]} closed its connection ({error})")
             finally:
                 hang_up(sock)
         raise PeerLost(
@@ -200,7 +203,7 @@ class Listening:
                 case Measure():
                     self.listener.close()
                     _send(sock, Measure())
-                    with contextlib.suppress(TradewindError):  # the caller has the same problem, and names it
+                    with contextlib.suppress(TradewindError):  # the caller gets the same error, and reports it
                         list(_probe(here, 0, here.host, self.options))
                 case Found(checks):
                     return checks
@@ -222,7 +225,7 @@ def _call_back(address: HostPort, credentials: Credentials) -> str:
 
 
 def check_pair(address: HostPort) -> Iterator[Check]:
-    """Every check between this machine and one on which `tradewind doctor --listen` runs."""
+    """Run every check between this machine and the one at `address`, where `tradewind doctor --listen` runs."""
     try:
         credentials = _credentials()
     except InputError as error:
@@ -253,14 +256,14 @@ def check_pair(address: HostPort) -> Iterator[Check]:
         steps = (
             _check_releases,
             _check_clocks,
-            partial(_check_way_back, credentials=credentials, own=own, why=why, options=options),
+            partial(_check_return_path, credentials=credentials, own=own, why=why, options=options),
             partial(_check_link, address=address, options=options),
         )
         for step in steps:
             yield from (_kept(found, check) for check in step(sock))
         _send(sock, Found(found))
     except (OSError, BadFrame) as error:
-        yield Check("connection", "fail", f"the other machine is gone ({error})", "Start it again there.")
+        yield Check("connection", "fail", f"the other machine closed its connection ({error})", "Restart it there.")
     finally:
         hang_up(sock)
 
@@ -273,20 +276,20 @@ def _kept(found: list[Check], check: Check) -> Check:
 def _admitted(sock: socket.socket, site: str, address: HostPort) -> Iterator[Check]:
     here = sock.getsockname()[0]
     yield Check("port", "ok", f"{address} answers, called from {here}")
-    yield Check("secret and release", "ok", f"{site} knows the secret, and speaks the same protocol")
+    yield Check("secret and release", "ok", f"{site} has the same secret and protocol version")
     name = interface_of_address(here)
     own, path = None if name is None else interface_mtu(name), _path_mtu(sock)
     if path is not None:
         narrow = own is not None and path < min(own, 1500)
-        advice = f"Packets over {path} bytes are lost or cut on the way: set the MTU of {name} to {path}."
-        yield Check("MTU", "warn" if narrow else "ok", f"{path} bytes on the way", advice if narrow else "")
+        advice = f"Packets over {path} bytes are lost or fragmented: set the MTU of {name} to {path}."
+        yield Check("MTU", "warn" if narrow else "ok", f"{path} bytes on the path", advice if narrow else "")
 
 
 def _path_mtu(sock: socket.socket) -> int | None:
-    """The largest packet that the kernel sends to the other machine uncut, as far as it has found out."""
+    """The path MTU to the other machine in bytes, as far as the kernel knows it; None if unknown."""
     try:
         return sock.getsockopt(socket.IPPROTO_IP, getattr(socket, "IP_MTU", _IP_MTU))
-    except OSError:  # IPv6, or a system that does not say
+    except OSError:  # IPv6, or a system without this option
         return None
 
 
@@ -329,21 +332,21 @@ def _check_clocks(sock: socket.socket) -> Iterator[Check]:
     long = best_s > LONG_ROUND_TRIP_S / 10 and congestion_control() not in ("bbr", "")
     yield Check("round trip", "warn" if long else "ok", format_duration(best_s), use_bbr() if long else "")
     apart = f"{format_duration(abs(offset_s))} apart"
-    advice = "Set both clocks by NTP (timedatectl set-ntp true): times in logs and traces do not fit together."
+    advice = "Set both clocks by NTP (timedatectl set-ntp true): times in logs and traces cannot be compared."
     wrong = abs(offset_s) > LARGE_OFFSET_S
     yield Check("clocks", "warn" if wrong else "ok", apart, advice if wrong else "")
 
 
-def _check_way_back(
+def _check_return_path(
     sock: socket.socket, credentials: Credentials, own: str, why: str, options: RunOptions
 ) -> Iterator[Check]:
-    """Whether the other machine can call this one: every rank is called by others."""
+    """Check that the other machine can connect to this one, as the ranks of a run must."""
     transport = options.transport
     bind = transport.bind or (own if transport.advertise is None else "0.0.0.0")
     try:
         listener = listen_on(bind, 0, transport.port_range)
     except InputError as error:
-        yield Check("way back", "fail", str(error), "Set interface= or bind= to an address of this machine.")
+        yield Check("return path", "fail", str(error), "Set interface= or bind= to an address of this machine.")
         return
     listener.settimeout(CONNECT_S + 1)
     try:
@@ -354,16 +357,16 @@ def _check_way_back(
             admit(caller, credentials, time.monotonic() + ANSWER_S)
             hang_up(caller)
         except (OSError, RemoteFault):
-            pass  # the other machine says what went wrong
+            pass  # the other machine reports the error
         answer = _receive(sock)
     finally:
         listener.close()
-    problem = answer.problem if isinstance(answer, CalledBack) else "the other machine did not say"
+    problem = answer.problem if isinstance(answer, CalledBack) else "the other machine sent no result"
     if problem:
-        advice = "Let a firewall here accept the ports (ports=), or set interface= or advertise= to what others reach."
-        yield Check("way back", "fail", problem, advice)
+        advice = "Let a firewall here accept the ports (ports=), or correct the address with interface= or advertise=."
+        yield Check("return path", "fail", problem, advice)
     else:
-        yield Check("way back", "ok", f"{where} answers, called from there ({why})")
+        yield Check("return path", "ok", f"{where} answers, called from there ({why})")
 
 
 def _check_link(sock: socket.socket, address: HostPort, options: RunOptions) -> Iterator[Check]:
@@ -371,7 +374,7 @@ def _check_link(sock: socket.socket, address: HostPort, options: RunOptions) -> 
     _receive(sock)
     bind = options.transport.bind or sock.getsockname()[0]
     try:
-        for way, bandwidth_bps in _probe(address, 1, bind, options):
-            yield Check(f"bandwidth {way}", "ok", format_rate(bandwidth_bps))
+        for direction, bandwidth_bps in _probe(address, 1, bind, options):
+            yield Check(f"bandwidth {direction}", "ok", format_rate(bandwidth_bps))
     except TradewindError as error:
         yield Check("bandwidth", "fail", str(error), "Let firewalls on both machines accept the data ports (ports=).")

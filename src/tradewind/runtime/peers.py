@@ -1,17 +1,16 @@
-"""Data connections to all peers: made when they are needed, and made again when they break.
+"""Data connections to all peers: made when they are needed, and remade when they break.
 
-The connections to one peer are a *bundle*: they share a queue and break together, since whoever sends does not know
-which frames the other side got. When all threads of a broken bundle have ended, the engine is told, and there may be a
-new one.
-Of two peers the one with the lower number calls. A call carries when it was made, so that the other side can tell a
-further connection of a bundle from a new bundle whose predecessor it believes to be alive.
+The connections to one peer are a *bundle*: they share a queue and break together, since the sender does not know which
+frames the other side received. When all threads of a broken bundle have ended, the node is notified, and a new bundle
+may follow. Of two peers the one with the lower number calls. Each call carries the time of its bundle, so that the
+other side can distinguish a further connection of a bundle from a new bundle, whose predecessor it may still consider
+alive.
 
-A broken bundle is a matter of that link, in strict runs as in tolerant ones: a peer that is lost is noticed by the
-controller. The peers connect again; when they have, both say so, because frames may be lost and rounds have to make up
-for them. If that takes longer than `reconnect_s`, the link is reported as lost, rounds go around it, and the one that
-calls goes on trying until the link is back or the peer is gone. A link that could not be connected at all, or that was
-broken because the other machine acknowledges nothing any more (`liveness`), is reported at once: another attempt at a
-link that drops everything tells nothing new.
+A broken bundle concerns only that link, in strict and tolerant runs: lost ranks are detected by the controller. The
+peers reconnect and then both report it, because frames may be lost and rounds must repeat them. If reconnecting takes
+longer than `reconnect_s`, the link is reported as lost and plans avoid it, and the calling peer keeps trying until it
+succeeds or the peer has left the roster. A link that could not be connected at all, or that broke because the other
+machine acknowledges nothing (`liveness`), is reported as lost at once: another attempt would add no information.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ from tradewind.wire.messages import Address
 FIRST_RETRY_S = 0.02
 LONGEST_RETRY_S = 2.0
 Connected = Callable[[str, socket.socket], None]
-"""Called with the peer's name and the socket of every data connection."""
+"""Called with the peer's name and the socket of every new data connection."""
 SHORT_LIFE_S = 1.0
-"""A bundle that broke sooner was hardly one: the next call waits longer."""
+"""After a bundle that broke sooner, the next call is delayed."""
 
 
 class PeersHost(Host, Protocol):
-    """What the connections need of their worker."""
+    """The driver that owns the connections, as far as they use it."""
 
     def drained(self, peer: int, outbox: queue.SimpleQueue[Transmit | None]) -> None:
-        """A bundle is over; what is in its queue was never sent."""
+        """Note that a bundle has ended; the frames in its queue were not sent."""
         ...
 
     def trouble(self, peer: int, reason: str, back: bool = False) -> None:
-        """Tell the controller about a connection."""
+        """Report a lost link to the controller, or with `back` one that works again."""
         ...
 
     def linked(self, peer: int) -> None:
-        """Tell the controller that a connection was made."""
+        """Report to the controller that a data connection to a peer was made."""
         ...
 
 
@@ -70,19 +69,19 @@ class Bundle:
 
     def __init__(self, made_s: float, name: str) -> None:
         self.name = name
-        """The peer's."""
+        """The name of the peer."""
         self.outbox: queue.SimpleQueue[Transmit | None] = queue.SimpleQueue()
         self.links: list[Link | PolledLink] = []
         self.made_s, self.since_s = made_s, time.monotonic()
-        """When its caller called, by the caller's clock; when it began here."""
+        """When it was made, by the wall clock of its caller; when it began here, by the monotonic clock."""
         self.users = 0
-        """Threads of its connections that have not ended."""
+        """The number of running threads of its connections."""
         self.broken = ""
         self.unanswered = False
         """Whether it is broken because the other machine acknowledged nothing."""
 
     def put(self, action: Transmit) -> None:
-        """A frame for whichever connection is idle."""
+        """Queue a frame for the next idle connection."""
         self.outbox.put(action)
         for link in self.links:
             link.attend()
@@ -90,16 +89,16 @@ class Bundle:
 
 @dataclass(slots=True)
 class Outage:
-    """A peer that should be connected and is not."""
+    """A peer whose connections are broken or could not be made."""
 
     reason: str
     report_s: float
-    """When the link is reported as lost, if it is not back."""
+    """When the link is reported as lost, unless it works again by then."""
     reported: bool = False
 
 
 class Peers:
-    """All of one worker's."""
+    """The data connections of one rank to all its peers."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class Peers:
     ) -> None:
         self._connected = connected
         self._neighbours = neighbours
-        """Whether peers on this machine are called without a network."""
+        """Whether peers on this machine are connected through Unix sockets."""
         self._host, self._credentials, self._deadlines = host, credentials, deadlines
         self._connections, self._slow_links, self._shape = connections, slow_links, shape
         self._poller = Poller()
@@ -126,11 +125,11 @@ class Peers:
         self._calling: set[int] = set()
         self._outages: dict[int, Outage] = {}
         self._past: dict[str, Traffic] = {}
-        """What connections that are gone have carried, by the peer's name."""
+        """The traffic of closed connections, by the peer's name."""
         self._broken: Counter[str] = Counter()
 
     def stats(self) -> dict[str, PeerLinks]:
-        """What connections have carried, by the peer's name."""
+        """The state and traffic of the connections, by the peer's name."""
         with self._changed:
             there = {address.site: n for n, address in self._roster.items() if n != self._here}
             named = {**dict.fromkeys(self._past), **{bundle.name: bundle for bundle in self._bundles.values()}}
@@ -149,30 +148,30 @@ class Peers:
         )
 
     def name(self, peer: int) -> str | None:
-        """What a peer is called, if it is there."""
+        """The name of a peer; None if it is not in the roster."""
         address = self._roster.get(peer)
         return None if address is None else address.site
 
-    # --- who is there ------------------------------------------------------------------------------------------
+    # --- roster ------------------------------------------------------------------------------------------------
 
     def update(self, roster: dict[int, Address], here: int) -> None:
-        """Who is there, and where; we are number `here`."""
+        """Set the roster with the peers' addresses; `here` is the number of this rank."""
         with self._changed:
             moved = [n for n, a in self._roster.items() if n in roster and roster[n] != a]
             self._roster, self._here = roster, here
             for outage in self._outages.values():
-                outage.reported = False  # the controller that sent this roster may not have heard of it
+                outage.reported = False  # the controller that sent this roster may not know of it
             self._changed.notify_all()
         for number in moved:
-            self.drop(number, "it was started anew")
+            self.drop(number, "it was restarted")
 
     def forget(self, peer: int) -> None:
-        """A peer is gone."""
+        """Remove a peer that has left the run or is lost."""
         with self._changed:
             self._roster.pop(peer, None)
             self._outages.pop(peer, None)
             self._changed.notify_all()
-        self.drop(peer, "it is gone")
+        self.drop(peer, "it left the run or was lost")
 
     def close(self) -> None:
         """End all connections."""
@@ -181,20 +180,20 @@ class Peers:
             self._changed.notify_all()
             peers = list(self._bundles)
         for peer in peers:
-            self.drop(peer, "we are leaving")
+            self.drop(peer, "this rank leaves the run")
         self._poller.close()
 
     def put(self, action: Transmit) -> None:
-        """Give a frame to whichever connection is idle; the engine knows that one is, or was."""
+        """Queue a frame for the next idle connection to its peer."""
         self._bundles[action.peer].put(action)
 
-    # --- whether they work ---------------------------------------------------------------------------------------
+    # --- liveness ------------------------------------------------------------------------------------------------
 
     def watch(self, awaited: Callable[[], Collection[int]]) -> None:
-        """Keep connections alive, end those that reach nothing, report lost links; to be called every `keepalive_s`.
+        """Send keepalives, close unanswered connections, report lost links; to be called every `keepalive_s`.
 
-        `awaited` says from which peers chunks are due. One of them that sends nothing, not even keepalives, for as long
-        as a rank may be silent is cut off although its machine answers: it may be stopped, or stuck.
+        `awaited` returns the peers from which chunks are due. If one of them sends nothing for `silence_s`, not even
+        keepalives, its connections are closed although its machine answers: its process may be stopped or stuck.
         """
         now_s, limits = time.monotonic(), self._deadlines
         with self._changed:
@@ -216,7 +215,7 @@ class Peers:
         self._report_lost()
 
     def _report_lost(self) -> None:
-        """Say which links have been broken for too long."""
+        """Report links whose outage has lasted too long."""
         now_s = time.monotonic()
         with self._changed:
             late = {p: out for p, out in self._outages.items() if out.report_s <= now_s and not out.reported}
@@ -228,7 +227,7 @@ class Peers:
     # --- making connections ------------------------------------------------------------------------------------
 
     def want(self, peer: int) -> None:
-        """Have a connection to a peer; the one with the lower number calls."""
+        """Connect to a peer, unless it has the lower number: then it calls."""
         with self._changed:
             if peer in self._bundles or peer in self._calling or self._here > peer or self._closed:
                 return
@@ -281,7 +280,7 @@ class Peers:
         self._host.linked(peer)
 
     def called(self, sock: socket.socket, peer: int, purpose: str) -> None:
-        """A peer connected to us."""
+        """Add a connection that a peer made to this rank."""
         try:
             made_s = float(purpose.removeprefix("data "))
         except ValueError:
@@ -290,7 +289,7 @@ class Peers:
         with self._changed:
             known = self._bundles.get(peer)
         if known is not None and known.made_s < made_s:
-            self.drop(peer, "it connected anew")
+            self.drop(peer, "it reconnected")
             with self._changed:
                 self._changed.wait_for(lambda: self._bundles.get(peer) is not known, self._deadlines.handshake_s)
         self._add(peer, sock, made_s)
@@ -317,7 +316,7 @@ class Peers:
         if self._shape is not None:
             self._shape.watch(site, there, link.close)
         if was_broken:
-            self._host.trouble(peer, "its connection was made again", back=True)
+            self._host.trouble(peer, "it reconnected", back=True)
         link.start()
 
     def _link(self, peer: int, sock: socket.socket, bundle: Bundle, there: str) -> Link | PolledLink:
@@ -336,7 +335,7 @@ class Peers:
     # --- breaking ----------------------------------------------------------------------------------------------
 
     def drop(self, peer: int, reason: str, which: Bundle | None = None) -> None:
-        """End a peer's connections, which are no good: new ones are made. Only the first reason counts."""
+        """Close a peer's connections, of bundle `which` only if given; new ones are made. The first reason counts."""
         with self._changed:
             bundle = self._bundles.get(peer)
             if bundle is None or bundle.broken or (which is not None and which is not bundle):
@@ -364,9 +363,9 @@ class Peers:
                 report_s = now_s if bundle.unanswered else now_s + self._deadlines.reconnect_s
                 self._outages.setdefault(peer, Outage(bundle.broken, report_s))
             self._changed.notify_all()
-            hasty = now_s - bundle.since_s < SHORT_LIFE_S
+            was_short = now_s - bundle.since_s < SHORT_LIFE_S
         if again:
             self._report_lost()
-            if hasty:
+            if was_short:
                 time.sleep(FIRST_RETRY_S)
             self.want(peer)

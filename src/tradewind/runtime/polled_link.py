@@ -1,7 +1,7 @@
-"""A data connection without threads of its own: the poller's thread receives and sends for all of them.
+"""A data connection without threads: the poller's thread receives and sends for all connections.
 
-It does what `links.Link` does, in steps that never wait. `_place` is where the next bytes go, be they a header's or a
-payload's; `_unsent` is what the kernel has not taken yet.
+It does what `links.Link` does, in steps that never block. `_place` is the memory for the next bytes of a header or
+payload; `_unsent` is the part of a frame that is not in the socket's buffer yet.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from tradewind.wire.frames import (
 log = logging.getLogger("tradewind.runtime")
 
 READS_A_TURN = 16
-"""So often a connection is read before others have their turn: headers and payloads of eight frames."""
+"""Reads of a connection before other connections are served: headers and payloads of eight frames."""
 LEAST_AWAITED_BYTES, MOST_AWAITED_BYTES = 8 * 1024, 64 * 1024
-"""The rest of a payload is awaited whole, within these limits: a frame comes in several lumps, and to wake up for each
-costs more than to read it. That saves a tenth of the processor time of a round with eight sites on two cores."""
+"""The rest of a payload is awaited as a whole, within these limits: a frame arrives in several segments, and waking up
+for each costs more than reading it. It saves a tenth of the processor time of a round with eight sites on two cores."""
 _CAME = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
 _GONE = select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
 
 
 class PolledLink:
-    """One connection to a peer; everything but `start`, `close` and `attend` happens in the poller's thread."""
+    """One data connection to a peer; only `start`, `close` and `attend` may be called outside the poller's thread."""
 
     users = 1
-    """`ended` is called so many times."""
+    """How often `ended` is called."""
 
     def __init__(
         self,
@@ -69,41 +69,41 @@ class PolledLink:
         self.traffic = Traffic()
         self.transport: Transport = "tcp"
         self._over = self._gone = self._readable = self._full = False
-        """It is over; the other side is gone, and what it left is to be read to the end; there may be something to
-        read; the kernel takes no more."""
+        """It has ended; the other side has closed it, and the rest is still to be read; there may be something to read;
+        the send buffer is full."""
         self._sending: Transmit | None = None
         self._unsent: list[bytes | memoryview] = []
         self._began_s = 0.0
         self._frame_bytes: int | None = None
-        """Of the payload that is being sent; None: its round is over, and nothing is."""
+        """The size of the payload that is being sent; None: its round has ended, and it is skipped."""
         self._receiving: Receive | None = None
         self._awaited = 1
-        """So many bytes have to be there before the kernel calls (SO_RCVLOWAT)."""
+        """Bytes that must have arrived before the kernel reports input (SO_RCVLOWAT)."""
         self._missing = self._block = 0
-        """Bytes of its payload that are to come, and how many of them the place was given for."""
+        """Outstanding bytes of the payload that is being received, and the size of the current block of it."""
         self._add: Callable[[int], None] | None = None
-        """What to do with so many bytes in the scratch; None: nothing."""
+        """Adds that many bytes of the scratch buffer to the destination; None: they are not added."""
         self._head = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
         self._head_bytes = HEADER_BYTES
         self._place = self._head[:HEADER_BYTES]
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
 
     def start(self) -> None:
-        """Begin to receive and send."""
+        """Start to receive and send."""
         self._sock.setblocking(False)
         self._poller.add(self, self._sock.fileno())
         self._host.tell(ev.LinkIdle(self.peer))
 
     def close(self) -> None:
-        """End: the poller finds that the connection is gone."""
+        """Shut the connection down; the poller's thread then ends it."""
         self._shared.wake()
 
     def attend(self) -> None:
-        """There is something to send."""
+        """Note that there is something to send."""
         self._poller.attend(self)
 
     def happened(self, what: int) -> None:
-        """Something came, or there is room, or the connection is gone."""
+        """Handle input, buffer space, or the end of the connection."""
         if what & _CAME:
             self._readable = True
         if what & _GONE:
@@ -125,8 +125,8 @@ class PolledLink:
             self._end(str(error))
         except OSError as error:
             self._end(error.strerror or str(error))
-        except Exception as error:  # the other connections go on
-            log.exception("a bug")
+        except Exception as error:  # the other connections continue
+            log.exception("internal error on a data connection; please report it")
             self._end(f"{type(error).__name__}: {error}")
 
     def _end(self, reason: str) -> None:
@@ -135,11 +135,11 @@ class PolledLink:
         self._poller.remove(self._sock.fileno())
         if self._receiving is not None:
             self._host.tell(ev.ReceiveFailed(self._receiving))
-        if self._sending is not None:  # it may not have arrived, but nobody here works with it any more
+        if self._sending is not None:  # it may not have arrived, but its buffer is no longer used
             self._host.tell(ev.Transmitted(self._sending))
         self._shared.wake()
         self._shared.leave()
-        # Whoever hears of it may wait before the next attempt, and nobody else should have to.
+        # In a thread: `ended` may sleep before the next attempt, and other connections must not wait for that.
         if is_ending():  # no thread can be started any more, and there is no next attempt
             self._ended()
         else:
@@ -158,7 +158,7 @@ class PolledLink:
                 raise ConnectionResetError("the other side closed the connection")
             if count < len(self._place):
                 self._place = self._place[count:]
-                if not self._gone:  # that was all, and the poller says when there is more
+                if not self._gone:  # all input is read, and the poller reports more
                     self._await()
                     return
             elif self._receiving is None:
@@ -168,7 +168,7 @@ class PolledLink:
         self._poller.attend(self)
 
     def _await(self) -> None:
-        """Nothing is left to read: have the kernel call when there is enough to be worth it."""
+        """Wait for input: have the kernel report it when enough has arrived."""
         self._readable = False
         missing = len(self._place) if self._receiving is not None else 0
         least = min(missing, MOST_AWAITED_BYTES) if missing >= LEAST_AWAITED_BYTES else 1
@@ -183,7 +183,7 @@ class PolledLink:
             return
         header = decode_header(self._head[: self._head_bytes])
         action = self._host.tell(ev.HeaderReceived(self.peer, header))
-        self.liveness.heard()
+        self.liveness.received()
         self.traffic.received_frames += 1
         if header.kind is FrameKind.ACK:
             self._frame_came(header)
@@ -194,7 +194,7 @@ class PolledLink:
         self._block = len(self._place)
 
     def _place_of(self, action: Receive) -> memoryview:
-        """Where a payload goes: all of it, or as much as the scratch holds."""
+        """The memory that a payload is received into: its destination, or as much of the scratch buffer as it needs."""
         self._add = None
         if action.how is How.KEEP:
             assert action.buffer is not None
@@ -214,7 +214,7 @@ class PolledLink:
             self._place = self._scratch.data[: self._missing]
             self._block = len(self._place)
             return
-        self.traffic.received_bytes += action.header.payload_bytes  # before the round can be over
+        self.traffic.received_bytes += action.header.payload_bytes  # before the round can end
         self._host.tell(ev.Received(action))
         self._receiving = None
         self._frame_came(action.header)
@@ -240,13 +240,13 @@ class PolledLink:
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
 
     def _take(self) -> bool:
-        """Take the next frame, if there is one."""
+        """Take the next frame from the queue; returns whether there is one."""
         while not self._outbox.empty():
             try:
                 action = self._outbox.get_nowait()
             except queue.Empty:  # another connection to the peer was quicker
                 return False
-            if action is not None:  # else somebody who waits for frames is to wake up, and nobody does
+            if action is not None:  # None wakes a waiting sender thread, of which there is none here
                 self._sending = action
                 frame = frame_of(self._host, action, self._sock)
                 self._began_s = time.monotonic() if self._traces else 0.0
@@ -256,7 +256,7 @@ class PolledLink:
         return False
 
     def _push(self) -> bool:
-        """Give the kernel what it takes: whether that was all."""
+        """Send what fits into the socket's buffer; returns whether the frame is sent completely."""
         try:
             sent = self._sock.sendmsg(self._unsent)
         except BlockingIOError:

@@ -1,9 +1,9 @@
-"""One thread for all data connections of a worker whose links are slow.
+"""One thread that serves all data connections of a rank with slow links.
 
-With two threads a connection (`links`) a worker with seven peers has fourteen, and they hand the interpreter's lock and
-the engine's to each other at every frame: with eight sites on two cores that was a sixth of the processor time of a
-round. Slow links wait most of the time, and one thread can wait for all of them. Between processes of one machine it
-would be the limit: there threads of their own copy at the same time.
+With two threads per connection (`links`) a rank with seven peers has fourteen, and they pass the interpreter lock and
+the node's lock to each other at every frame: with eight sites on two cores that was a sixth of the processor time of a
+round. Slow links are idle most of the time, and one thread can wait for all of them. Between processes of one machine a
+single thread would be the bottleneck, so there every connection has its own threads, which copy in parallel.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ import numpy as np
 from tradewind.runtime.threads import Thread, start_thread
 
 CAN_POLL = hasattr(select, "epoll") and hasattr(os, "eventfd")
-"""Linux can; elsewhere every connection has its threads."""
+"""Whether the system has epoll and eventfd (Linux); elsewhere every connection has its own threads."""
 
 
 class Polled(Protocol):
-    """Somebody who is looked after."""
+    """A connection that the poller serves."""
 
     def happened(self, what: int) -> None:
-        """The kernel says that this has changed since it last said so (EPOLLIN and the like)."""
+        """Handle the events (EPOLLIN and others) that the kernel reports."""
         ...
 
     def go_on(self) -> None:
-        """Do what there is to do."""
+        """Send and receive what is possible now."""
         ...
 
 
 class Poller:
-    """The thread. It starts with the first connection, and ends when it is closed and the last one has gone.
+    """The polling thread. It starts with the first connection, and ends after `close` with the last one.
 
-    The kernel says only what has changed (EPOLLET): whoever is told that something came or that there is room again
-    goes on until nothing is left, or asks to be called again.
+    The kernel reports each change once (EPOLLET): a connection that is called for input or buffer space must go on
+    until nothing is left, or ask to be called again with `attend`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._polled: dict[int, Polled] = {}
         self._asked: deque[Polled] = deque()
-        """Who has something to do, whatever the kernel says."""
+        """Connections that asked to be called."""
         self._thread: Thread | None = None
         self._ident: int | None = None
         self._closed = False
 
     def add(self, polled: Polled, number: int) -> None:
-        """Look after the connection with that file number from now on."""
+        """Serve the connection with file descriptor `number` from now on."""
         with self._lock:
             if self._thread is None:
                 self._epoll, self._bell = select.epoll(), os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -61,19 +61,19 @@ class Poller:
             self._epoll.register(number, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
 
     def remove(self, number: int) -> None:
-        """That number is about to be closed. To be called in the thread."""
+        """Stop serving a file descriptor before it is closed; to be called in the polling thread."""
         with self._lock:
             self._epoll.unregister(number)
             del self._polled[number]
 
     def attend(self, polled: Polled) -> None:
-        """Have it called, by the thread, soon."""
+        """Have the polling thread call `go_on` of a connection soon."""
         self._asked.append(polled)
         if threading.get_ident() != self._ident:
             self._ring()
 
     def close(self) -> None:
-        """End with the last connection."""
+        """End the thread when the last connection has been removed."""
         self._closed = True
         self._ring()
 
@@ -84,12 +84,12 @@ class Poller:
 
     def _run(self) -> None:
         self._ident = threading.get_ident()
-        with np.errstate(all="ignore"):  # an infinity is a result like any other
+        with np.errstate(all="ignore"):  # infinities and NaN are valid results
             while not self._ended():
                 for number, what in self._epoll.poll(0 if self._asked else -1):
                     if number == self._bell:
                         os.eventfd_read(self._bell)
-                    elif (polled := self._polled.get(number)) is not None:  # else it went a moment ago
+                    elif (polled := self._polled.get(number)) is not None:  # else it was just removed
                         polled.happened(what)
                 for _ in range(len(self._asked)):
                     self._asked.popleft().go_on()

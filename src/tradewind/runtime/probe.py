@@ -1,4 +1,4 @@
-"""The network as a run sees it, and `probe_network`: measure it, say what it is, and leave."""
+"""The network as a run estimates it, and `probe_network`, which measures it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tradewind.wire.messages import LOST, LinkSeen, NetworkSeen
 
 @dataclass(frozen=True, slots=True)
 class SeenNetwork:
-    """A network, and how much is behind each link's numbers."""
+    """The link estimates of a run as a network, with the origin and sample count of each link."""
 
     network: Network
     links: tuple[LinkSeen, ...]
 
     @property
     def measured(self) -> float:
-        """The share of links that were measured."""
+        """The fraction of links that were measured."""
         return 1.0 - len(self.unmeasured) / max(1, len(self.links))
 
     @property
     def unmeasured(self) -> tuple[LinkSeen, ...]:
-        """Links whose numbers are what was given or assumed, or that are lost."""
+        """Links that are lost, or whose estimates were given or assumed."""
         return tuple(link for link in self.links if not link.count or link.origin == LOST)
 
     @property
     def measured_network(self) -> Network:
-        """The network without links that were not measured; it has zones only if all were, since they rest on all."""
+        """The network of measured links only; it has zones only if all links are measured, since they depend on all."""
         if not self.unmeasured:
             return self.network
         sites = [Site(site.name) for site in self.network.sites]
@@ -41,7 +41,7 @@ class SeenNetwork:
 
     @classmethod
     def from_message(cls, message: NetworkSeen, name: str = "measured") -> SeenNetwork:
-        """From what the controller says."""
+        """Construct it from the controller's message."""
         sites = [Site(site, zone=zone or None) for site, zone in message.sites]
         links = [Link(k.src, k.dst, k.bandwidth_bps, k.latency_s) for k in message.links if k.origin != LOST]
         return cls(Network.from_links(name, sites, links), message.links)
@@ -50,11 +50,10 @@ class SeenNetwork:
 def probe_network(
     address: str, rank: int, world: int, options: RunOptions | None = None, **fields: Unpack[RunFields]
 ) -> SeenNetwork:
-    """Measure every link between `world` processes that all call this, and leave; options as for `connect`.
+    """Measure every link between `world` processes that all call this; arguments as for `connect`.
 
-    A network that is given, such as TRADEWIND_NETWORK in a lab, is not used: what counts is what is measured. Without
-    `bind` or `interface` it listens on this host's address on the route to the controller. Raises `PeerLost` if
-    not a single link could be measured.
+    A given network, such as TRADEWIND_NETWORK in a lab, is ignored. Without `bind` or `interface` it listens on this
+    host's address on the route to the controller. Raises PeerLost if no link could be measured.
     """
     from tradewind.runtime.group import connect
 
@@ -68,9 +67,9 @@ def probe_network(
         )
     chosen = chosen.replaced(awareness=chosen.awareness.replaced(probe=True), network=None)
     with connect(address, rank, world, chosen) as group:
-        group.barrier()  # which waits until everything is measured
+        group.barrier()  # waits until all links are measured
         seen = group.network()
-        group.barrier()  # nobody leaves before all have heard
+        group.barrier()  # no rank leaves before all have the result
     if not seen.measured:
         raise PeerLost(
             f"none of the links between {', '.join(seen.network.names)} could be measured: no rank reached another "

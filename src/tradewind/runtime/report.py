@@ -1,7 +1,7 @@
-"""How a run explains itself: the network, the plans and why, and at the end what limited it.
+"""The log of a run (`log="info"`): the network, the plans and their reasons, and at the end what limited the run.
 
-A report only listens, to what passes between workers and controller anyway: who became ready when, which plan went out,
-what links were seen to carry. It costs nothing unless somebody wants to read it (`Options(log="info")`).
+The report is derived from the messages between ranks and controller: when each rank became ready, which plans were
+sent, what links were measured to carry. It is only created if the log level is info or lower.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN_LINKS = 40
 
 
 def set_log_level(level: str) -> None:
-    """Show what a run says from this level on, on stderr, unless the program has set up logging itself."""
+    """Log messages of at least this level to stderr, unless the program has configured logging itself."""
     ours = logging.getLogger("tradewind")
     ours.setLevel(level.upper())
     if not ours.handlers and not logging.getLogger().handlers:
@@ -36,7 +36,7 @@ def set_log_level(level: str) -> None:
 
 
 class RunReport:
-    """What is worth telling about one run. Not locked: the controller's driver calls it under its own lock."""
+    """The report of one run. Not thread-safe: the controller's driver calls it under its own lock."""
 
     def __init__(self, options: ControlOptions) -> None:
         self._options = options
@@ -51,31 +51,31 @@ class RunReport:
         self._ended = False
         self._explaining: list[Thread] = []
 
-    # --- listening -------------------------------------------------------------------------------------------------
+    # --- collecting ------------------------------------------------------------------------------------------------
 
-    def heard(self, worker: str, message: m.Message, now_s: float) -> None:
-        """A worker said something to the controller."""
+    def received(self, worker: str, message: m.Message, now_s: float) -> None:
+        """Note a message from a rank to the controller."""
         match message:
             case m.Ready(stream=stream):
                 self._ready_s[stream][worker] = now_s
             case m.Measured(peer, bandwidth_bps, full):
                 self._measured((peer, worker), bandwidth_bps, full)
 
-    def said(self, message: m.Message, now_s: float) -> None:
-        """The controller said something to a worker; to several, one after the other."""
+    def sent(self, message: m.Message, now_s: float) -> None:
+        """Note a message from the controller to a rank; one that goes to several ranks is noted for each."""
         match message:
             case m.Roster() if not self._versions and not self._rounds:
                 self._versions.add(0)
                 log.info("%s", describe_network(self._options.network, len(message.workers)))
             case m.PlanChanged(version, plan) if version not in self._versions:
                 self._versions.add(version)
-                # Comparing it with the limit takes a while, and nobody should wait for that.
+                # In a thread: comparing the plan with the upper bound takes a while.
                 self._explaining.append(start_thread(self._explain, version, plan, name="tradewind-explain"))
             case m.Start() if message.round not in self._started:
                 self._started[message.round] = now_s
                 self._nbytes += message.operation.nbytes
                 self._all_came(message.stream, message.members)
-            case m.InlineResult() if message.round > self._last_inline:  # to one member after the other
+            case m.InlineResult() if message.round > self._last_inline:  # it is sent to each member
                 self._last_inline = message.round
                 self._inline += 1
                 self._inline_bytes += len(message.array)
@@ -85,7 +85,7 @@ class RunReport:
                 self._busy_s += now_s - self._started.pop(round_)
 
     def _measured(self, link: tuple[str, str], bandwidth_bps: float, full: bool) -> None:
-        """A link that was kept busy shows what it can carry; until one was, what it did carry has to do."""
+        """Note a link's rate: of saturated samples only, once there is one; until then any sample is a lower bound."""
         if full and link not in self._is_full:
             self._is_full.add(link)
             self._rates_bps[link].clear()
@@ -98,34 +98,34 @@ class RunReport:
         if len(came) > 1:
             self._waited_s[came[-1][1]] += came[-1][0] - came[-2][0]
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- logging -----------------------------------------------------------------------------------------------------
 
     def _explain(self, version: int, packed: PackedPlan) -> None:
         log.info("%s", describe_plan(version, packed.plan, self._options))
 
     def end(self) -> None:
-        """The run is over: say what limited it, once."""
+        """Log once, at the end of the run, what limited it."""
         if not self._ended and (self._rounds or self._inline):
             self._ended = True
             for line in self.summary():
                 log.info("%s", line)
 
     def wait(self, timeout_s: float) -> None:
-        """Until every plan is explained, or for so long."""
+        """Wait until every plan is logged, at most `timeout_s` for each."""
         for thread in self._explaining:
             thread.join(timeout_s)
 
     def summary(self) -> Iterator[str]:
-        """What was achieved, by link, and whom everybody waited for."""
+        """The lines of the final report: rounds, rates by link, and the rank that others waited for longest."""
         if self._rounds:
             yield (
-                f"{format_count(self._rounds, 'round')} of {format_size(max(1, self._nbytes))} in all; "
-                f"{format_duration(self._busy_s / self._rounds)} a round on average"
+                f"{format_count(self._rounds, 'round')} of {format_size(max(1, self._nbytes))} in total; "
+                f"{format_duration(self._busy_s / self._rounds)} per round on average"
             )
         if self._inline:
             yield (
                 f"{format_count(self._inline, 'round')} of small arrays, "
-                f"{format_size(max(1, self._inline_bytes))} in all, went through the controller in messages"
+                f"{format_size(max(1, self._inline_bytes))} in total, travelled in control messages (inline rounds)"
             )
         rates = {link: statistics.median(seen) for link, seen in sorted(self._rates_bps.items())}
         for link in sorted(rates, key=lambda link: rates[link])[:SHOWN_LINKS]:
@@ -135,48 +135,47 @@ class RunReport:
         busy = {link: rate for link, rate in rates.items() if link in self._is_full}
         if busy:
             slowest = min(busy, key=lambda link: (busy[link], link))
-            yield f"slowest link that was kept busy: {self._describe_link(slowest, busy[slowest])}"
+            yield f"slowest saturated link: {self._describe_link(slowest, busy[slowest])}"
         if self._waited_s:
             worker, seconds = max(self._waited_s.items(), key=lambda item: (item[1], item[0]))
-            yield f"waited for most: {worker!r}, last by {format_duration(seconds)} in all"
+            yield f"waited longest for rank {worker!r}: {format_duration(seconds)} in total"
 
     def _describe_link(self, link: tuple[str, str], rate_bps: float) -> str:
         (src, dst), network = link, self._options.network
         said = f"{src} -> {dst}: {'' if link in self._is_full else 'at least '}{format_rate(rate_bps)}"
         if network is not None and {src, dst} <= network.index.keys():
             given_bps = float(network.bandwidth_bps[network.index[src], network.index[dst]])
-            said += f" of {format_rate(given_bps)} that were given" if given_bps else " where no link was given"
+            said += f" of {format_rate(given_bps)} given" if given_bps else ", a link that is not in the given network"
         return said
 
 
-def describe_network(network: Network | None, workers: int) -> str:
-    """What the run was told about the network.
+def describe_network(network: Network | None, ranks: int) -> str:
+    """A line about the network that the run plans with.
 
     >>> describe_network(None, 4)
-    'network: none to plan with, so all links between the 4 workers count as equal (network= is not set, or ignored)'
+    'network: unknown, so plans assume equal links between the 4 ranks (network= is not set, or ignored)'
     """
     if network is None:
         return (
-            f"network: none to plan with, so all links between the {workers} workers count as equal (network= is not "
-            "set, or ignored)"
+            f"network: unknown, so plans assume equal links between the {ranks} ranks (network= is not set, or ignored)"
         )
     rates = network.bandwidth_bps[network.bandwidth_bps > 0]
     return (
-        f"network {network.name!r}: {workers} workers on {len(network)} sites, {len(rates)} links of "
+        f"network {network.name!r}: {ranks} ranks on {len(network)} sites, {len(rates)} links of "
         f"{format_rate(float(rates.min()))} to {format_rate(float(rates.max()))}"
     )
 
 
 def describe_plan(version: int, plan: Plan, options: ControlOptions) -> str:
-    """Which plan, for what, why, and how far from the limit."""
+    """A line about a plan: its planner, trees and reason, and its predicted rate relative to the upper bound."""
     trees = format_count(len(plan.shards), "tree")
     said = f"plan {version} for arrays of up to {format_size(plan.nbytes)}: {plan.planner!r}, {trees}"
     if options.plan is not None:
-        why = "it was given"
+        why = "set by plan="
     elif options.planner is not None:
-        why = "the planner was asked for"
+        why = "set by planner="
     elif options.network is None:
-        why = "equal shares, for want of a network to plan for"
+        why = "equal shares, because the network is unknown"
     else:
         why = "the network is known"
     said += f" ({why}{': ' + plan.reason if plan.reason else ''})"

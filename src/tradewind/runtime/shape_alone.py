@@ -1,10 +1,10 @@
-"""Shaping where every site is a process of its own: each paces and delays what it sends itself, and asks nobody.
+"""Shaping with one process per site: each process paces and delays its own traffic without coordination.
 
-That is exact as long as whatever several sites share can never be the bottleneck. Directed links and a site's way out
-have one sender, so its process keeps them. A site's way in and a trunk have many: where these could be full while the
-links that feed them are not, no single process can tell, and the network is refused rather than imitated wrongly.
+That is exact if no shared capacity can be the bottleneck. Directed links and a site's egress have one sender, whose
+process enforces them. A site's ingress and a trunk have many senders: if these could be full while the links that feed
+them are not, no single process knows, and BadNetwork is raised instead of an inexact imitation.
 
-The environment variable TRADEWIND_SHAPE names the file of the network to imitate; `tradewind.connect` obeys it.
+The environment variable TRADEWIND_SHAPE names the file of the network to imitate; `tradewind.connect` applies it.
 """
 
 from __future__ import annotations
@@ -21,44 +21,43 @@ from tradewind.runtime.shaping import ShapedNetwork
 
 SHAPE_VARIABLE = "TRADEWIND_SHAPE"
 ROUNDING = 1e-9
-"""Capacities that were scaled or read from text may miss their sum by this share."""
+"""The relative rounding error of capacities that were scaled or read from text."""
 
 
 def shape_from_environment() -> ShapedNetwork | None:
-    """What TRADEWIND_SHAPE asks for, for this process alone; None if it is not set."""
+    """The shaped network that TRADEWIND_SHAPE names, for this process alone; None if it is not set."""
     path = os.environ.get(SHAPE_VARIABLE, "")
     return shape_alone(read_network(path)) if path else None
 
 
 def shape_alone(network: Network) -> ShapedNetwork:
-    """A shaped network for one of several processes, or a refusal that says what they would have to share."""
+    """A shaped network for one of several processes; raises BadNetwork if they would have to coordinate."""
     ensure_separable(network)
     return ShapedNetwork(network)
 
 
 def ensure_separable(network: Network) -> None:
-    """Refuse a network that processes cannot imitate each on its own."""
+    """Raise BadNetwork for a network that separate processes cannot imitate exactly."""
     for problem in _shared_bottlenecks(network):
         raise BadNetwork(
-            f"network {network.name!r} cannot be imitated by separate processes: {problem}, which only a network "
-            "namespace or one process for all sites can share out. Leave that limit out, or use another backend."
+            f"network {network.name!r} cannot be imitated by separate processes: {problem}, which only network "
+            "namespaces or one process for all sites can imitate. Remove that limit, or use another backend."
         )
     if network.loss.any():
         i, j = (int(k) for k in np.unravel_index(network.loss.argmax(), network.loss.shape))
         raise BadNetwork(
             f"network {network.name!r}: link {network.names[i]}->{network.names[j]} loses {network.loss[i, j]:.2%} of "
-            "its packets, and this transport cannot lose any. Leave loss out of the network, or use another backend."
+            "its packets, which this transport cannot imitate. Remove loss from the network, or use another backend."
         )
 
 
 def _shared_bottlenecks(network: Network) -> Iterator[str]:
-    """Limits on the traffic of several sites that bind before the sites' own limits do."""
-    everybody = np.ones((len(network), len(network)), dtype=bool)
+    """Shared capacities, described for messages, that are reached before the limits of single senders are."""
     for j, site in enumerate(network.sites):
-        into = np.zeros_like(everybody)
+        into = np.zeros((len(network), len(network)), dtype=bool)
         into[:, j] = True
         if _binds(network, into, site.ingress_bps):
-            yield f"the way into {site.name!r} ({site.ingress_bps / 1e6:g} Mbps) is less than its links bring"
+            yield f"the ingress of {site.name!r} ({site.ingress_bps / 1e6:g} Mbps) is less than its links carry"
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
         if _binds(network, mask, trunk.capacity_bps):
             yield f"trunk {trunk.name!r} ({trunk.capacity_bps / 1e6:g} Mbps) is less than the links through it"

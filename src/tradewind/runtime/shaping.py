@@ -1,9 +1,9 @@
-"""Our own transport, shaped to any network: rates, latencies, NIC caps, trunks, changes and cuts, without privilege.
+"""Data connections shaped to any network: rates, latencies, NIC limits, trunks, changes and cuts, without privileges.
 
-All ranks live in one process and share a `ShapedNetwork`, or each has a process and one of its own (`shape_alone`). A
-sender reserves every capacity that its frame uses, waits until the frame has left at that pace, and hands it to a delay
-line that lets it arrive a latency later. Frames queue for a capacity in the order in which they ask for it, so what is
-shared is shared frame by frame. What this does not have: TCP's behaviour on a lossy path, and loss.
+All ranks run in one process and share a `ShapedNetwork`, or each has its own process and `ShapedNetwork`
+(`shape_alone`). A sender reserves every capacity that its frame uses, waits until the frame would have left at that
+rate, and passes it to a delay line that delivers it one latency later. Frames queue for a capacity in the order in
+which they request it, so capacities are shared frame by frame. Packet loss, and TCP's reaction to it, are not imitated.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tradewind.runtime.threads import start_thread
 from tradewind.wire.frames import HEADER_BYTES
 
 UNUSED_LINK_BPS = 1e9
-"""For acknowledgements on the way back of a link that exists one way only."""
+"""The rate for acknowledgements in the direction of a link that does not exist."""
 SLACK_S = 5e-3
-"""A sender that wakes up so late was waiting, on a real link, in the kernel's queue: the link has lost nothing."""
+"""A sender that is up to this late loses no capacity: on a real link its frame would have waited in the kernel."""
 
 
 class ShapedNetwork:
-    """The capacities of a network and when each is free again."""
+    """The capacities of an imitated network, and until when each is reserved."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -43,7 +43,7 @@ class ShapedNetwork:
         return self._network.names
 
     def reserve(self, src: str, dst: str, nbytes: int) -> tuple[float, float]:
-        """When a frame that is sent now has left, and when it arrives, on the monotonic clock."""
+        """Reserve capacity for a frame; returns when it has left and when it arrives, on the monotonic clock."""
         with self._lock:
             network, now_s = self._network, time.monotonic()
             i, j = network.index[src], network.index[dst]
@@ -59,12 +59,12 @@ class ShapedNetwork:
             return leaves_s, leaves_s + float(network.latency_s[i, j])
 
     def change(self, network: Network) -> None:
-        """Other rates and latencies from now on, for the same sites."""
+        """Change rates and latencies from now on; the sites must be the same."""
         with self._lock:
             self._network, self._capacities = network, NetworkCapacities(network)
 
     def watch(self, a: str, b: str, cut: Callable[[], None]) -> None:
-        """Have `cut` called when the two are cut off from each other, or now if they are."""
+        """Call `cut` when the link between two sites is cut, or now if it is."""
         with self._lock:
             self._cutters.setdefault(frozenset((a, b)), []).append(cut)
             is_cut = frozenset((a, b)) in self._cut
@@ -72,18 +72,18 @@ class ShapedNetwork:
             cut()
 
     def is_cut(self, a: str, b: str) -> bool:
-        """Whether nothing gets through between the two."""
+        """Whether the link between two sites is cut."""
         with self._lock:
             return frozenset((a, b)) in self._cut
 
     def heal(self, a: str, b: str) -> None:
-        """Let the two connect again."""
+        """Let two sites connect again after a cut."""
         with self._lock:
             self._cut.discard(frozenset((a, b)))
             self._cutters.pop(frozenset((a, b)), None)
 
     def cut(self, a: str, b: str) -> None:
-        """End all connections between two sites, and all that they will make."""
+        """Close all connections between two sites and prevent new ones until `heal`."""
         with self._lock:
             self._cut.add(frozenset((a, b)))
             cutters = list(self._cutters.get(frozenset((a, b)), ()))
@@ -97,15 +97,15 @@ class ShapedSender:
     def __init__(self, shape: ShapedNetwork, src: str, dst: str, sock: socket.socket) -> None:
         self._shape, self._src, self._dst, self._sock = shape, src, dst, sock
         self._line: queue.SimpleQueue[tuple[float, bytes, bytes]] | None = None
-        """Of frames that have left and not arrived: made with the first that takes its time."""
+        """The delay line: frames that have left and not arrived; created with the first frame that has a latency."""
         self._broken: OSError | None = None
         self._left_s = 0.0
 
     def send(self, head: bytes, body: memoryview) -> None:
-        """Returns when the frame has left; raises what went wrong with an earlier one.
+        """Send a frame; returns when it has left, and raises the error of an earlier frame.
 
-        Where there is a line, the frame before it is enough: one waits there, as in a socket's buffer, so that the link
-        does not idle when its sender's thread is late.
+        With a delay line it returns when the previous frame has left: one frame waits, as in a socket's buffer, so that
+        the link does not idle if the sender's thread is late.
         """
         if self._broken is not None:
             raise self._broken

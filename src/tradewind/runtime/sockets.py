@@ -1,4 +1,4 @@
-"""Blocking sockets: tuned, connected, admitted, read whole."""
+"""Helpers for blocking sockets: options, connecting, handshakes, and sending and receiving complete frames."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ from tradewind.wire.handshake import (
 )
 
 NOTSENT_LOWAT_BYTES = 128 * 1024
-"""Unsent bytes in the kernel: enough to keep a link busy, few enough that our order of chunks still counts."""
+"""Unsent bytes in the kernel: enough to keep a link busy, few enough that the node's order of chunks takes effect."""
 NEIGHBOUR_BUFFER_BYTES = 416 * 1024
-"""With 208 KiB, the default, two processes change places three times as often; with 2 MiB the cache is too small."""
+"""With 208 KiB, the default, there are three times as many context switches; 2 MiB exceeds the cache."""
 _SIOCOUTQNSD = 0x894B
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
 
 def shorten_queue(sock: socket.socket) -> None:
-    """Keep the kernel's queue short, for slow links; on fast ones it only costs wake-ups."""
-    with contextlib.suppress(OSError):  # not every kernel offers it, and it only makes things better
+    """Limit the unsent bytes in the kernel, for slow links; on fast ones that only costs wake-ups."""
+    with contextlib.suppress(OSError):  # optional: not every kernel has it
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
 
 
 def has_unsent(sock: socket.socket) -> bool:
-    """Whether the kernel holds bytes that it has not sent yet: the link is what they wait for."""
+    """Whether the kernel holds bytes that it has not sent yet because the link is busy."""
     try:
         return any(fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, b"\0\0\0\0"))
-    except OSError:  # no such question, or no such connection any more
+    except OSError:  # the system does not support it, or the connection has ended
         return False
 
 
 def set_timeout(sock: socket.socket, seconds: float) -> None:
-    """For every receive and send; 0: none. In the kernel, so that the socket stays blocking and quick."""
+    """Set the timeout of every receive and send in the kernel, so that the socket stays blocking; 0: no timeout."""
     whole, part = int(seconds), int(seconds % 1 * 1e6)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, part))
 
 
 def receive_into(sock: socket.socket, place: memoryview) -> None:
-    """Fill a contiguous place; raises ConnectionError when the other side is gone."""
+    """Fill a contiguous buffer; raises ConnectionError if the other side closes the connection."""
     missing, count = place.nbytes, 0
     while missing:
-        # Almost always the first call fills it whole, and no view is needed.
+        # Almost always the first call fills it completely, and no view is needed.
         view = place if missing == place.nbytes else place.cast("B")[-missing:]
         count = sock.recv_into(view, 0, socket.MSG_WAITALL)
         if count == 0:
@@ -74,7 +74,7 @@ def receive_into(sock: socket.socket, place: memoryview) -> None:
 
 
 def rest_of(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """What is left to send of some parts when so many bytes of them are sent.
+    """The unsent rest of some parts of which `sent` bytes have been sent.
 
     >>> [bytes(part) for part in rest_of([b"head", b"body"], 6)]
     [b'dy']
@@ -89,13 +89,13 @@ def rest_of(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryvi
 
 
 def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> None:
-    """Send all parts, as one message where the kernel takes it; on a blocking socket it does almost always."""
+    """Send all parts, almost always with one system call."""
     while parts:
         parts = rest_of(parts, sock.sendmsg(parts))
 
 
 def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
-    """The next frame's header; `buffer` is scratch for it."""
+    """Receive the header of the next frame; `buffer` is scratch memory for it."""
     fixed = buffer[:HEADER_BYTES]
     receive_into(sock, fixed)
     if not fixed[PATH_LENGTH_AT]:  # almost always
@@ -120,12 +120,15 @@ def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, whom: 
 
 
 def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, whom: str) -> Peer:
-    """Carry a handshake out; whoever fails it is told why, where that is known."""
+    """Perform a handshake and return the authenticated peer; `whom` names the other side in errors.
+
+    Raises NotAdmitted, NoAnswer or BadFrame, and sends the reason to the other side if there is one.
+    """
     try:
         if isinstance(handshake, ClientHandshake):
             sock.sendall(handshake.start())
         while handshake.peer is None:
-            # Exactly one frame: what follows the last one is not the handshake's.
+            # Exactly one frame: bytes after the last one are not part of the handshake.
             fixed = _receive_exactly(sock, HEADER_BYTES, deadline_s, whom)
             answer = handshake.receive(fixed)
             if payload_length(fixed) > MAX_HANDSHAKE_BYTES:
@@ -135,7 +138,7 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, wh
             if answer:
                 sock.sendall(answer)
     except TimeoutError:
-        raise NoAnswer(f"{whom} did not answer the handshake in time: it may not speak our protocol.") from None
+        raise NoAnswer(f"{whom} did not answer the handshake in time. It may be busy, or not be Tradewind.") from None
     except (NotAdmitted, BadFrame):
         with contextlib.suppress(OSError):
             sock.sendall(handshake.last_words)
@@ -147,7 +150,7 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, wh
 
 
 def dial_neighbour(address: HostPort, run: str, site: str) -> socket.socket | None:
-    """Connect without a network, if that site is on this machine and within the same namespace."""
+    """Connect through a Unix socket if that rank is on this machine and in the same network namespace; else None."""
     path = neighbour_address(run, site, address.port)
     if path is None:
         return None
@@ -161,7 +164,7 @@ def dial_neighbour(address: HostPort, run: str, site: str) -> socket.socket | No
 
 
 def tune(sock: socket.socket) -> None:
-    """Small frames are not held back to fill a packet; neighbours take turns less often than by default."""
+    """Set options: TCP sends small frames at once; Unix sockets have larger buffers, for fewer context switches."""
     if sock.family == socket.AF_UNIX:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEIGHBOUR_BUFFER_BYTES)
     else:
@@ -178,9 +181,11 @@ def call(
     neighbours: bool = False,
     answer_s: float = 0.0,
 ) -> tuple[socket.socket, Peer]:
-    """Connect and prove ourselves; `neighbours`: without a network where `expected` is on this machine.
+    """Connect to an address and authenticate; returns the socket and the peer.
 
-    Whoever takes the call is there, and on a busy machine may need `answer_s` to say so, even if the deadline passes.
+    `expected` is the name that the peer must have; with `neighbours` a Unix socket is used if that peer is on this
+    machine. Connecting ends at `deadline_s`. A process that has accepted the connection may be busy, so the handshake
+    has at least `answer_s` seconds, even beyond the deadline. Raises PeerLost, NotAdmitted, NoAnswer or BadFrame.
     """
     near = dial_neighbour(address, credentials.run, expected) if neighbours and expected is not None else None
     sock = close_in_children(near or dial(address, deadline_s, dialling))
@@ -188,14 +193,14 @@ def call(
         tune(sock)
         handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected)
         answered_s = max(deadline_s, time.monotonic() + answer_s)
-        return sock, shake_hands(sock, handshake, answered_s, f"whoever listens at {address}")
+        return sock, shake_hands(sock, handshake, answered_s, f"the process listening at {address}")
     except BaseException:
         sock.close()
         raise
 
 
 def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> Peer:
-    """Let whoever called prove itself."""
+    """Authenticate the caller of an accepted connection; raises NotAdmitted, NoAnswer or BadFrame."""
     handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES))
     peer = shake_hands(sock, handshake, deadline_s, "a caller")
     tune(sock)
@@ -203,32 +208,32 @@ def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> P
 
 
 def shut_down(sock: socket.socket) -> None:
-    """Wake whoever is blocked on it; the last one to use it closes it."""
+    """Shut a socket down in both directions, which wakes blocked threads; the last user must close it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 class SharedSocket:
-    """A socket of several threads. Whoever is the last to leave closes it: its number may be another's at once."""
+    """A socket of several threads. The last one to leave closes it, since its file descriptor may be reused at once."""
 
     def __init__(self, sock: socket.socket, users: int) -> None:
         self._sock, self._users, self._lock = sock, users, threading.Lock()
 
     def wake(self) -> None:
-        """Have every thread that is blocked on it find that it has ended."""
+        """Shut the socket down, which wakes every thread that is blocked on it."""
         with self._lock:
             if self._users:
                 shut_down(self._sock)
 
     def option(self, level: int, name: int, nbytes: int) -> bytes:
-        """What the kernel says about it, as `getsockopt` does; nothing if it is closed or has no such option."""
+        """The result of `getsockopt`; empty if the socket is closed or has no such option."""
         with self._lock, contextlib.suppress(OSError):
             if self._users:
                 return self._sock.getsockopt(level, name, nbytes)
         return b""
 
     def leave(self) -> None:
-        """A thread is done with it."""
+        """Release the socket for one thread; the last release closes it."""
         with self._lock:
             self._users -= 1
             if not self._users:
@@ -236,6 +241,6 @@ class SharedSocket:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """Close a socket that nobody else uses: its number may be another's at once."""
+    """Shut down and close a socket that no other thread uses: its file descriptor may be reused at once."""
     shut_down(sock)
     sock.close()

@@ -1,7 +1,7 @@
-"""The current model for whoever joins: any member can give it, over a connection of its own between the two.
+"""State transfer: a rank that joins receives the current model from any member, over a separate connection.
 
-A newcomer asks the members in turn. Whoever has something to offer sends its length, the bytes, and their CRC; the
-others say that they have nothing. Nobody else has to wait, and the controller need not know.
+The joining rank asks the members in turn. A member that offers a model sends its length, the bytes, and their CRC; the
+others answer that they have none. No other rank waits, and the controller is not involved.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LENGTH = struct.Struct("!Q")
 _CHECK = struct.Struct("!I")
 
 Offer = Callable[[], bytes | bytearray | memoryview]
-"""Called in a thread of its own whenever somebody asks: the model as it is now."""
+"""Returns the current model; called in a separate thread for each request."""
 
 
 def give(sock: socket.socket, offer: Offer | None, silence_s: float) -> None:
-    """Answer somebody who asks for the model, and hang up."""
+    """Answer a request for the model, and close the connection."""
     try:
         set_timeout(sock, silence_s)
         state = _offered(offer)
@@ -42,13 +42,13 @@ def give(sock: socket.socket, offer: Offer | None, silence_s: float) -> None:
             return
         send_all(sock, [_LENGTH.pack(len(state)), state, _CHECK.pack(zlib.crc32(state))])
     except OSError:
-        pass  # whoever asked is gone, or asks somebody else
+        pass  # the requesting rank has ended, or asks another member
     finally:
         hang_up(sock)
 
 
 def _offered(offer: Offer | None) -> memoryview | None:
-    """The model, if there is one to be had."""
+    """The model as bytes; None if there is no offer or it raises."""
     if offer is None:
         return None
     try:
@@ -61,7 +61,7 @@ def _offered(offer: Offer | None) -> memoryview | None:
 def ask(
     members: Iterable[Address], credentials: Credentials, handshake_s: float, silence_s: float
 ) -> tuple[str, bytearray] | None:
-    """The model of the first member that offers one, and that member's name; None if nobody does."""
+    """The name and model of the first member that offers one; None if no member does."""
     for address in members:
         if address.site == credentials.site:
             continue
@@ -91,10 +91,10 @@ def _receive(sock: socket.socket, site: str) -> bytearray | None:
     if length == _NOTHING:
         return None
     if length > MAX_STATE_BYTES:
-        raise BadFrame(f"{site!r} offers a model of {length} bytes; the most is {MAX_STATE_BYTES}.")
+        raise BadFrame(f"{site!r} offers a model of {length} bytes, expected at most {MAX_STATE_BYTES}.")
     state, check = bytearray(length), bytearray(_CHECK.size)
     receive_into(sock, memoryview(state))
     receive_into(sock, memoryview(check))
     if _CHECK.unpack(check)[0] != zlib.crc32(state):
-        raise BadFrame(f"the model of {site!r} was damaged on its way.")
+        raise BadFrame(f"the model of {site!r} was damaged in transfer: its CRC does not match.")
     return state

@@ -1,7 +1,7 @@
-"""What one process of a run has done and sees, as plain values: `Group.stats()`.
+"""The counters and state of one rank as plain values: `Group.stats()`.
 
-Counters begin with the run and never go back. Bytes are payload: arrays in frames between ranks, without headers. Small
-arrays travel in control messages (inline rounds) and are not among them.
+Counters start at 0 with the run and never decrease. Bytes are payload: arrays in frames between ranks, without headers.
+Small arrays travel in control messages (inline rounds) and are not included.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tradewind.runtime.tracing import TraceStats
 
 @dataclass(slots=True)
 class Traffic:
-    """What passed a connection; each field has one thread that writes it."""
+    """The traffic of a connection; each field is written by one thread."""
 
     sent_frames: int = 0
     sent_bytes: int = 0
@@ -26,7 +26,7 @@ class Traffic:
     received_bytes: int = 0
 
     def add(self, other: Traffic) -> None:
-        """Count another one's, too."""
+        """Add the counters of another one."""
         self.sent_frames += other.sent_frames
         self.sent_bytes += other.sent_bytes
         self.received_frames += other.received_frames
@@ -39,21 +39,21 @@ class PeerStats:
 
     name: str
     connections: int
-    """Open now; 0: none was needed, or they are broken."""
+    """Open connections; 0: none was needed, or they are broken."""
     transport: Literal["", "tcp", "unix"]
     """How they reach the peer: over the network, or through Unix sockets on the same machine."""
     polled: bool
-    """Whether one thread serves them together with those of other peers."""
+    """Whether one thread serves them together with the connections of other peers."""
     broken: int
-    """How often all connections to it were lost."""
+    """How often the connections to the peer broke."""
     sent_frames: int
     sent_bytes: int
     received_frames: int
     received_bytes: int
     bandwidth_bps: float | None
-    """What the link from it was last measured to carry, here; None: nothing was measured."""
+    """The last bandwidth sample of the link from the peer to this rank; None: not measured."""
     latency_s: float | None
-    """Of the link from it, as last measured here."""
+    """The last latency sample of the link from the peer to this rank; None: not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,85 +63,85 @@ class HostedController:
     host: str
     port: int
     unsent_frames: dict[str, int]
-    """Messages to each rank that its connection has not taken yet."""
+    """The number of messages by rank that wait because its connection is full."""
     snapshot: ControllerSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
-    """One process of a run."""
+    """The counters and state of one rank of a run."""
 
     name: str
     rank: int
     members: tuple[str, ...]
-    """All ranks that are there, in the order of their numbers."""
+    """The names of all present ranks, in the order of their numbers."""
     term: int
-    """Of the controller that this rank follows."""
+    """The term of the controller that this rank follows."""
     host: str
-    """The address that peers call."""
+    """The address that this rank advertises to peers."""
     port: int
-    """The port that data connections are accepted on."""
+    """The port for data connections."""
     rounds: int
-    """Rounds that this rank was a member of and has the result of."""
+    """Rounds with this rank as a member that have completed."""
     inline_rounds: int
     """Of these, how many travelled in control messages."""
     repaired_rounds: int
-    """Of these, how many lost a rank or a connection on the way."""
+    """Of these, how many lost a rank or a connection and were repaired."""
     alone: int
-    """Operations that ended without a round, because no other rank was to synchronise with."""
+    """Operations that ended without a round, because there was no other rank to synchronise with."""
     failed: int
     """Operations that ended with an error."""
     pending: int
     """Operations that have not ended."""
     helped_rounds: int
-    """Rounds of others that this rank aggregated or relayed for."""
+    """Rounds of other ranks that this rank aggregated or relayed for."""
     halts: int
-    """How often a round stopped here to be repaired, to go on by a better plan, or to be given up."""
+    """How often a round was halted on this rank to be repaired, to continue with a better plan, or to be abandoned."""
     array_bytes: int
     """Bytes of the arrays of `rounds`."""
     waited_s: float
-    """Seconds from asking for an operation to its start, in all."""
+    """Total seconds from submitting an operation to its start."""
     synchronised_s: float
-    """Seconds from the start of an operation to its end, in all; operations under way at once count each."""
+    """Total seconds from the start of an operation to its end; concurrent operations count separately."""
     plan_version: int | None
-    """The version of the plan that the last round here started with; None: there was none."""
+    """The plan version with which the last round started on this rank; None: there was no round."""
     plans: int
-    """Plan versions that this rank was told."""
+    """Plan versions that this rank received."""
     lost_links: int
     """How often this rank reported a link as lost."""
     kept_bytes: int
-    """Memory for chunks that wait to be added or passed on, now."""
+    """Bytes of memory for chunks that wait to be added or forwarded, now."""
     most_kept_bytes: int
-    """The most that it ever was."""
+    """The maximum of `kept_bytes` so far."""
     clock_offset_s: float | None
-    """How far the controller's clock is ahead of this rank's; None: they have not been compared."""
+    """Seconds by which the controller's clock is ahead of this rank's; None: they have not been compared."""
     clock_error_s: float | None
-    """By how much that may be wrong."""
+    """The possible error of `clock_offset_s` in seconds."""
     peers: tuple[PeerStats, ...]
-    """By name: peers that are there, and those that something was exchanged with."""
+    """Present peers, and former ones that this rank had connections with, sorted by name."""
     controller: HostedController | None
-    """The controller, where this process runs one."""
+    """The controller, if this process runs one."""
     trace: TraceStats | None
-    """The trace that this rank writes, if it does (`trace=`)."""
+    """The trace that this rank writes, if any (`trace=`)."""
 
     @property
     def sent_bytes(self) -> int:
-        """To all peers."""
+        """Bytes sent to all peers."""
         return sum(peer.sent_bytes for peer in self.peers)
 
     @property
     def received_bytes(self) -> int:
-        """From all peers."""
+        """Bytes received from all peers."""
         return sum(peer.received_bytes for peer in self.peers)
 
     def peer(self, name: str) -> PeerStats:
-        """One peer's; raises KeyError if there is none of that name."""
+        """The entry of one peer; raises KeyError if there is none of that name."""
         return {peer.name: peer for peer in self.peers}[name]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a rank counts; whoever writes holds the worker's `tally_lock`."""
+    """The counters of a rank that its driver updates while it holds `_tally_lock`."""
 
     rounds: int = 0
     inline_rounds: int = 0
@@ -157,7 +157,7 @@ class Tally:
     lost_links: int = 0
 
     def ended(self, how: TradewindError | Outcome) -> None:
-        """An operation has ended."""
+        """Count an operation that has ended."""
         if isinstance(how, TradewindError):
             self.failed += 1
             return
@@ -174,7 +174,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """The connections to a peer as `peers` knows them."""
+    """The state and traffic of the connections to one peer."""
 
     connections: int
     transport: Literal["", "tcp", "unix"]
@@ -183,7 +183,7 @@ class PeerLinks:
     traffic: Traffic
 
     def stats(self, name: str, sample: LinkSample | None) -> PeerStats:
-        """With what was measured of the link."""
+        """The statistics of the peer, with the last measurement of its link."""
         moved = self.traffic
         return PeerStats(
             name,

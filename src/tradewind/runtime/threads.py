@@ -1,15 +1,15 @@
-"""The threads of all runs: started here, and ended before the interpreter is.
+"""Starts the threads of all runs, and ends them before the interpreter exits.
 
-When the interpreter ends, Python (before 3.14) ends a daemon thread that asks for the interpreter lock by
+When the interpreter exits, Python (before 3.14) ends a daemon thread that requests the interpreter lock with
 `pthread_exit`, which unwinds the thread's stack. A C++ destructor on that stack must not be unwound: the process aborts
-with "terminate called without an active exception" and exit code -6, after a training that went well. It suffices that
-a thread drops the last reference to a tensor or `Work` of PyTorch, whose destructors release the lock and take it
-again, that it asks PyTorch's store, or that it runs a solver.
+with "terminate called without an active exception" and exit code -6 after a successful training. It suffices that a
+thread drops the last reference to a tensor or `Work` of PyTorch, whose destructors release the lock and take it again,
+that it uses PyTorch's store, or that it runs a solver.
 
 Non-daemon threads would not abort, but Python waits for them before it calls any exit handler: a program that does not
-close its runs would never end. So threads are daemons, and one exit handler closes what is open, newest first, and
-joins all of them. It runs when the program's own threads have ended, after an exception and Ctrl-C as well, and gives
-up after a while on threads that do not end: what they are blocked in is a system call, which is harmless.
+close its runs would never exit. So threads are daemons, and one exit handler closes open runs, newest first, and joins
+all threads. It runs when the program's own threads have ended, also after an exception or Ctrl-C, and stops waiting for
+threads that do not end in time: these are blocked in a system call, which is harmless.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tradewind.errors import PeerLost
 log = logging.getLogger("tradewind.runtime")
 
 CLOSE_S = 40.0
-"""How long closing may take at exit. A run is left in seconds, but a plan that is being made is waited for."""
+"""Seconds that closing may take at exit. Leaving a run takes less, but a running planner is waited for."""
 JOIN_S = 10.0
-"""How long threads may take to end at exit, when everything is closed."""
+"""Seconds that threads may take to end at exit, after everything is closed."""
 
 Close = Callable[[], None]
 
@@ -40,7 +40,7 @@ Close = Callable[[], None]
 class Thread(threading.Thread):
     """A daemon thread whose `join` may be interrupted.
 
-    An interrupted `threading.Thread.join` counts the thread as ended although it runs (before Python 3.13).
+    Before Python 3.13 an interrupted `threading.Thread.join` marks the thread as ended although it is running.
     """
 
     def __init__(self, target: Callable[..., object], args: tuple[Any, ...], name: str) -> None:
@@ -48,20 +48,20 @@ class Thread(threading.Thread):
         self._returned = threading.Event()
 
     def run(self) -> None:
-        """Call the target."""
+        """Call the target function."""
         try:
             super().run()
         finally:
             self._returned.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or for so many seconds."""
+        """Wait until the thread has ended, at most `timeout` seconds."""
         if self._returned.wait(timeout):
             super().join(timeout)
 
 
 class _Process:
-    """What this process has to end; a forked child starts with nothing."""
+    """The threads and open runs of this process; a forked child starts with none."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -71,7 +71,7 @@ class _Process:
         self.ending = threading.Event()
 
     def end(self) -> None:
-        """Close everything, and wait until all threads have ended."""
+        """Close everything and wait until all threads have ended."""
         with self.lock:
             self.ending.set()
         if self.closer is not None:
@@ -80,7 +80,7 @@ class _Process:
         while running := self.running():
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                log.warning("these threads did not end with the process: %s", ", ".join(t.name for t in running))
+                log.warning("threads did not end within %g s at exit: %s", JOIN_S, ", ".join(t.name for t in running))
                 return
             running[0].join(left_s)
 
@@ -90,7 +90,7 @@ class _Process:
             return [thread for thread in self.threads if thread.is_alive()]
 
     def close_all(self) -> None:
-        """What the closer does, in a thread of its own: if it hangs, the process ends nevertheless."""
+        """Close everything at exit; runs in a separate thread, so that the process exits even if it hangs."""
         self.ending.wait()
         while self.closing:
             close = self.closing.pop()()
@@ -98,14 +98,14 @@ class _Process:
                 try:
                     close()
                 except Exception:
-                    log.exception("a bug: closing failed")
+                    log.exception("internal error while closing a run at exit; please report it")
 
 
 _process = _Process()
 
 
 def start_thread(target: Callable[..., object], *args: Any, name: str) -> Thread:
-    """Call `target` in a daemon thread, which is joined before the interpreter ends."""
+    """Call `target` in a daemon thread, which is joined before the interpreter exits."""
     thread = Thread(target, args, name)
     with _process.lock:
         _process.threads.add(thread)
@@ -114,36 +114,36 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> Thread
 
 
 def close_at_exit(close: Close) -> None:
-    """Call a bound method at exit, unless its object is gone by then. It must end, or wake, the object's threads.
+    """Call a bound method at exit, unless its object was deleted. It must end, or wake, the object's threads.
 
-    Raises PeerLost if the process is ending: nothing new can begin.
+    Raises PeerLost if the process is exiting.
     """
     process = _process
     with process.lock:
         if process.ending.is_set():
-            raise PeerLost("this process is ending.")
+            raise PeerLost("this process is exiting.")
         process.closing = [known for known in process.closing if known() is not None]
         process.closing.append(weakref.WeakMethod(close))
         if process.closer is None:
-            # Before it is needed: at exit no thread can be started (since Python 3.12).
+            # Started in advance: at exit no thread can be started (since Python 3.12).
             process.closer = Thread(process.close_all, (), "tradewind-exit")
             process.closer.start()
 
 
 def is_ending() -> bool:
-    """Whether the process ends, so that nothing is worth waiting for."""
+    """Whether the process is exiting."""
     return _process.ending.is_set()
 
 
 def pause(seconds: float) -> None:
-    """Sleep; raises PeerLost as soon as the process is ending."""
+    """Sleep; raises PeerLost as soon as the process is exiting."""
     if _process.ending.wait(seconds):
-        raise PeerLost("this process is ending.")
+        raise PeerLost("this process is exiting.")
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C, which torchrun passes on to ranks that got it from the terminal as well."""
+    """Ignore SIGINT, which ranks receive twice on Ctrl-C: from the terminal and from torchrun."""
     previous: Any = None
     for _ in range(2):  # the first call may be interrupted by a signal that came just before it
         with contextlib.suppress(KeyboardInterrupt, ValueError):  # ValueError: not the main thread
@@ -162,7 +162,7 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    """In a forked child, which has none of the threads, and must not close what is its parent's."""
+    """Reset the state in a forked child, which has none of the threads and must not close its parent's runs."""
     global _process
     _process = _Process()
 

@@ -1,12 +1,12 @@
 """`trace=DIR`: a live run in the simulator's records (`tradewind.trace`), which `tradewind timeline DIR` draws.
 
-Every rank writes what it did (`compute`, `wait`, `sync`, `flow`) to DIR/SITE.jsonl, and the controller what it decided
+Every rank writes its activity (`compute`, `wait`, `sync`, `flow`) to DIR/SITE.jsonl, and the controller its decisions
 (`run`, `round`, `decision`, `failure`) to DIR/controller-of-SITE.jsonl. Threads that move bytes only put records into a
-bounded queue; a thread of its own adds frames up to flows and writes. What does not fit into queue or file is dropped,
-counted, and said. Nothing that happens to a trace ends a run.
+bounded queue; a separate thread aggregates frames to flows and writes. Records that do not fit into queue or file are
+dropped and counted, and a warning is logged. A failing trace never ends a run.
 
-Times in files are the wall time of the process that writes: its clock at the start, and from there on its monotonic
-clock, which nobody sets. `clock` records say how that compares with the controller's clock (`trace.merge`).
+Times in files are the wall time of the writing process: its wall clock at the start, continued by its monotonic clock,
+which is never set. `clock` records relate it to the controller's clock (`trace.merge`).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from tradewind.wire.frames import FrameHeader, FrameKind
 log = logging.getLogger("tradewind.runtime")
 
 MAX_QUEUED = 100_000
-"""Records that wait to be written; more are dropped."""
+"""The most records that wait to be written; more are dropped."""
 MAX_FILE_BYTES = 256 * 2**20
-"""Of one process; what comes later is dropped."""
+"""The largest file of one process; later records are dropped."""
 FLUSH_S = 0.5
-"""A process that is killed loses what happened in this time."""
+"""Interval of writing; a killed process loses the records of this time."""
 FLOW_IDLE_S = 5.0
-"""A flow that nothing was sent of for so long is over, if its round did not say so before."""
+"""A flow has ended when its round has ended, or after this time without a frame."""
 CLOSE_S = 5.0
-"""How long `close` waits for a slow disk."""
+"""The most seconds that `close` waits for the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStats:
-    """What became of a process's trace."""
+    """The state of one process's trace."""
 
     path: str
     written: int
@@ -65,13 +65,13 @@ class Clock:
 
     controller: str
     offset_s: float
-    """How far the controller's monotonic clock is ahead of ours."""
+    """Seconds by which the controller's monotonic clock is ahead of this process's."""
     error_s: float
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A frame that has left."""
+    """A sent frame, or the sum of those of a flow."""
 
     peer: str
     round: int | None
@@ -83,10 +83,13 @@ class _Sent:
 
 
 class TraceWriter:
-    """One process's file, and the thread that writes it."""
+    """The trace file of one process, and the thread that writes it."""
 
     def __init__(self, folder: Path, name: str, clock: Callable[[], Clock | None] | None = None) -> None:
-        """`clock` is asked now and then; None: this process has the controller's clock."""
+        """Open the file in `folder`; raises BadOption if it cannot be written.
+
+        `clock` returns the comparison with the controller's clock; None: this process runs the controller.
+        """
         self.path = folder / f"{quote(name.replace(' ', '-'), safe='')}.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,15 +103,15 @@ class TraceWriter:
         self._clock, self._compared = clock, float("inf")
         self._wall_s = time.time() - time.monotonic()
         self._queue: deque[Record | _Sent] = deque()
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._written = self._dropped = self._lost = 0
-        """Records in the file; those that did not fit into the queue; those that could not be written."""
+        """Records in the file; records that did not fit into the queue; records that could not be written."""
         self._bytes = os.fstat(self._file).st_size
         self._lines: list[bytes] = []
         self._flows: dict[tuple[str, int | None, int, str], _Sent] = {}
         self._broken = ""
         self._lock = threading.Lock()
-        self._has_said = False
+        self._has_warned = False
         if clock is None:
             now_s = time.monotonic()
             self.put(Record("clock", now_s, now_s, name, phase="controller", service_s=now_s))
@@ -116,27 +119,27 @@ class TraceWriter:
         close_at_exit(self.close)
 
     def put(self, item: Record | _Sent) -> None:
-        """Have something written; times are this process's monotonic clock."""
-        if len(self._queue) < MAX_QUEUED and not self._over.is_set():
+        """Queue a record or frame; times are this process's monotonic clock."""
+        if len(self._queue) < MAX_QUEUED and not self._closed.is_set():
             self._queue.append(item)
         else:
             with self._lock:
                 self._dropped += 1
 
     def stats(self) -> TraceStats:
-        """What became of it so far."""
+        """The number of written and dropped records so far."""
         return TraceStats(str(self.path), self._written, self._dropped + self._lost)
 
     def close(self) -> None:
-        """Write what is there, as long as a usual disk takes."""
-        self._over.set()
+        """Write the queued records and end the thread; waits at most `CLOSE_S`."""
+        self._closed.set()
         self._thread.join(CLOSE_S)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Look at the queue now and then: to wake up for every record would cost more than to write it."""
-        while not self._over.wait(FLUSH_S):
+        """Write the queue periodically: waking up for every record would cost more than writing it."""
+        while not self._closed.wait(FLUSH_S):
             self._drain()
             self._end_flows(lambda flow: flow.ended_s < time.monotonic() - FLOW_IDLE_S)
             self._compare_clocks()
@@ -164,8 +167,8 @@ class TraceWriter:
                 known.nbytes += item.nbytes
                 known.ended_s = max(known.ended_s, item.ended_s)
 
-    def _end_flows(self, is_over: Callable[[_Sent], bool]) -> None:
-        for key, flow in [(key, flow) for key, flow in self._flows.items() if is_over(flow)]:
+    def _end_flows(self, has_ended: Callable[[_Sent], bool]) -> None:
+        for key, flow in [(key, flow) for key, flow in self._flows.items() if has_ended(flow)]:
             del self._flows[key]
             self._keep(
                 Record(
@@ -194,7 +197,7 @@ class TraceWriter:
             self._keep(Record("clock", now_s, now_s + found.error_s, *about, phase="rank", service_s=seen_s))
 
     def _keep(self, record: Record) -> None:
-        """A record as a line, in wall time; what a clock record says of the controller's stays as it is."""
+        """Append a record as a line, in wall time; the controller's time in a clock record is not converted."""
         to_s, service_s = self._wall_s, record.service_s
         if record.kind != "clock" and service_s is not None:
             service_s = round(service_s + to_s, 6)
@@ -203,15 +206,15 @@ class TraceWriter:
         self._lines.append(line + b"\n")
 
     def _flush(self) -> None:
-        if self._dropped and not self._has_said:
-            self._has_said = True
-            log.warning("the trace %s is incomplete: records come faster than they are written.", self.path)
+        if self._dropped and not self._has_warned:
+            self._has_warned = True
+            log.warning("the trace %s is incomplete: records arrive faster than they are written.", self.path)
         lines, self._lines = self._lines, []
         if not lines:
             return
         data = b"".join(lines)
         if not self._broken and self._bytes + len(data) > MAX_FILE_BYTES:
-            self._give_up(f"it has reached {format_size(MAX_FILE_BYTES)}")
+            self._stop(f"it has reached {format_size(MAX_FILE_BYTES)}")
         if self._broken:
             self._lost += len(lines)
             return
@@ -221,14 +224,14 @@ class TraceWriter:
                 done += os.write(self._file, data[done:])
         except OSError as error:
             self._lost += len(lines)
-            self._give_up(error.strerror or str(error))
+            self._stop(error.strerror or str(error))
             return
         self._bytes += len(data)
         self._written += len(lines)
 
-    def _give_up(self, why: str) -> None:
+    def _stop(self, why: str) -> None:
         self._broken = why
-        log.warning("the trace %s ends here: %s. The run goes on.", self.path, why)
+        log.warning("the trace %s ends here: %s. The run continues.", self.path, why)
 
 
 def _is_of(number: int | None, flow: _Sent) -> bool:
@@ -236,25 +239,25 @@ def _is_of(number: int | None, flow: _Sent) -> bool:
 
 
 class RankTrace:
-    """What one rank does, for its file."""
+    """The trace of one rank's activity."""
 
     def __init__(self, writer: TraceWriter) -> None:
         self.writer = writer
         self._lock = threading.Lock()
-        self._under_way = self._steps = 0
+        self._running = self._steps = 0
         self._idle_s: float | None = None
-        """Since when no operation is under way; None: there is one, or there was none yet."""
+        """Since when no operation is running; None: one is, or the run has not started."""
 
     def joined(self, now_s: float) -> None:
-        """All ranks are there: from now on this one computes, unless it has asked for something."""
+        """Note that all ranks have joined: from now on this one computes, unless an operation is running."""
         with self._lock:
-            if not self._under_way:
+            if not self._running:
                 self._idle_s = now_s
 
     def asked(self, now_s: float) -> None:
-        """An operation is submitted: between the last one and this one the rank computed."""
+        """Note that an operation is submitted: since the end of the last one the rank computed."""
         with self._lock:
-            self._under_way += 1
+            self._running += 1
             begun_s, self._idle_s = self._idle_s, None
             if begun_s is None:
                 return
@@ -263,10 +266,10 @@ class RankTrace:
         self.writer.put(Record("compute", begun_s, now_s, self.writer.name, step=step))
 
     def ended(self, asked_s: float, started_s: float | None, how: TradewindError | Outcome, now_s: float) -> None:
-        """An operation is over, which was asked for and started then."""
+        """Note that an operation has ended, with the times of its submission and start."""
         with self._lock:
-            self._under_way -= 1
-            if not self._under_way:
+            self._running -= 1
+            if not self._running:
                 self._idle_s = now_s
         failed = isinstance(how, TradewindError)
         number = None if isinstance(how, TradewindError) else how.round
@@ -274,7 +277,7 @@ class RankTrace:
         outcome, site = "cut short" if failed else "", self.writer.name
         began_s = now_s if started_s is None else started_s
         if is_inline:
-            began_s = asked_s  # nothing says when its round began: it went to the controller and back
+            began_s = asked_s  # the start of an inline round is not known to the rank
         else:
             self.writer.put(Record("wait", asked_s, began_s, site, round=number, outcome=outcome))
         if number is not None:
@@ -282,17 +285,17 @@ class RankTrace:
             self.writer.put(Record("sync", began_s, now_s, site, round=number, nbytes=nbytes))
 
     def sent(self, peer: str, header: FrameHeader, began_s: float, ended_s: float) -> None:
-        """A frame has left, which took from one time to the other."""
+        """Note a sent frame, with the times of its begin and end."""
         if not header.payload_bytes:
             return
         is_chunk = header.kind is FrameKind.CHUNK
         phase = header.phase.name.lower() if is_chunk else header.kind.name.lower()
-        about = peer, header.round if is_chunk else None, header.shard, phase  # others are of no round that is known
+        about = peer, header.round if is_chunk else None, header.shard, phase  # other frames have no known round
         self.writer.put(_Sent(*about, began_s, ended_s, header.payload_bytes))
 
 
 class ControlTrace:
-    """What a controller decides, for its file. Not locked: the controller's driver calls it under its own lock."""
+    """The trace of a controller's decisions. Not thread-safe: the controller's driver calls it under its own lock."""
 
     def __init__(self, writer: TraceWriter, options: ControlOptions) -> None:
         self.writer, self._options = writer, options
@@ -300,13 +303,13 @@ class ControlTrace:
         self._roster: set[str] = set()
         self._versions: set[int] = set()
         self._leaving: set[str] = set()
-        """Ranks that said so: others hear of it as of a loss."""
+        """Ranks that announced to leave: the other ranks get the same message as for a loss."""
         self._inline = -1
         self._down: dict[tuple[str, str], tuple[float, str]] = {}
-        """Ranks, or both ends of links, that are lost: since when and why."""
+        """Lost ranks, and lost links by both ends: since when and why."""
 
-    def heard(self, worker: str, message: m.Message, now_s: float) -> None:
-        """A rank said something to the controller."""
+    def received(self, worker: str, message: m.Message, now_s: float) -> None:
+        """Note a message from a rank to the controller."""
         match message:
             case m.Leave():
                 self._leaving.add(worker)
@@ -317,7 +320,7 @@ class ControlTrace:
                 self._up((peer, worker), now_s)
 
     def noted(self, action: Decided | RoundEnded, now_s: float) -> None:
-        """The controller decided something, or a round is over."""
+        """Note a decision of the controller, or the end of a round."""
         match action:
             case Decided():
                 self._decided(action.what, action.reason, now_s, action.about, action.round)
@@ -325,8 +328,8 @@ class ControlTrace:
                 about = action.outcome, action.reason
                 self._round(action.round, action.started_s, now_s, action.planner, action.nbytes, action.members, about)
 
-    def said(self, message: m.Message, now_s: float) -> None:
-        """The controller said something to a rank; to several, one after the other."""
+    def sent(self, message: m.Message, now_s: float) -> None:
+        """Note a message from the controller to a rank; one that goes to several ranks is noted for each."""
         match message:
             case m.Roster():
                 self._joined(message, now_s)
@@ -352,7 +355,7 @@ class ControlTrace:
                 self._decided("close", reason, now_s)
 
     def close(self) -> None:
-        """The controller ends: what is down stays down."""
+        """End the trace; current failures end with it."""
         now_s = time.monotonic()
         for what in list(self._down):
             self._up(what, now_s)
@@ -368,7 +371,7 @@ class ControlTrace:
         for site in sorted({address.site for address in roster.workers} - self._roster):
             self._roster.add(site)
             self._up((site, ""), now_s)
-            self._decided("join", f"{site!r} is there", now_s, site)
+            self._decided("join", f"{site!r} joined", now_s, site)
 
     def _up(self, what: tuple[str, str], now_s: float) -> None:
         if what in self._down:

@@ -1,8 +1,8 @@
-"""A rank's driver: its node between data connections, the control connection and the caller's operations.
+"""The driver of one rank: connects its node with the data connections, the control connection and the caller.
 
-One lock guards the node. Its actions are carried out after the lock is let go, in the thread whose event caused them,
-except that frames to send go to the sender of their peer. Whatever goes wrong ends in `fail`: all operations end with
-the same error, their inputs as they were, and every connection is closed.
+One lock guards the node. Its actions are executed after the lock is released, in the thread whose event caused them;
+only frames are queued for the sender of their peer. Every fatal error ends in `fail`: all operations end with the same
+error and unchanged inputs, and every connection is closed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tradewind.arithmetic import Array
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import PeerLost, TradewindError
 from tradewind.node import actions as do
 from tradewind.node import events as ev
+from tradewind.node.actions import Outcome
 from tradewind.node.chunk_plane import Action, ChunkPlane, Digest
 from tradewind.node.measuring import LinkMeters, LinkSample, MeasuringOptions
 from tradewind.node.node import Node, small_array
@@ -29,11 +33,9 @@ from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.peers import Connected, Peers
-from tradewind.runtime.pool import Pool
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
 from tradewind.runtime.stats import GroupStats, HostedController, Tally
-from tradewind.runtime.submitted import Ended, Submitted
 from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.runtime.tracing import Clock, RankTrace
 from tradewind.wire import messages as m
@@ -42,14 +44,76 @@ from tradewind.wire.handshake import Credentials, Peer
 
 log = logging.getLogger("tradewind.runtime")
 
+POOL_BYTES = 16 * 2**20
+"""The most memory that the pool holds for reuse."""
 CLOCK_READINGS = 4
-"""Heartbeats at the start, to compare clocks; the one that is answered most quickly counts."""
+"""Heartbeats at the start, to compare clocks; the one with the shortest round trip counts."""
 
 Todo = Action | do.NodeAction
 
 
+class Pool:
+    """Returned payload buffers, kept for reuse by size: allocating and clearing memory for each chunk is slow.
+
+    >>> pool = Pool()
+    >>> first = pool.take(1000)
+    >>> pool.give_back(first)
+    >>> pool.take(1000) is first
+    True
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[memoryview]] = {}
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> memoryview:
+        """A buffer of that size with undefined content."""
+        with self._lock:
+            free = self._free.get(nbytes)
+            if free:
+                self._held_bytes -= nbytes
+                return free.pop()
+        return memoryview(np.empty(nbytes, dtype=np.uint8).data)
+
+    def give_back(self, buffer: memoryview | None) -> None:
+        """Return a buffer that is no longer used, if any."""
+        if buffer is None:
+            return
+        with self._lock:
+            if self._held_bytes + len(buffer) > POOL_BYTES and len(buffer) not in self._free:
+                self._free.clear()  # the sizes have changed: the held buffers are unlikely to be used again
+                self._held_bytes = 0
+            if self._held_bytes + len(buffer) <= POOL_BYTES:
+                self._free.setdefault(len(buffer), []).append(buffer)
+                self._held_bytes += len(buffer)
+
+
+Ended = Callable[[TradewindError | Outcome], None]
+"""Called when an operation ends, with its error or outcome."""
+
+
+@dataclass(slots=True)
+class Submitted:
+    """An operation that a caller waits for: its callback, and when it was submitted and started."""
+
+    ended: Ended
+    asked_s: float
+    started_s: float | None = None
+
+    def start(self) -> None:
+        """Record that its round has started; only the first start counts."""
+        self.started_s = self.started_s or time.monotonic()
+
+    def timed(self, outcome: Outcome) -> Outcome:
+        """The outcome with the waiting time and the duration, by the clock of this rank."""
+        now_s = time.monotonic()
+        started_s = now_s if self.started_s is None else self.started_s
+        return replace(outcome, waited_s=started_s - self.asked_s, seconds=now_s - started_s)
+
+
 class Worker:
-    """One process's part in a run."""
+    """The driver of one rank of a run."""
 
     def __init__(
         self,
@@ -65,11 +129,11 @@ class Worker:
         self.credentials, self.deadlines = credentials, deadlines
         self.site = credentials.site
         self.inline_bytes = 0
-        """Arrays of at most so many travel in messages."""
+        """The size of the largest array that travels in control messages (an inline round)."""
         self.trace: RankTrace | None = None
-        """What is told what happens here, if anything is."""
+        """The trace of this rank, if one is written."""
         self.joined = threading.Event()
-        """Set when everybody is there, or nothing works any more."""
+        """Set when all ranks have joined, or when the run has failed."""
         self._lock = threading.Lock()
         self._plane = ChunkPlane(self.site, credentials.number)
         self._node = Node(self.site, self._plane)
@@ -79,7 +143,7 @@ class Worker:
         self._place = ("", 0, 0)
         self._warned_of_loopback = False
         self.offer: state_transfer.Offer | None = None
-        """Gives the current model to whoever joins."""
+        """Returns the current model for a rank that joins."""
         self._listener: Listener | None = None
         self._buffers: dict[int, memoryview] = {}
         self._pool = Pool()
@@ -90,12 +154,12 @@ class Worker:
         self._meters_lock = threading.Lock()
         self._tally, self._tally_lock = Tally(), threading.Lock()
         self._samples: dict[str, LinkSample] = {}
-        """What the links from peers were last measured to carry, by name."""
+        """The last measurement of the link from each peer, by the peer's name."""
 
     # --- starting and ending -------------------------------------------------------------------------------------
 
     def start(self, controllers: Sequence[HostPort], socks: Sequence[socket.socket], advertise: str, rank: int) -> None:
-        """Listen, call the controller and join; `joined` is set when everybody has."""
+        """Listen, connect to the controller and join; `joined` is set when all ranks have."""
         self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called)
         close_at_exit(self.close)
         self._place = advertise, self._listener.port, rank
@@ -104,17 +168,17 @@ class Worker:
             self._warn_of_loopback(elsewhere)
         start_thread(self._watch, name="tradewind-watch")
         self._control.start()
-        if self._closed.is_set():  # meanwhile: the process is ending
+        if self._closed.is_set():  # the process began to exit meanwhile
             self._control.close()
 
     def _warn_of_loopback(self, elsewhere: str) -> None:
-        """Say so, once, if other hosts cannot reach us, and somebody is on another one."""
+        """Log once that this rank listens on loopback although `elsewhere` is on another host."""
         host, port, _ = self._place
         if is_loopback(host) and not self._warned_of_loopback:
             self._warned_of_loopback = True
             log.warning(
-                "%r is listening on loopback; set interface= or bind= so that other hosts can reach it (it is told to "
-                "others as %s, and %s is on another host).",
+                "%r is listening on loopback; set interface= or bind= so that other hosts can reach it (it advertises "
+                "%s, and %s is on another host).",
                 self.site,
                 HostPort(host, port),
                 elsewhere,
@@ -122,21 +186,21 @@ class Worker:
 
     @property
     def tolerant(self) -> bool:
-        """Whether the run goes on without those who are lost."""
+        """Whether the run continues without lost ranks."""
         return self._node.tolerant
 
     def join_message(self) -> m.Join:
-        """What to say to a controller first."""
+        """The first message to a controller."""
         with self._lock:
             return m.Join(*self._place, self._node.report())
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """Everybody who is there, in the order of their numbers: by rank, and then as they joined."""
+        """The names of all present ranks in the order of their numbers: by rank, then as they joined."""
         return tuple(address.site for address in self.addresses)
 
     def stats(self, rank: int, controller: HostedController | None) -> GroupStats:
-        """What this process has done so far."""
+        """The counters and current state of this rank."""
         with self._tally_lock:
             tally = dataclasses.asdict(self._tally)
         with self._lock:
@@ -166,7 +230,7 @@ class Worker:
         )
 
     def close(self, error: TradewindError | None = None) -> None:
-        """Leave, and end every thread."""
+        """Leave the run and close everything; running operations fail with `error`."""
         if self._closed.is_set():
             return
         if error is None and self._node.lost is None and self._control is not None:
@@ -174,7 +238,7 @@ class Worker:
         self.fail(error or PeerLost(f"{self.site!r} has left the run."))
 
     def fail(self, error: TradewindError) -> None:
-        """Nothing works any more."""
+        """End the run on this rank: all operations fail with `error`, and every connection is closed."""
         with self._lock:
             todo = self._settle(self._node.fail(error))
             self._closed.set()
@@ -190,28 +254,30 @@ class Worker:
 
     @property
     def lost(self) -> TradewindError | None:
-        """Why nothing works any more, if so."""
+        """The error with which the run ended on this rank, if it has."""
         return self._node.lost
 
     def network_seen(self) -> m.NetworkSeen:
-        """What the controller knows of the network; to be asked by one thread at a time."""
+        """The controller's link estimates; to be called by one thread at a time."""
         if self.lost is not None:
             raise self.lost.fresh()
-        self._say(m.NetworkWanted())
+        self._send(m.NetworkWanted())
         try:
             return self._seen.get(timeout=self.deadlines.patience_s)
         except queue.Empty:
-            lost = self.lost or PeerLost("the controller did not say what it knows of the network.")
+            lost = self.lost or PeerLost(
+                f"the controller did not send its link estimates within {self.deadlines.patience_s:g} s."
+            )
             raise lost.fresh() from None
 
     # --- operations ------------------------------------------------------------------------------------------------
 
     def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
-        """Ask for a round of all ranks, or a part of a step; `ended` is called once, in a thread of ours."""
+        """Submit an operation of all ranks, or one part of a step; `ended` is called once, in a driver thread."""
         inline = small_array(operation, own, self.site, self.inline_bytes, len(self.addresses))
         overwrites = same_memory(own, result)
         if overwrites and self.tolerant:
-            own, overwrites = own.copy(), False  # a round may have to be done again from the input
+            own, overwrites = own.copy(), False  # a round may have to be repeated from the input
         with self._lock:
             number, actions = self._node.submit(operation, (own, result), part, inline, overwrites)
             submitted = self._operations[number] = Submitted(ended, time.monotonic())
@@ -221,7 +287,7 @@ class Worker:
         self._act(todo)
 
     def _ended(self, how: do.Succeeded | do.Failed) -> None:
-        """An operation is over."""
+        """Finish an operation that has succeeded or failed, and call its callback."""
         self._plane.end(how)
         submitted = self._operations.pop(how.operation)
         came = how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome)
@@ -232,7 +298,7 @@ class Worker:
         submitted.ended(came)
 
     def _join(self, roster: m.Roster) -> None:
-        """All ranks are there, or one more."""
+        """Apply a roster: all ranks have joined, or one more has."""
         here = self._node.numbers[self.site]
         self._controlled().joined()
         self.addresses = roster.workers
@@ -243,7 +309,7 @@ class Worker:
             if self.trace is not None:
                 self.trace.joined(time.monotonic())
             for _ in range(CLOCK_READINGS):
-                self._say(m.Heartbeat(time.monotonic()))
+                self._send(m.Heartbeat(time.monotonic()))
         self.joined.set()
 
     # --- the control connection --------------------------------------------------------------------------------------
@@ -252,11 +318,11 @@ class Worker:
         assert self._control is not None
         return self._control
 
-    def _say(self, message: m.Message) -> None:
-        self._controlled().say(message)
+    def _send(self, message: m.Message) -> None:
+        self._controlled().send(message)
 
-    def told(self, message: m.Message) -> None:
-        """The controller said something."""
+    def received(self, message: m.Message) -> None:
+        """Handle a message from the controller."""
         if isinstance(message, m.HeartbeatSeen):
             self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
         with self._lock:
@@ -279,13 +345,13 @@ class Worker:
                     self._tally.halts += 1
 
     def give_up(self) -> None:
-        """There has been no controller for too long."""
+        """Stop waiting for a controller: there has been none for `patience_s`."""
         with self._lock:
             todo = self._settle(self._node.give_up())
         self._act(todo)
 
     def _watch(self) -> None:
-        """Signs of life, ours and others'."""
+        """Send heartbeats and keepalives, and check those of the controller and the peers."""
         said_s = time.monotonic()
         while not self._closed.wait(self.deadlines.keepalive_s):
             if (now_s := time.monotonic()) >= said_s + self.deadlines.heartbeat_s:
@@ -294,30 +360,30 @@ class Worker:
             self._peers.watch(self._awaited)
 
     def _awaited(self) -> tuple[int, ...]:
-        """Peers whose chunks some round here still needs."""
+        """Peers whose chunks some round on this rank still needs."""
         with self._lock:
             return () if self._plane.engine is None else self._plane.engine.waiting_for()
 
     def trouble(self, peer: int, reason: str, back: bool = False) -> None:
-        """Tell the controller, who decides and tells everybody, us included."""
+        """Report a lost link to the controller, or with `back` one that works again; the controller decides."""
         name = self._peers.name(peer)
         if not self._closed.is_set() and name is not None:
             if not back:
                 with self._tally_lock:
                     self._tally.lost_links += 1
-                log.warning("%s: the link to %s is lost, plans will avoid it: %s", self.site, name, reason)
-            self._say(m.LinkChanged(name, reason[:1000], back))
+                log.warning("%s: the link to %s is lost and plans will avoid it: %s", self.site, name, reason)
+            self._send(m.LinkChanged(name, reason[:1000], back))
 
     def linked(self, peer: int) -> None:
-        """Tell the controller that a link works."""
+        """Report to the controller that a data connection to a peer was made."""
         name = self._peers.name(peer)
         if name is not None:
-            self._say(m.Linked(name))
+            self._send(m.Linked(name))
 
     # --- data connections --------------------------------------------------------------------------------------
 
     def _called(self, sock: socket.socket, peer: Peer) -> None:
-        """Somebody who knows the secret connected to us."""
+        """Serve a connection from an authenticated peer: a data connection, or a request for the model."""
         self.joined.wait(self.deadlines.gather_s)
         if peer.purpose == state_transfer.PURPOSE:
             state_transfer.give(sock, self.offer, self.deadlines.silence_s)
@@ -329,7 +395,7 @@ class Worker:
         self._peers.called(sock, number, peer.purpose)
 
     def drained(self, peer: int, outbox: queue.SimpleQueue[do.Transmit | None]) -> None:
-        """All connections to a peer are gone; what waited for them was never sent."""
+        """Report to the node that all connections to a peer are closed and the frames in `outbox` were not sent."""
         if self._plane.engine is None:
             return
         with self._lock:
@@ -344,7 +410,7 @@ class Worker:
     # --- for links: the engine, and payloads -------------------------------------------------------------------
 
     def tell(self, *events: ev.Event) -> do.Receive | None:
-        """Let the engine handle events, and carry out what it asks for but for receiving, which is returned."""
+        """Let the node handle events and execute its actions, except for a `Receive`, which is returned."""
         with self._lock:
             todo = self._handle(*events)
         if not todo:
@@ -353,14 +419,14 @@ class Worker:
         return todo[0] if isinstance(todo[0], do.Receive) else None
 
     def _handle(self, *events: ev.Event) -> list[Todo]:
-        """What is to be done about events, under the lock."""
+        """The actions that follow from events; called with the lock held."""
         plane = self._plane
         for event in events:
             plane.handle(event)
         return self._settle(self._node.advance() if plane.has_reports else [])
 
     def _settle(self, actions: Sequence[do.NodeAction]) -> list[Todo]:
-        """What is to be done when the lock is let go. Frames are queued here: it guards which connection is idle."""
+        """The actions to execute after the lock is released. Frames are queued at once: the lock guards idle links."""
         todo: list[Todo] = []
         for action in self._plane.take_actions():
             if isinstance(action, do.Transmit):
@@ -380,7 +446,7 @@ class Worker:
                 case do.Combine():
                     self._combine(action)
                 case do.SendControl(message):
-                    self._say(message)
+                    self._send(message)
                 case do.Connect(peer):
                     self._peers.want(peer)
                 case do.Started(operation):
@@ -399,8 +465,8 @@ class Worker:
                     self.addresses = tuple(address for address in self.addresses if address.number != peer)
                     self._peers.forget(peer)
                 case do.FindController(reason):
-                    log.info("%s looks for another controller: %s", self.site, reason)
-                    self._controlled().look_on()
+                    log.info("%s tries the next controller: %s", self.site, reason)
+                    self._controlled().try_next()
                 case do.PeerFaulty(peer, reason):
                     self._peers.drop(peer, reason)
                 case m.NetworkSeen():
@@ -415,51 +481,51 @@ class Worker:
         self.tell(ev.Combined(action))
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:
-        """A whole frame is here: measure its link."""
+        """Measure the link that a complete frame arrived on."""
         if not self._measures or not header.chunks:  # a keepalive says nothing about its link's rate
             return
         with self._meters_lock:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
         if sample is not None and (there := self._peers.name(peer)) is not None:
             self._samples[there] = sample
-            self._say(m.Measured(there, **dataclasses.asdict(sample)))
-            self._say(m.Heartbeat(time.monotonic()))  # latencies are as good as clocks are compared
+            self._send(m.Measured(there, **dataclasses.asdict(sample)))
+            self._send(m.Heartbeat(time.monotonic()))  # latency estimates need compared clocks
 
     @property
     def traces(self) -> bool:
-        """Whether what is sent is traced."""
+        """Whether sent frames are traced."""
         return self.trace is not None
 
     def sent(self, peer: int, header: FrameHeader, began_s: float) -> None:
-        """A frame has left."""
+        """Trace a frame that was sent."""
         name = self._peers.name(peer)
         if self.trace is not None and name is not None:
             self.trace.sent(name, header, began_s, time.monotonic())
 
     def compare_clocks(self) -> Clock | None:
-        """How our clock compares with that of the first controller that we were connected to."""
+        """How the clock of this rank compares with that of its first controller; None if unknown, or after a change."""
         control, clock = self._control, self._meters.clock
         if control is None or clock.error_s == float("inf") or control.site != control.first_site:
             return None
         return Clock(control.site, clock.offset_s, clock.error_s)
 
     def stamp_us(self) -> int:
-        """The time for frames that leave now; 0 where nobody measures."""
+        """The timestamp for frames that are sent now, in microseconds; 0 if links are not measured."""
         if not self._measures:
             return 0
         return self._meters.clock.stamp_us(time.monotonic())
 
     def payload_of(self, round_: int) -> RoundPayload | None:
-        """The arrays of a round."""
+        """The arrays of a round; None if it has ended."""
         return self._plane.payloads.get(round_)
 
     def keep(self, buffer: int, nbytes: int) -> memoryview:
-        """Memory for a buffer."""
+        """Memory for a kept chunk."""
         self._buffers[buffer] = self._pool.take(nbytes)
         return self._buffers[buffer]
 
     def bytes_to_send(self, action: do.Transmit) -> memoryview | None:
-        """A chunk's payload."""
+        """The payload of a frame; None if its round has ended and the payload is not needed."""
         if action.source is do.Source.NOTHING:
             return memoryview(b"")
         if action.source is do.Source.KEPT:
