@@ -28,5 +28,5 @@ def test_the_example_trains_over_tradewind(tmp_path: Path) -> None:
         [sys.executable, str(EXAMPLE)], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    said = re.search(r"2 workers over tradewind: loss ([\d.]+)", done.stdout + done.stderr)
+    said = re.search(r"2 ranks over tradewind: loss ([\d.]+)", done.stdout + done.stderr)
     assert said is not None and float(said[1]) < FIRST_LOSS / 2, done.stdout + done.stderr
