@@ -141,7 +141,7 @@ def test_timeline_sums_up_what_ranks_did(tmp_path: Path) -> None:
         (("simulate", *QUICK, "--scheme", "crew", "--policy", "no"), "unknown policy 'no'"),
         (("simulate", *QUICK, "--scheme", "crew", "--policy-option", "q=1"), "takes an option 'q'"),
         (("simulate", *QUICK, "--scheme", "crew", "--policy-option", "p=x"), "Expected `int"),
-        (("simulate", *QUICK, "--scheme", "crew", "--p", "99"), "p is 99"),
+        (("simulate", *QUICK, "--scheme", "crew", "--p", "99"), "p must be between 2 and 6 with 6 ranks, got 99"),
         (("simulate", *QUICK, "--scheme", "crew", "--discipline", "lifo"), "unknown discipline 'lifo'"),
         (("simulate", *QUICK, "--scheme", "crew", "--execution", "magic"), "unknown execution model 'magic'"),
         (("simulate", *QUICK, "--scheme", "crew", "--faulty-links", "999"), "links that fail must be in [0, "),
@@ -151,7 +151,7 @@ def test_timeline_sums_up_what_ranks_did(tmp_path: Path) -> None:
         (("simulate", "mesh", "--scheme", "crew", "--compute", "100ms", "--compute-range", "1ms,2ms"), "Leave it out"),
         (("simulate", "mesh", "--scheme", "crew", "--compute-range", "1ms"), "give two times"),
         (("simulate", "mesh", "--scheme", "crew", "--compute", "nothing"), "unknown compute-time trace"),
-        (("simulate", "mesh", "--scheme", "crew", "--rates", "netstorm9"), "not those of"),
+        (("simulate", "mesh", "--scheme", "crew", "--rates", "netstorm9"), "expected one with the sites of"),
         (("timeline", "missing.jsonl", "--json"), "cannot read"),
         (("timeline", "missing.jsonl"), "nothing to do"),
     ],
@@ -175,4 +175,4 @@ def test_a_timeline_of_nothing_is_refused(tmp_path: Path) -> None:
     assert "has no records of ranks" in tradewind("timeline", trace, "--json").stderr
     succeed("simulate", *QUICK, "--scheme", "crew", "--trace", trace)
     assert "unknown rank 'w9'" in tradewind("timeline", trace, "--json", "--ranks", "w9").stderr
-    assert "is not before" in tradewind("timeline", trace, "--json", "--from", "9s", "--to", "3s").stderr
+    assert "must be before" in tradewind("timeline", trace, "--json", "--from", "9s", "--to", "3s").stderr

@@ -99,9 +99,9 @@ def wait_for_sites(parent: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sites", "1"], "2 to 16 sites, not 1"),
-        (["--sites", "17"], "2 to 16 sites, not 17"),
-        (["--sites", "99"], "'skyplane' has 62 sites"),
+        (["--sites", "1"], "2 to 16 sites, as each is a process, got 1"),
+        (["--sites", "17"], "2 to 16 sites, as each is a process, got 17"),
+        (["--sites", "99"], "must be at most 62, the sites of 'skyplane'"),
         (["--sites", "mars,venus"], "unknown site 'mars'"),
         (["--steps", "0"], "--steps must be in [1, 1000], got 0"),
         (["--seed", "-1"], "--seed must be >= 0, got -1"),

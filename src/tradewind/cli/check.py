@@ -53,7 +53,9 @@ def run(
             print_json({"valid": False, "problems": [{"where": p.where, "what": p.what} for p in problems]})
         else:
             console().print("\n".join(map(str, problems)), soft_wrap=True)
-        raise BadPlan(f"{plan} is not valid on network {found.name!r}: {format_count(len(problems), 'problem')}.")
+        raise BadPlan(
+            f"{plan} is not valid on network {found.name!r}: {format_count(len(problems), 'problem')}. Plan again."
+        )
     checked = read.with_prediction(predict(read, found))
     if json:
         predicted = checked.predicted

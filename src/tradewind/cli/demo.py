@@ -104,13 +104,13 @@ def _choose(name: str, sites: str | None, steps: int, seed: int, scale: float | 
     if sites is not None and sites.isdecimal():
         names = whole.names[: int(sites)]
         if int(sites) > len(whole):
-            raise BadOption(f"--sites {sites}: {whole.name!r} has {len(whole)} sites.")
+            raise BadOption(f"--sites must be at most {len(whole)}, the sites of {whole.name!r}, got {sites}.")
     elif sites is not None:
         names = parse_names(sites, "--sites") or ()
     else:
         names = DEFAULT_SITES if name == DEFAULT_NETWORK else whole.names[: len(DEFAULT_SITES)]
     if not 2 <= len(names) <= MOST_SITES:
-        raise BadOption(f"--sites: the demo starts a process for each of 2 to {MOST_SITES} sites, not {len(names)}.")
+        raise BadOption(f"--sites: expected 2 to {MOST_SITES} sites, as each is a process, got {len(names)}.")
     chosen = whole.subnetwork(names)
     ensure_separable(chosen)
     factor = choose_scale(chosen) if scale is None else scale

@@ -56,7 +56,7 @@ def run(
         typer.echo(merged.clocks, err=True)
     known = sorted({r.site for r in found.records if r.kind in ("compute", "wait", "sync")})
     if not known:
-        raise BadOption(f"{traces[0]} has no records of ranks: there is nothing to draw.")
+        raise BadOption(f"{traces[0]} has no records of ranks. Give a trace of a run.")
     chosen = parse_names(workers, "--ranks") or tuple(known)
     for name in chosen:
         if name not in known:
@@ -64,7 +64,7 @@ def run(
     begin_s = parse_duration(begin)
     end_s = parse_duration(end) if end is not None else max(r.end_s for r in found.records)
     if not begin_s < end_s:
-        raise BadOption(f"--from {begin} is not before the end at {end_s:g} s.")
+        raise BadOption(f"--from {begin} must be before the end at {end_s:g} s.")
     if out is not None:
         from tradewind.figures.timeline import timeline_figure
 

@@ -175,7 +175,7 @@ def resolve_members(network: Network, members: Iterable[str] | None = None) -> t
     chosen = set(asked)
     if len(chosen) < len(asked):
         twice = next(name for name in asked if asked.count(name) > 1)
-        raise InputError(f"member {twice!r} is named twice.")
+        raise InputError(f"member {twice!r} is named twice. Name each member once.")
     if len(chosen) < 2:
         raise InputError(f"a plan needs at least two members, got {len(chosen)}.")
     ordered = tuple(name for name in network.names if name in chosen)

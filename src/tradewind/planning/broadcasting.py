@@ -23,14 +23,14 @@ def plan_broadcast(plan: Plan, source: str) -> Plan:
     (('b', 'a'), ('a', 'c'))
     """
     if source not in plan.members:
-        raise BadPlan(f"cannot broadcast from {source!r}, which is not a member of the plan {plan.planner!r}.")
+        raise BadPlan(f"cannot broadcast from {source!r}, expected a member of the plan {plan.planner!r}.")
     shards = tuple(_from_source(shard, source, frozenset(plan.members)) for shard in plan.shards)
     return replace(plan, shards=shards, predicted=None)
 
 
 def _from_source(shard: Shard, source: str, members: frozenset[str]) -> Shard:
     if not shard.broadcast:
-        raise BadPlan(f"a shard of {shard.root!r} has no broadcast tree, so nothing can be broadcast on it.")
+        raise BadPlan(f"a shard of {shard.root!r} has no broadcast tree. Use a planner whose plans broadcast.")
     parent = {route[0]: route for route in shard.reduce}
     climbing: list[Route] = []
     while (at := climbing[-1][-1] if climbing else source) != shard.root:

@@ -95,7 +95,9 @@ def listen_on(host: str, port: int, ports: PortRange | None = None, reserved: Co
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise BadOption(f"cannot listen on {HostPort(host, port)}: cannot resolve host {host!r} ({error}).") from None
+        raise BadOption(
+            f"cannot listen on {HostPort(host, port)}: cannot resolve host {host!r} ({error}). Use an address."
+        ) from None
     for candidate in range(ports.first, ports.last + 1) if ports is not None and not port else (port,):
         if candidate in reserved:
             continue

@@ -490,7 +490,7 @@ def _from_file(environment: Mapping[str, str], folder: Path) -> Entries:
     except OSError as error:
         raise BadOption(f"{path}: cannot be read ({error.strerror}). Correct {FILE_VARIABLE}.") from None
     except ValueError as error:
-        raise BadOption(f"{path}: not valid TOML: {error}.") from None
+        raise BadOption(f"{path}: not valid TOML: {error}. Correct it.") from None
     entries: Entries = {}
     for name, value in _flat(found):
         if name not in option_paths():
@@ -556,4 +556,4 @@ def load_plan(path: str | Path) -> Plan:
     try:
         return plan_from_json(Path(path).read_bytes(), str(path))
     except OSError as error:
-        raise BadPlan(f"cannot read plan {path}: {error.strerror}.") from None
+        raise BadPlan(f"cannot read plan {path}: {error.strerror}. Check the path.") from None

@@ -90,14 +90,14 @@ class Setup:
             if not fits:
                 raise BadOption(f"simulation: {what} must be {rule}, got {value}.")
         if len(set(self.workers)) < len(self.workers):
-            raise InputError("simulation: workers= names a site twice.")
+            raise InputError("simulation: workers= must name each site once.")
         for name in self.workers:
             self.network.site(name)
         if len(self.worker_names) < 2:
             raise InputError("simulation: expected at least two sites that train.")
         if self.rates is not None and self.rates.network.names != self.network.names:
             raise InputError(
-                f"the rates are for network {self.rates.network.name!r}, whose sites are not those of "
+                f"the rates are for network {self.rates.network.name!r}, expected one with the sites of "
                 f"{self.network.name!r}."
             )
         check_faults(self.faults, self.network)

@@ -29,7 +29,7 @@ def plan_balanced_tree(network: Network, members: tuple[str, ...], nbytes: int, 
     if options.arity < 1:
         raise BadOption(f"balanced-tree: arity must be at least 1, got {options.arity}.")
     if options.root is not None and options.root not in members:
-        raise BadOption(f"balanced-tree: root {options.root!r} is not a member. Members: {', '.join(members)}.")
+        raise BadOption(f"balanced-tree: root {options.root!r} is not a member. Use one of {', '.join(members)}.")
     root = members[0] if options.root is None else options.root
     order = [root, *(name for name in members if name != root)]
     parent = {order[k]: order[(k - 1) // options.arity] for k in range(1, len(order))}

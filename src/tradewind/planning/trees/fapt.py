@@ -74,7 +74,7 @@ def _best(paths: FastestPaths, members: Indices, count: int | None) -> Indices:
 
 def _fixed(network: Network, names: Sequence[str]) -> Indices:
     if len(set(names)) < len(names):
-        raise BadOption(f"fixed_roots names a site twice: {', '.join(names)}.")
+        raise BadOption(f"fixed_roots must name each site once, got {', '.join(names)}.")
     return np.array([network.index[network.site(name).name] for name in names])
 
 
