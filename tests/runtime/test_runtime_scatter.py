@@ -155,8 +155,8 @@ def test_a_run_without_a_known_network_and_steps_in_parts_can_scatter_early_too(
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"planner": "relay"}, BadOption, "not relay. Use planner scatter, opr or multi-star"),
-        ({"planner": None}, BadOption, "not the default one"),
+        ({"planner": "relay"}, BadOption, "got relay. Use planner scatter, opr or multi-star"),
+        ({"planner": None}, BadOption, "got the default one"),
         ({"policy_options": {"weights": "staleness"}}, BadOption, "before their weights are known"),
         ({"scatter": "sometimes"}, UnknownName, "blocking, non-blocking"),
     ],

@@ -176,7 +176,7 @@ def test_options_of_a_synchronizer_come_from_arguments_and_environment(monkeypat
     found: dict[str, Any] = {"address": "127.0.0.1:0", "rank": 0, "world": 1, "secret": SECRET}
     with Synchronizer(network(), scheme="crew", site="here", **found) as sync:
         assert sync.group.name == "here" and sync.step() is not None
-    with pytest.raises(BadOption, match=r"write tolerance=Tolerance\(patience_s=...\)"):
+    with pytest.raises(BadOption, match=r"use tolerance=Tolerance\(patience_s=...\)"):
         Synchronizer(network(), deadline=20, **found)
     with pytest.raises(BadOption, match="address is not set"):
         Synchronizer(network(), rank=0, world=1)
