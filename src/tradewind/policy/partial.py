@@ -38,7 +38,7 @@ def resolve_scale(policy: str, p: int | None, workers: int) -> int:
     if p is None:
         return max(2, math.ceil(DEFAULT_SHARE * workers))
     if not 2 <= p <= max(2, workers):
-        raise BadOption(f"policy {policy!r}: p must be between 2 and {workers} with {workers} ranks, got {p}.")
+        raise BadOption(f"policy {policy!r}: p must be between 2 and {max(2, workers)} with {workers} ranks, got {p}.")
     return p
 
 

@@ -46,9 +46,9 @@ class Notices:
 class Dialling:
     """All attempts to reach one process."""
 
-    who: str
+    source: str
     """The process that dials, as named in messages."""
-    whom: str
+    target: str
     """The process that is dialled, as named in messages."""
     remedy: str
     """A sentence that says what to do if the address never answers."""
@@ -88,9 +88,9 @@ class Dialling:
     def advice(self, address: HostPort, problem: Exception) -> str:
         """A sentence that says what to do about an address that cannot be reached."""
         if is_loopback(address.host):
-            return f"If {self.whom} is on another host, it is listening on loopback; set interface= or bind= there."
+            return f"If {self.target} is on another host, it is listening on loopback; set interface= or bind= there."
         if isinstance(problem, ConnectionRefusedError):
-            return f"Check that {self.whom} has started and listens there."
+            return f"Check that {self.target} has started and listens there."
         return self.remedy
 
     def warn(self, address: HostPort, problem: Exception, now_s: float) -> None:
@@ -98,8 +98,8 @@ class Dialling:
         if self.notices.due(now_s):
             log.warning(
                 "%s has been dialling %s at %s from %s for %.0f s (%s). %s",
-                self.who,
-                self.whom,
+                self.source,
+                self.target,
                 address,
                 source_of(address),
                 now_s - self.notices.began_s,
@@ -139,7 +139,7 @@ def dial(address: HostPort, deadline_s: float, dialling: Dialling) -> socket.soc
         dialling.warn(address, problem, now_s)
         pause(min(RETRY_S, max(0.0, left)))
     raise PeerLost(
-        f"no answer from {dialling.whom} at {address}, dialled from {source_of(address)} for "
+        f"no answer from {dialling.target} at {address}, dialled from {source_of(address)} for "
         f"{time.monotonic() - dialling.notices.began_s:.0f} s ({problem}). {dialling.advice(address, problem)}"
     )
 

@@ -207,7 +207,7 @@ class Group:
     def broadcast(self, array: ArrayLike, root: int = 0) -> Array:
         """Return a bit-exact copy of the array of rank `root`, of any dtype but object, on every rank.
 
-        The other ranks pass an array of the same shape and dtype, which is not changed.
+        The other ranks pass an array of the same size and dtype, which is not changed.
         """
         if not 0 <= root < self.world:
             raise BadOption(f"root must be in [0, {self.world}), got {root}.")

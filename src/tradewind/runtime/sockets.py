@@ -105,7 +105,7 @@ def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
     return decode_header(buffer[: HEADER_BYTES + path])
 
 
-def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, whom: str) -> bytes:
+def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, other: str) -> bytes:
     data = b""
     while len(data) < nbytes:
         left = deadline_s - time.monotonic()
@@ -114,13 +114,13 @@ def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, whom: 
         sock.settimeout(left)
         more = sock.recv(nbytes - len(data))
         if not more:
-            raise NotAdmitted(f"{whom} closed the connection during the handshake.")
+            raise NotAdmitted(f"{other} closed the connection during the handshake.")
         data += more
     return data
 
 
-def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, whom: str) -> Peer:
-    """Perform a handshake and return the authenticated peer; `whom` names the other side in errors.
+def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, other: str) -> Peer:
+    """Perform a handshake and return the authenticated peer; `other` names the other side in errors.
 
     Raises NotAdmitted, NoAnswer or BadFrame, and sends the reason to the other side if there is one.
     """
@@ -129,22 +129,25 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, wh
             sock.sendall(handshake.start())
         while handshake.peer is None:
             # Exactly one frame: bytes after the last one are not part of the handshake.
-            fixed = _receive_exactly(sock, HEADER_BYTES, deadline_s, whom)
+            fixed = _receive_exactly(sock, HEADER_BYTES, deadline_s, other)
             answer = handshake.receive(fixed)
             if payload_length(fixed) > MAX_HANDSHAKE_BYTES:
-                raise BadFrame(f"{whom} announced {payload_length(fixed)} bytes in the handshake.")
-            body = _receive_exactly(sock, path_bytes(fixed) + payload_length(fixed), deadline_s, whom)
+                raise BadFrame(
+                    f"{other} announced {payload_length(fixed)} bytes in the handshake, expected at most "
+                    f"{MAX_HANDSHAKE_BYTES}."
+                )
+            body = _receive_exactly(sock, path_bytes(fixed) + payload_length(fixed), deadline_s, other)
             answer += handshake.receive(body)
             if answer:
                 sock.sendall(answer)
     except TimeoutError:
-        raise NoAnswer(f"{whom} did not answer the handshake in time. It may be busy, or not be Tradewind.") from None
+        raise NoAnswer(f"{other} did not answer the handshake in time. It may be busy, or not be Tradewind.") from None
     except (NotAdmitted, BadFrame):
         with contextlib.suppress(OSError):
             sock.sendall(handshake.last_words)
         raise
     except OSError as error:
-        raise NotAdmitted(f"{whom} broke the connection during the handshake ({error}).") from None
+        raise NotAdmitted(f"{other} broke the connection during the handshake ({error}).") from None
     sock.settimeout(None)
     return handshake.peer
 

@@ -7,14 +7,13 @@ error and unchanged inputs, and every connection is closed.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -53,7 +52,7 @@ Todo = Action | do.NodeAction
 
 
 class Pool:
-    """Returned payload buffers, kept for reuse by size: allocating and clearing memory for each chunk is slow.
+    """Returned payload buffers, kept for reuse by size: fresh memory pages cost more than the bytes written to them.
 
     >>> pool = Pool()
     >>> first = pool.take(1000)
@@ -202,7 +201,7 @@ class Worker:
     def stats(self, rank: int, controller: HostedController | None) -> GroupStats:
         """The counters and current state of this rank."""
         with self._tally_lock:
-            tally = dataclasses.asdict(self._tally)
+            tally = asdict(self._tally)
         with self._lock:
             engine, node = self._plane.engine, self._node
             kept = (0, 0) if engine is None else (engine.kept_bytes, engine.most_kept_bytes)
@@ -488,7 +487,7 @@ class Worker:
             sample = self._meters.arrived(peer, connection, header, time.monotonic())
         if sample is not None and (there := self._peers.name(peer)) is not None:
             self._samples[there] = sample
-            self._send(m.Measured(there, **dataclasses.asdict(sample)))
+            self._send(m.Measured(there, **asdict(sample)))
             self._send(m.Heartbeat(time.monotonic()))  # latency estimates need compared clocks
 
     @property
