@@ -323,3 +323,75 @@ def test_documents_name_no_path_of_one_machine() -> None:
         if MACHINE_PATH.search(line)
     ]
     assert not found, found
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+UNNAMED = re.compile(r"(?<![a-zA-Z])(somebody|nobody|everybody|whoever|anybody)(?![a-zA-Z])", re.IGNORECASE)
+"""Ranks, members, callers and controllers have names (docs/glossary.md)."""
+WITH_STORED_WORDS = ("docs/benchmarks/reproduction.md",)
+"""Made from results that were saved with their remarks."""
+SUBJECT_TO_WORDS = sorted(
+    path
+    for folder in ("src", "tests", "benchmarks", "examples", "docs")
+    for suffix in ("*.py", "*.md")
+    for path in (ROOT / folder).rglob(suffix)
+)
+
+
+def unnamed(text: str) -> list[str]:
+    """Lines that speak of ranks without naming their role."""
+    return [line.strip() for line in text.splitlines() if UNNAMED.search(line)]
+
+
+def test_ranks_are_named_by_their_role() -> None:
+    allowed = {"tests/support/messages.py", "tests/docs/test_tidy.py", "tests/docs/test_site.py", *WITH_STORED_WORDS}
+    for path in (*SUBJECT_TO_WORDS, *ROOT.glob("*.md")):
+        name = path.relative_to(ROOT).as_posix()
+        assert name in allowed or not (found := unnamed(path.read_text())), f"{name}: {found}"
+
+
+def test_words_that_name_no_role_are_found() -> None:
+    assert unnamed("fine\nwaiting_for_everybody = 1\nNobody waits") == ["waiting_for_everybody = 1", "Nobody waits"]
+
+
+# --- size of functions ---------------------------------------------------------------------------------------------
+
+MAX_FUNCTION_LINES = 70
+MAX_PARAMETERS = 8
+LONG_BY_NATURE = {"cli"}
+"""A verb's function declares its flags, a few lines for each."""
+WIDE_BY_NATURE = {
+    "experiments/demo/run.py": "run_demo",
+    "planning/trees/forest.py": "forest_plan",
+    "sim/__init__.py": "simulate",
+    "sim/fluid/store_and_forward.py": "__init__",
+    "sim/recorder.py": "add",
+    "torch/synchronizer.py": "__init__",
+}
+"""Functions that take a table's columns, or the public options of a class."""
+
+
+def oversized(module: str, source: str) -> Iterator[str]:
+    """Functions that are too long, or take too many parameters, to be held in mind."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef) or layer_of(module) in LONG_BY_NATURE:
+            continue
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        taken = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        parameters = len([name for name in taken if name not in ("self", "cls")])
+        if lines > MAX_FUNCTION_LINES:
+            yield f"{node.name} has {lines} lines, the most is {MAX_FUNCTION_LINES}"
+        if parameters > MAX_PARAMETERS and WIDE_BY_NATURE.get(module) != node.name:
+            yield f"{node.name} takes {parameters} parameters, the most is {MAX_PARAMETERS}: use a dataclass"
+
+
+def test_functions_can_be_held_in_mind() -> None:
+    for name, path in MODULES.items():
+        assert not (found := list(oversized(name, path.read_text()))), f"{name}: {found}"
+
+
+def test_functions_that_are_too_large_are_found() -> None:
+    wide = f"def f({', '.join(f'a{k}' for k in range(9))}): pass"
+    assert [text.split(",")[0] for text in oversized("sim/x.py", wide)] == ["f takes 9 parameters"]
+    assert list(oversized("sim/x.py", "def f():\n" + "    pass\n" * 70)) == ["f has 81 lines, the most is 70"]
