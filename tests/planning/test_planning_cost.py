@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from networks import Problem, problems
-from tradewind.errors import UnknownName
+from tradewind.errors import ImpossibleProblem, UnknownName
 from tradewind.network import Link, Network, Site, Trunk
 from tradewind.planning import planner, planner_options
-from tradewind.planning.cost import cost
+from tradewind.planning.cost import busiest_resource, cost, transfer_seconds
 from tradewind.planning.hops import bytes_per_link, flatten, hop_rate_bps, longest_path
 from tradewind.planning.plan import Plan, Shard
 
@@ -251,3 +251,16 @@ def test_smaller_chunks_and_less_latency_never_cost_more(problem: Problem) -> No
     still = Network(network.name, network.sites, network.bandwidth_bps, trunks=network.trunks)
     assert cost(plan, still).seconds <= spent.seconds * (1 + 1e-12)
     assert math.isclose(cost(plan, still).transfer_seconds, spent.transfer_seconds)
+
+
+@given(problem=problems(), name=st.sampled_from(["ring", "star", "mtree", "relay"]))
+@settings(max_examples=40, deadline=None)
+def test_the_busiest_resource_of_a_plans_hops_is_that_of_all_links(problem: Problem, name: str) -> None:
+    network, members, nbytes = problem
+    try:
+        plan = planner(name)(network, members, nbytes, planner_options(name, {}))
+    except ImpossibleProblem:
+        return
+    hops = flatten(plan, network)
+    expected, _ = busiest_resource(bytes_per_link(plan, network, hops), network)
+    assert transfer_seconds(plan, network, hops) == pytest.approx(expected, rel=1e-12)

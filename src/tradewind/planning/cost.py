@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tradewind.fluid import FluidSharing, Resource
 from tradewind.network import Matrix, Network
-from tradewind.planning.hops import bytes_per_link, flatten, hop_rates_bps, longest_path
+from tradewind.planning.hops import Hops, bytes_per_link, flatten, hop_rates_bps, longest_path
 from tradewind.planning.plan import Plan
 
 
@@ -104,6 +104,20 @@ def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
         candidate = (float(bits[mask].sum() / trunk.capacity_bps), f"trunk {trunk.name}")
         worst = max(worst, candidate, key=lambda w: w[0])
     return worst
+
+
+def transfer_seconds(plan: Plan, network: Network, hops: Hops) -> float:
+    """The time of `busiest_resource` for a plan's hops, without a matrix of all links of a large network."""
+    n, bits = len(network), 8.0 * plan.nbytes * np.array([shard.fraction for shard in plan.shards])[hops.shard]
+    links, of_link = np.unique(hops.src * n + hops.dst, return_inverse=True)
+    seconds = [
+        (np.bincount(of_link, weights=bits) / network.bandwidth_bps.ravel()[links]).max(initial=0.0),
+        (np.bincount(hops.src, weights=bits, minlength=n) / network.egress_bps).max(),
+        (np.bincount(hops.dst, weights=bits, minlength=n) / network.ingress_bps).max(),
+    ]
+    for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
+        seconds.append(bits[mask[hops.src, hops.dst]].sum() / trunk.capacity_bps)
+    return float(max(seconds))
 
 
 class NetworkCapacities(Mapping[Resource, float]):

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from tradewind.network import Network
-from tradewind.planning.cost import busiest_resource
-from tradewind.planning.hops import bytes_per_link, flatten, hop_rates_bps, longest_path
+from tradewind.planning.cost import transfer_seconds
+from tradewind.planning.hops import flatten, hop_rates_bps, longest_path
 from tradewind.planning.plan import Plan
 
 FILL_SHARE = 0.015
@@ -31,8 +31,7 @@ def filling_chunk_bytes(plan: Plan, network: Network, fill_share: float) -> list
     route_s_per_bit = np.zeros(len(hops.route_shard))
     np.add.at(route_s_per_bit, hops.route, 1.0 / hop_rates_bps(network, hops))
     path_s_per_bit = longest_path(hops, route_s_per_bit, len(plan.shards), len(network))
-    transfer_s, _ = busiest_resource(bytes_per_link(plan, network, hops), network)
-    fill_s = fill_share * transfer_s
+    fill_s = fill_share * transfer_seconds(plan, network, hops)
     bits = np.divide(fill_s, path_s_per_bit, out=np.full(len(plan.shards), 8.0 * plan.nbytes), where=path_s_per_bit > 0)
     return [int(size) for size in np.maximum(bits / 8.0, LEAST_CHUNK_BYTES)]
 
