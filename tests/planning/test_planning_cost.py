@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from networks import Problem, problems
 from tradewind.errors import ImpossibleProblem, UnknownName
 from tradewind.network import Link, Network, Site, Trunk
-from tradewind.planning import planner, planner_options
+from tradewind.planning import make_plan, planner, planner_options
 from tradewind.planning.cost import busiest_resource, cost, transfer_seconds
 from tradewind.planning.hops import bytes_per_link, flatten, hop_rate_bps, longest_path
 from tradewind.planning.plan import Plan, Shard
@@ -258,7 +258,7 @@ def test_smaller_chunks_and_less_latency_never_cost_more(problem: Problem) -> No
 def test_the_busiest_resource_of_a_plans_hops_is_that_of_all_links(problem: Problem, name: str) -> None:
     network, members, nbytes = problem
     try:
-        plan = planner(name)(network, members, nbytes, planner_options(name, {}))
+        plan = make_plan(name, network, nbytes, members)
     except ImpossibleProblem:
         return
     hops = flatten(plan, network)
