@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 from cli import tradewind
+from hosts import start
 from lab_traffic import open_lab
 from ranks import SECRET
 from tradewind.lab.session import Lab
@@ -23,8 +22,6 @@ RATES = np.array([[0, 40], [20, 0]]) * 1e6
 PAIR = Network("pair", [Site("a"), Site("b")], RATES)
 A = "10.77.0.1"
 LONGEST_S = 60.0
-UNSET = ("TRADEWIND_BIND", "TRADEWIND_NETWORK", "TRADEWIND_SITE")
-"""What a lab tells its sites, and other hosts are not told."""
 OTHER_RELEASE = "import tradewind.version as v; v.__version__ = '9.9.9'; from tradewind.cli import main; main()"
 OTHER_PROTOCOL = """
 import tradewind.wire.handshake as handshake
@@ -39,19 +36,6 @@ Rows = dict[str, dict[str, Any]]
 def lab() -> Iterator[Lab]:
     with open_lab(PAIR, "htb") as made:
         yield made
-
-
-def start(lab: Lab, site: str, *command: str, **environment: str) -> subprocess.Popen[str]:
-    without = [word for name in UNSET if name not in environment for word in ("-u", name)]
-    made: subprocess.Popen[str] = lab.popen(
-        site,
-        ["env", *without, sys.executable, *command],
-        env={"TRADEWIND_SECRET": SECRET, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return made
 
 
 def rows(said: str) -> Rows:

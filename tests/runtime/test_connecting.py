@@ -6,15 +6,14 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hosts import ends, start
 from lab_traffic import open_lab
-from ranks import SECRET
 from tradewind.formats import read_network
 from tradewind.lab.session import Lab
 from tradewind.network import Network, Site
@@ -22,8 +21,6 @@ from tradewind.network import Network, Site
 RATES = np.array([[0, 30, 20], [16, 0, 24], [40, 12, 0]]) * 1e6
 HOSTS = Network("hosts", [Site(name) for name in "abc"], RATES)
 LONGEST_S = 60.0
-UNSET = ("TRADEWIND_BIND", "TRADEWIND_NETWORK", "TRADEWIND_SITE")
-"""What a lab tells its sites, and other hosts are not told."""
 
 RANK = """
 import json, sys, time
@@ -49,31 +46,6 @@ def lab() -> Iterator[Lab]:
     with open_lab(HOSTS, "htb") as made:
         assert made.address("a") == "10.77.0.1"
         yield made
-
-
-def start(lab: Lab, site: str, *command: str, **environment: str) -> subprocess.Popen[str]:
-    """Run Python in a host that knows nothing of the lab."""
-    without = [option for name in UNSET if name not in environment for option in ("-u", name)]
-    made: subprocess.Popen[str] = lab.popen(
-        site,
-        ["env", *without, sys.executable, *command],
-        env={"TRADEWIND_SECRET": SECRET, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return made
-
-
-def ends(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each; all must end by themselves."""
-    try:
-        said = [process.communicate(timeout=LONGEST_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [(process.returncode, *words) for process, words in zip(processes, said, strict=True)]
 
 
 def probe(lab: Lab, folder: Path, *arguments: str) -> tuple[list[tuple[int, str, str]], list[Path]]:

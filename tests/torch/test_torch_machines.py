@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from hosts import ends, start
 from lab_traffic import open_lab
 from ranks import free_port
 from tradewind.catalog import load_network
@@ -81,15 +82,11 @@ def train(lab: Lab, folder: Path, **mistakes: dict[str, str]) -> list[tuple[int,
     script.write_text(EXAMPLE.read_text().replace('"gloo"', '"tradewind"').replace("range(5)", "range(1)"))
     started = []
     for rank, host in enumerate("abc"):
-        given = ["OMP_NUM_THREADS=1", "TRADEWIND_PATIENCE_S=6s", f"TRADEWIND_PORTS={PORTS}"]
-        given += [f"{name}={value}" for name, value in mistakes.get(host, {}).items()]
-        unset = [part for name in ("TRADEWIND_BIND", "TRADEWIND_NETWORK", "TRADEWIND_SITE") for part in ("-u", name)]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "3", "--node-rank", str(rank)]
-        where = ["--master-addr", lab.address("a"), "--master-port", "29500", str(script)]
-        command = ["env", *unset, *given, *torchrun, *where]
-        started.append(lab.popen(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    said = [process.communicate(timeout=LONGEST_S)[0] for process in started]
-    return [(process.returncode, words) for process, words in zip(started, said, strict=True)]
+        given = {"TRADEWIND_PATIENCE_S": "6s", "TRADEWIND_PORTS": PORTS, **mistakes.get(host, {})}
+        torchrun = ("-m", "torch.distributed.run", "--nnodes", "3", "--node-rank", str(rank))
+        where = ("--master-addr", lab.address("a"), "--master-port", "29500", str(script))
+        started.append(start(lab, host, *torchrun, *where, **given))
+    return [(code, said + problem) for code, said, problem in ends(started, LONGEST_S)]
 
 
 def close_ports(lab: Lab, host: str) -> None:
