@@ -91,6 +91,12 @@ def run_seed(seed: int) -> tuple[str, tuple[str, ...]]:
     return replay, check_run(result, network, faults, rates)
 
 
+def test_a_round_that_changes_to_another_plan_is_checked_by_the_shards_of_that_plan() -> None:
+    """Seed 1596: repaired by seven shards, then rerouted to four, and repaired again."""
+    _, problems = run_seed(1596)
+    assert problems == ()
+
+
 def sweep(seeds: range) -> None:
     for seed in seeds:
         replay, problems = run_seed(seed)

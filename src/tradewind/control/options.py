@@ -121,6 +121,7 @@ class Decided:
         "stop waiting",
         "proceed",
         "plan again",
+        "reroute",
         "cannot start",
         "adopt plan",
         "roll back plan",

@@ -26,7 +26,7 @@ _ROW = 0.24
 _WIDTH, _LETTER = 13.0, 0.075
 _HEAD, _FOOT = 0.8, 0.45
 _MOST_LINKS = 64
-PLAN_DECISIONS = ("adopt plan", "roll back plan", "plan again")
+PLAN_DECISIONS = ("adopt plan", "roll back plan", "plan again", "reroute")
 """Where rounds begin or go on by another plan."""
 
 

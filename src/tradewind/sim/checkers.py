@@ -103,10 +103,9 @@ def ranks_do_one_thing_at_a_time(trace: Trace) -> Iterator[str]:
 
 def all_members_see_the_same_contributors(trace: Trace) -> Iterator[str]:
     """Each member that received a round's result received every shard, with the data of exactly its contributors."""
-    planned_again: dict[int | None, list[float]] = defaultdict(list)
+    decided: dict[tuple[int | None, str | None], list[float]] = defaultdict(list)
     for decision in trace.kind("decision"):
-        if decision.phase == "plan again":
-            planned_again[decision.round].append(decision.start_s)
+        decided[decision.round, decision.phase].append(decision.start_s)
     flows: dict[int, list[Record]] = defaultdict(list)
     for flow in trace.kind("flow"):
         if flow.round is not None and flow.shard is not None and flow.shard >= 0:
@@ -120,7 +119,10 @@ def all_members_see_the_same_contributors(trace: Trace) -> Iterator[str]:
         if number is None or round_.outcome != "finished" or len(round_.members) < 2 or number not in flows:
             continue
         for sync in receivers[number]:
-            counted = _last_tries(flows[number], sorted(t for t in planned_again[number] if t <= sync.end_s))
+            before = {what: [t for t in decided[number, what] if t <= sync.end_s] for what in ("plan again", "reroute")}
+            cut_s = max(before["reroute"], default=0.0)  # another plan cuts what is left anew: shards get new numbers
+            tries = [flow for flow in flows[number] if flow.start_s >= cut_s]
+            counted = _last_tries(tries, sorted(before["plan again"]))
             yield from _wrong_contributors(round_, [f for f in counted if f.start_s <= sync.end_s], sync)
 
 

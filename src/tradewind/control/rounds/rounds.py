@@ -289,7 +289,7 @@ class Rounds:
         onto, round_.onto = round_.onto, None
         if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
             rest = remaining(round_.plan, onto, round_.operation, chunk_items, done)
-            self.outbox.note(Decided("plan again", "a better plan is available", round=round_.number))
+            self.outbox.note(Decided("reroute", "a better plan is available", round=round_.number))
             self._restart(round_, rest.plan, rest.chunk_items, rest.done)
             self.rerouted += 1
             self._halting_s = now_s - round_.rerouted_s
