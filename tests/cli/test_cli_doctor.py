@@ -92,6 +92,7 @@ def test_a_wrong_secret(lab: Lab) -> None:
     assert "a caller from 10.77.0.2 was refused" in problem and SECRET not in said + problem
 
 
+@pytest.mark.slow
 def test_another_release_and_another_protocol(lab: Lab) -> None:
     _, (code, said, _) = check(lab, "-c", OTHER_RELEASE)
     row = rows(said)["tradewind on both"]

@@ -80,6 +80,7 @@ def test_a_probe_that_measured_nothing_fails_and_writes_nothing(lab: Lab, tmp_pa
     assert not any(file.exists() for file in files)
 
 
+@pytest.mark.slow
 def test_links_that_could_not_be_measured_are_shown_as_such_and_not_written(lab: Lab, tmp_path: Path) -> None:
     lab.cut("b-c")
     try:

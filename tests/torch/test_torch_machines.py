@@ -59,6 +59,7 @@ def test_ranks_with_another_tradewind_are_refused_on_all_of_them() -> None:
         assert "all ranks need the same version. Install one of them on all hosts." in problem
 
 
+@pytest.mark.slow
 def test_ranks_with_another_minor_version_of_torch_are_warned_about() -> None:
     for code, said, problem in run_versions("torch"):
         assert (code, said) == (0, "sum 2\n")
