@@ -63,12 +63,13 @@ def test_a_policy_and_a_planner_in_files_make_a_scheme() -> None:
     assert succeed_json("bench", "wan", "mesh", "--option", "n=2", "--bytes", "20kB", "--rounds", 1, "--planner", LINE)
 
 
-def test_lists_say_where_each_entry_comes_from() -> None:
+def test_lists_say_where_each_entry_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow table wraps summaries
     for verb, kind, registry in (("planners", "planner", PLANNERS), ("policies", "policy", POLICIES)):
         listed = succeed_json(verb)
         assert [entry[kind] for entry in listed] == list(registry.built_in)
         assert {entry["origin"] for entry in listed} == {"built in"}
-        shown = succeed(verb)  # a long summary continues on the next line
+        shown = succeed(verb)
         assert all(" ".join(entry["summary"].split()[:3]) in shown for entry in listed)
     listed = succeed_json("schemes")
     assert [entry["scheme"] for entry in listed] == list(scheme_names())
