@@ -75,13 +75,21 @@ class _Patching:
     loads: dict[str, float]
 
     def patch(self, shard: Shard) -> Shard:
-        root = shard.root if shard.root in self.network.index else self._new_root(shard.fraction)
+        root = shard.root if self._can_stay(shard) else self._new_root(shard.fraction)
         reduce = self._patch_tree(root, shard.reduce, self.rate_bps)
         broadcast: tuple[Route, ...] = ()
         if shard.broadcast:
             upwards = tuple(route[::-1] for route in shard.broadcast)
             broadcast = tuple(route[::-1] for route in self._patch_tree(root, upwards, self.rate_bps.T))
         return replace(shard, root=root, reduce=reduce, broadcast=broadcast, rate_bps=None)
+
+    def _can_stay(self, shard: Shard) -> bool:
+        """Whether the root is left, and members still reach it and are reached by it."""
+        if shard.root not in self.network.index or not shard.broadcast:
+            return shard.root in self.network.index
+        root = self.network.index[shard.root]
+        others = [self.network.index[name] for name in self.members if name != shard.root]
+        return bool((self.rate_bps[others, root] > 0).all() and (self.rate_bps[root, others] > 0).all())
 
     def _new_root(self, fraction: float) -> str:
         chosen = replacement(self.network, self.members, (), fraction, self.loads)
