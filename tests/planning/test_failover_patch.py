@@ -75,6 +75,16 @@ def test_what_a_loss_does_not_touch_stays_as_it_was() -> None:
     assert patch_plan(plan, network).plan.shards == plan.shards
 
 
+def test_a_root_that_is_cut_off_from_a_member_is_replaced_although_it_is_alive() -> None:
+    network = mesh(4)
+    members = network.names[:2]
+    plan = make_plan("scatter", network, 10**6, members)
+    helper = next(shard.root for shard in plan.shards if shard.root not in members)
+    left = without(network, set(), {(helper, name) for name in network.names if name != helper})
+    patched = patch_plan(plan, left).plan
+    assert check(patched, left) == () and helper not in {shard.root for shard in patched.shards}
+
+
 def test_a_lost_root_is_replaced_by_the_candidate_that_is_loaded_least() -> None:
     """Eq. (3): all links are equal, so the candidate's own load decides, and that grows with what it takes over."""
     network = mesh(6)

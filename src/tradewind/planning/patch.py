@@ -4,11 +4,11 @@ A round may be almost complete when a site or link is lost. A new plan would dis
 mean other chunks. A patched plan cuts the tensor as before, so that final chunks stay final, and changes only the trees
 that the loss affects:
 
-- lost sites are removed, and so are helpers without work;
+- lost sites are removed, with those that members cannot reach or be reached by, and helpers without work;
 - a site that lost its parent is attached, with its subtree, to the best remaining parent: the one that would need the
   least time for its children, this one included;
-- a lost root is replaced by CREW's rule (Eq. (3), with the candidate's load), which requires live links to and from all
-  members; where no site has those, by the site whose slowest route to a member is fastest;
+- a removed root is replaced by CREW's rule (Eq. (3), with the candidate's load), which requires live links to and from
+  all members; where no site has those, by the site whose slowest route to a member is fastest;
 - an edge whose link is lost is routed over other sites where that is the best route left.
 
 All choices follow the network's order of sites, so that the same loss gives the same plan.
@@ -46,6 +46,7 @@ def patch_plan(plan: Plan, network: Network) -> Patch:
     if len(members) < 2:
         left = f"only {members[0]!r} is left" if members else "none is left"
         raise InfeasiblePlan(f"plan {plan.planner!r} cannot be patched: of its members {left}.")
+    network = _connected_part(network, members)
     routes = Routes(network)
     work = _Patching(network, routes, routes.bandwidth_bps(), members, _loads(plan, network))
     kept = tuple(n for n, shard in enumerate(plan.shards) if shard.broadcast or shard.root in network.index)
@@ -54,6 +55,16 @@ def patch_plan(plan: Plan, network: Network) -> Patch:
         plan, members=members, shards=shards, predicted=None, proven_rate_bps=None, reason="patched after a loss"
     )
     return Patch(patched, kept)
+
+
+def _connected_part(network: Network, members: tuple[str, ...]) -> Network:
+    """The sites that the members reach and that reach them; raises `InfeasiblePlan` if that excludes a member."""
+    label = network.strong_component
+    connected = [name for name in network.names if label[network.index[name]] == label[network.index[members[0]]]]
+    for name in members:
+        if name not in connected:
+            raise InfeasiblePlan(f"{name!r} has no route left to or from {members[0]!r} in {network.name!r}.")
+    return network if len(connected) == len(network) else network.subnetwork(connected)
 
 
 def _loads(plan: Plan, network: Network) -> dict[str, float]:
@@ -75,7 +86,7 @@ class _Patching:
     loads: dict[str, float]
 
     def patch(self, shard: Shard) -> Shard:
-        root = shard.root if self._can_stay(shard) else self._new_root(shard.fraction)
+        root = shard.root if shard.root in self.network.index else self._new_root(shard.fraction)
         reduce = self._patch_tree(root, shard.reduce, self.rate_bps)
         broadcast: tuple[Route, ...] = ()
         if shard.broadcast:
@@ -83,27 +94,13 @@ class _Patching:
             broadcast = tuple(route[::-1] for route in self._patch_tree(root, upwards, self.rate_bps.T))
         return replace(shard, root=root, reduce=reduce, broadcast=broadcast, rate_bps=None)
 
-    def _can_stay(self, shard: Shard) -> bool:
-        """Whether the root is left, and members still reach it and are reached by it."""
-        if shard.root not in self.network.index or not shard.broadcast:
-            return shard.root in self.network.index
-        root = self.network.index[shard.root]
-        others = [self.network.index[name] for name in self.members if name != shard.root]
-        return bool((self.rate_bps[others, root] > 0).all() and (self.rate_bps[root, others] > 0).all())
-
     def _new_root(self, fraction: float) -> str:
         chosen = replacement(self.network, self.members, (), fraction, self.loads)
         if chosen is None:
             rows = np.array([self.network.index[name] for name in self.members])
             both_ways = np.minimum(self.rate_bps[rows], self.rate_bps.T[rows])
             both_ways[np.arange(len(rows)), rows] = np.inf
-            worst = both_ways.min(axis=0)
-            if not worst.any():
-                raise InfeasiblePlan(
-                    f"no site of {self.network.name!r} is left that all of {', '.join(self.members)} can reach, and it "
-                    "them."
-                )
-            chosen = self.network.names[int(worst.argmax())]
+            chosen = self.network.names[int(both_ways.min(axis=0).argmax())]
         self.loads[chosen] += fraction
         return chosen
 
@@ -151,8 +148,6 @@ class _Patching:
     def _best_parent(self, top: str, attached: set[str], busy: Counter[str], rate_bps: Matrix) -> str:
         row, index = self.network.index[top], self.network.index
         candidates = [n for n in self.network.names if n in attached and rate_bps[row, index[n]] > 0]
-        if not candidates:
-            raise InfeasiblePlan(f"{top!r} has no route left to the other members in {self.network.name!r}.")
         return min(candidates, key=lambda name: (busy[name] + 1) / rate_bps[row, index[name]])
 
 
