@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,10 @@ def mesh(names: list[str], mbps: float) -> Network:
     return Network("mesh", [Site(name) for name in names], mbps * 1e6 * (1 - np.eye(len(names))))
 
 
+def has_sent(step: int, said: dict[str, Any]) -> bool:
+    return said.get("sent") == step
+
+
 def test_who_waits_for_a_late_member_has_sent_its_array_by_then(tmp_path: Path) -> None:
     """Three of four in a round, one of them late; all four aggregate, and one of these is killed on the way."""
     names = [f"rank{n}" for n in range(4)]
@@ -115,16 +120,22 @@ def test_who_waits_for_a_late_member_has_sent_its_array_by_then(tmp_path: Path) 
     with processes() as start:
         address = f"127.0.0.1:{free_port()}"
         given = {"environment": {"TRADEWIND_SHAPE": str(file)}, "options": options, "items": 250_000}
-        workers = {n: start(n, address, 4, steps=6, pause_s=0.2 if n == 2 else 0.0, **given) for n in range(3)}
+        workers = {n: start(n, address, 4, steps=6, announced_bytes=600_000, **given) for n in range(2)}
+        late = workers[2] = start(2, address, 4, steps=6, announced_bytes=50_000, ordered=True, **given)
         workers[3] = start(3, address, 4, steps=0, **given)  # never ready: it only helps
-        workers[0].wait_for(lambda said: said.get("step") == 3)
-        threading.Event().wait(0.3)  # into a round
+        late.tell("go")
+        for step in range(1, 5):
+            for n in range(2):
+                workers[n].wait_for(partial(has_sent, step))
+            late.tell("go")
+        late.wait_for(partial(has_sent, 4))  # into a round
         workers[3].kill()
+        late.tell("go")
         left = [workers[n] for n in range(3)]
         for worker in left:
             worker.wait_for(lambda said: "done" in said)
         steps = {n: [said for said in workers[n].heard if "step" in said] for n in range(3)}
-        early = [said["early_bytes"] for n in (0, 1) for said in steps[n][1:3]]
+        early = [said["early_bytes"] for n in (0, 1) for said in steps[n][1:4]]
         assert all(nbytes > 500_000 for nbytes in early), "of 1 MB, all but the own block"
         assert any(said["repaired"] for said in steps[0])
         results = [{said["round"]: (said["low"], said["high"]) for said in steps[n]} for n in range(3)]

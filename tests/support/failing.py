@@ -28,6 +28,7 @@ PROGRAM = """
     given = json.loads(sys.argv[1])
     rank, items, steps = given["rank"], given["items"], given["steps"]
     pause_s, value = given.get("pause_s", 0.0), given.get("value", rank + 1)
+    announced_bytes = given.get("announced_bytes", 0)
 
     def say(**what):
         print(json.dumps(what), flush=True)
@@ -42,8 +43,15 @@ PROGRAM = """
     say(joined=group.name, names=group.names)
     array = np.full(items, float(value), np.float32)
     for step in range(steps):
+        if given.get("ordered"):
+            sys.stdin.readline()
         try:
+            before = group.stats().sent_bytes
             handle = group.average_async(array)
+            if announced_bytes:
+                while not handle.done and group.stats().sent_bytes - before < announced_bytes:
+                    time.sleep(0.001)
+                say(sent=step)
             result = handle.wait(60.0)
         except TradewindError as error:
             say(error=str(error), kind=type(error).__name__, intact=bool((array == value).all()))
