@@ -36,7 +36,9 @@ def tiny() -> Iterator[Setting]:
 # --- the figures ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "crew/fig8" else []) for name in FIGURES]
+)
 def test_a_figure_gives_numbers_curves_and_a_verdict_on_every_claim(name: str, tiny: Setting, tmp_path: Path) -> None:
     check_experiment(name, tiny, tmp_path)
 
