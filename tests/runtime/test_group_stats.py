@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from ranks import run_ranks
 from tradewind.network import Network, Site
+from tradewind.runtime.connections import connections_by_cores
 from tradewind.runtime.group import Group
 from tradewind.runtime.stats import GroupStats
 
@@ -31,7 +33,8 @@ def test_rounds_bytes_and_connections_add_up_over_all_ranks(options: dict[str, A
 
     found = run_ranks(3, body, planner="ring", **options)
     assert all(isinstance(stats, GroupStats) for stats in found), found
-    transport, count = ("unix", 1) if not options else ("tcp", options.get("connections", 1))
+    by_cores = connections_by_cores(os.cpu_count() or 1, ranks_here=3, peers=2)
+    transport, count = ("unix", 1) if not options else ("tcp", options.get("connections", by_cores))
     for stats in found:
         assert (stats.rounds, stats.inline_rounds, stats.alone, stats.failed, stats.pending) == (6, 0, 0, 0, 0)
         assert stats.array_bytes == 5 * 4 * ITEMS + 4 and stats.kept_bytes == 0

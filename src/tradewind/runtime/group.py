@@ -10,7 +10,6 @@ member, or raises an error and leaves every input unchanged, except where the re
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -23,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tradewind.arithmetic import Array, check_operation, name_dtype, storage_of
-from tradewind.control.network.view import FAST_BPS
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.actions import Outcome
@@ -37,10 +35,10 @@ from tradewind.runtime.addresses import (
     listen_for_neighbours,
     listen_on,
 )
+from tradewind.runtime.connections import ConnectionCounts, is_slow
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.options import (
-    MAX_CONNECTIONS,
     RunFields,
     RunOptions,
     choose_options,
@@ -60,8 +58,6 @@ from tradewind.wire.messages import Operation
 
 log = logging.getLogger("tradewind.runtime")
 
-STREAM_BYTES = 4 * 2**20
-"""Bytes that one TCP connection keeps in flight with usual buffers; more bandwidth x delay needs more connections."""
 LONGEST_REASON = 1000
 """Characters of an error message that are sent to other ranks."""
 POLL_S = 0.5
@@ -290,16 +286,6 @@ class Group:
         self.close()
 
 
-def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
-    """The number of TCP connections that fill a link.
-
-    >>> connections_needed(100e6, 0.1), connections_needed(1e9, 0.1), connections_needed(10e9, 0.0)
-    (1, 6, 1)
-    """
-    in_flight_bytes = bandwidth_bps / 8 * 2 * latency_s
-    return max(1, min(MAX_CONNECTIONS, math.ceil(in_flight_bytes / STREAM_BYTES)))
-
-
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """Callbacks and settings that callers inside Tradewind (lab, PyTorch backend, tests) pass to `connect`."""
@@ -357,9 +343,9 @@ def connect(
         server = _serve(addresses[rank], credentials, chosen, world, len(addresses), rank)
         addresses[rank] = HostPort(addresses[rank].host, server.port)
     near = transport.local_sockets and shape is None
-    counts = _connections(name, network, transport.connections)
+    counts = ConnectionCounts(name, network, transport.connections)
     measuring = how if aware.measure else None
-    about = _is_slow(network), shape, measuring, near, hooks.connected
+    about = is_slow(network), shape, measuring, near, hooks.connected
     worker = Worker(credentials, chosen.tolerance.deadlines, counts, *about)
     worker.inline_bytes = transport.inline_bytes if shape is None else 0  # control messages are not shaped
     try:
@@ -441,26 +427,6 @@ def find_secret(given: str | bytes | None) -> bytes:
             f"set {SECRET_VARIABLE}."
         )
     return packed
-
-
-def _is_slow(network: Network | None) -> bool:
-    """Whether the median link of the given network is below `FAST_BPS`; False without a network."""
-    links_bps = np.zeros(0) if network is None else network.bandwidth_bps[network.bandwidth_bps > 0]
-    return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
-
-
-def _connections(here: str, network: Network | None, asked: int | None) -> Any:
-    if asked is not None:
-        return lambda _: asked
-
-    def needed(peer: str) -> int:
-        if network is None or not {here, peer} <= network.index.keys():
-            return 1
-        i, j = network.index[here], network.index[peer]
-        both = ((i, j), (j, i))
-        return max(connections_needed(float(network.bandwidth_bps[e]), float(network.latency_s[e])) for e in both)
-
-    return needed
 
 
 # --- arrays as callers pass them: converted without loss, or refused -------------------------------------------------

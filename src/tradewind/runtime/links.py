@@ -20,6 +20,7 @@ from tradewind.errors import BadFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.node.payload import RoundPayload
+from tradewind.runtime.connections import BufferUse
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
@@ -104,7 +105,7 @@ class Link:
         self._broke, self._ended, self._traces = broke, ended, host.traces
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, self.users)
-        self.liveness = Liveness(self._shared)
+        self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
         self.transport: Transport = "unix" if sock.family == socket.AF_UNIX else "tcp"
         self._receiving: Receive | None = None

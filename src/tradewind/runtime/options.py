@@ -65,7 +65,7 @@ class Transport(OptionGroup):
     ports: str | int | None = None
     """The port or range of ports to listen on, such as 29600-29607, for a firewall. Default, or "": any free port."""
     connections: int | None = None
-    """TCP connections to each peer, 1 to 16. Default: as many as bandwidth x delay of the network needs."""
+    """TCP connections to each peer, 1 to 16. Default: what bandwidth x delay needs, known or measured, and by cores."""
     local_sockets: bool = True
     """Whether ranks of one machine exchange data through Unix sockets, which take half the kernel time of TCP."""
     inline_bytes: int = DEFAULT_INLINE_BYTES

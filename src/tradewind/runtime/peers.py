@@ -15,6 +15,7 @@ machine acknowledges nothing (`liveness`), is reported as lost at once: another 
 
 from __future__ import annotations
 
+import logging
 import queue
 import socket
 import threading
@@ -29,8 +30,10 @@ from tradewind.errors import RemoteFault
 from tradewind.node import events as ev
 from tradewind.node.actions import Transmit
 from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.connections import ConnectionCounts, Growth
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.links import Host, Link
+from tradewind.runtime.options import MAX_CONNECTIONS
 from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
@@ -39,6 +42,8 @@ from tradewind.runtime.stats import PeerLinks, Traffic
 from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials
 from tradewind.wire.messages import Address
+
+log = logging.getLogger("tradewind.runtime")
 
 FIRST_RETRY_S = 0.02
 LONGEST_RETRY_S = 2.0
@@ -77,6 +82,7 @@ class Bundle:
         self.users = 0
         """The number of running threads of its connections."""
         self.broken = ""
+        self.growth = Growth()
         self.unanswered = False
         """Whether it is broken because the other machine acknowledged nothing."""
 
@@ -105,7 +111,7 @@ class Peers:
         host: PeersHost,
         credentials: Credentials,
         deadlines: Deadlines,
-        connections: Callable[[str], int],
+        connections: ConnectionCounts,
         slow_links: bool,
         shape: ShapedNetwork | None,
         neighbours: bool,
@@ -190,7 +196,7 @@ class Peers:
     # --- liveness ------------------------------------------------------------------------------------------------
 
     def watch(self, awaited: Callable[[], Collection[int]]) -> None:
-        """Send keepalives, close unanswered connections, report lost links; to be called every `keepalive_s`.
+        """Send keepalives, close unanswered connections, add some, report lost links; called every `keepalive_s`.
 
         `awaited` returns the peers from which chunks are due. If one of them sends nothing for `silence_s`, not even
         keepalives, its connections are closed although its machine answers: its process may be stopped or stuck.
@@ -209,6 +215,9 @@ class Peers:
                 continue
             if quiet_s > limits.silence_s:
                 quiet[peer] = quiet_s
+            uses = [use for link in links if (use := link.buffer_use.read()) is not None]
+            if self._connections.may_grow and len(links) < MAX_CONNECTIONS and bundle.growth.is_due(uses):
+                start_thread(self._grow, peer, bundle, name=f"tradewind-grow-{peer}")
             self._host.tell(ev.KeepAlive(peer))
         for peer in sorted(quiet.keys() & set(awaited())) if quiet else ():
             self.drop(peer, f"it has sent nothing for {quiet[peer]:.3g} s although more is due")
@@ -258,17 +267,14 @@ class Peers:
                 delay_s = min(LONGEST_RETRY_S, 2 * delay_s)
 
     def _call(self, peer: int, address: Address, dialling: Dialling) -> None:
-        limit_s, made_s = self._deadlines.reconnect_s / 4, time.time()
+        made_s = time.time()
         if self._shape is not None and self._shape.is_cut(self._credentials.site, address.site):
             raise RemoteFault(f"the link to {address.site!r} is cut")
-        where, purpose = HostPort(address.host, address.port), f"data {made_s!r}"
-        socks = []
+        count = self._first_connections(address)
+        socks: list[socket.socket] = []
         try:
-            for _ in range(self._connections(address.site)):
-                deadline_s, answer_s = time.monotonic() + limit_s, self._deadlines.handshake_s
-                near = address.site, self._neighbours
-                sock, _ = call(where, self._credentials, purpose, deadline_s, dialling, *near, answer_s)
-                socks.append(sock)
+            while len(socks) < count:
+                socks += [self._dial(address, made_s, dialling)]
         except RemoteFault:
             for sock in socks:
                 hang_up(sock)
@@ -278,6 +284,35 @@ class Peers:
         with self._changed:
             self._calling.discard(peer)
         self._host.linked(peer)
+
+    def _dial(self, address: Address, made_s: float, dialling: Dialling) -> socket.socket:
+        """Make one connection of the bundle with time `made_s`."""
+        where, deadline_s = HostPort(address.host, address.port), time.monotonic() + self._deadlines.reconnect_s / 4
+        near, answer_s = (address.site, self._neighbours), self._deadlines.handshake_s
+        return call(where, self._credentials, f"data {made_s!r}", deadline_s, dialling, *near, answer_s)[0]
+
+    def _first_connections(self, address: Address) -> int:
+        with self._changed:
+            hosts = [known.host for known in self._roster.values()]
+            own = self._roster.get(self._here)
+        ranks_here = max(1, hosts.count(own.host)) if own is not None else 1
+        is_near = self._neighbours and own is not None and own.host == address.host
+        crosses_network = self._shape is None and not is_near
+        return self._connections.at_start(address.site, ranks_here, len(hosts) - 1, crosses_network)
+
+    def _grow(self, peer: int, bundle: Bundle) -> None:
+        """Add a connection to a bundle whose send buffers limit it; the other side does the same for its own."""
+        with self._changed:
+            address = self._roster.get(peer)
+        if address is None:
+            return
+        try:
+            sock = self._dial(address, bundle.made_s, Dialling.to_rank(self._credentials.site, address.site))
+        except RemoteFault as error:
+            log.info("no further connection to %s: %s", bundle.name, error)
+            return
+        self._add(peer, sock, bundle.made_s)
+        log.info("connection %d to %s: send buffers limited the others", len(bundle.links), bundle.name)
 
     def called(self, sock: socket.socket, peer: int, purpose: str) -> None:
         """Add a connection that a peer made to this rank."""

@@ -18,6 +18,7 @@ import numpy as np
 from tradewind.errors import BadFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
+from tradewind.runtime.connections import BufferUse
 from tradewind.runtime.links import SCRATCH_BYTES, Host, Transport, frame_of
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
@@ -65,7 +66,7 @@ class PolledLink:
         self._host, self._sock, self._outbox, self._poller = host, sock, outbox, poller
         self._broke, self._ended, self._traces = broke, ended, host.traces
         self._shared = SharedSocket(sock, users=1)
-        self.liveness = Liveness(self._shared)
+        self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
         self.transport: Transport = "tcp"
         self._over = self._gone = self._readable = self._full = False

@@ -29,6 +29,7 @@ from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload, same_memory
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import HostPort, is_loopback
+from tradewind.runtime.connections import ConnectionCounts
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.peers import Connected, Peers
@@ -118,7 +119,7 @@ class Worker:
         self,
         credentials: Credentials,
         deadlines: Deadlines,
-        connections: Callable[[str], int] = lambda _: 1,
+        connections: ConnectionCounts,
         slow_links: bool = False,
         shape: ShapedNetwork | None = None,
         measuring: MeasuringOptions | None = None,

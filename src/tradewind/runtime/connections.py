@@ -1,0 +1,165 @@
+"""The number of TCP connections to a peer: at the start by what is known, then by what the kernel measures.
+
+A connection is limited by its send buffer and by its threads. The buffer, `STREAM_BYTES` as systems are usually set up,
+is too small for a long and fast link: there, connections are added one by one while the kernel reports that sending
+waits for the buffer, and as long as that makes the link faster (`Growth`). On a fast network one connection keeps one
+core busy at either end: there, ranks start with several if cores are free. (16 cores, 800 MB over TCP: two processes
+carry 16.6 Gbit/s each way with one connection, 28.9 with two and 42.1 with four; four processes 21.6, 33.7 and 32.3.)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tradewind.control.network.view import FAST_BPS
+from tradewind.network import Network
+from tradewind.runtime.options import MAX_CONNECTIONS
+from tradewind.runtime.sockets import SharedSocket
+
+STREAM_BYTES = 4 * 2**20
+"""Bytes that one TCP connection keeps in flight with usual buffers; more bandwidth x delay needs more connections."""
+_MOST_AT_START = 4
+_STREAMS = 8
+"""Connections of a rank to all its peers on a fast network, at the start: the threads share one interpreter."""
+LIMITED_SHARE = 0.25
+"""A connection is added if sending waits for the buffer for this part of the time. Waiting for the peer's window does
+not count: the kernel enlarges that by itself, and a slow reader closes it."""
+LEAST_GAIN = 1.1
+"""A connection is added again if the last one made the link faster by this factor."""
+_LEAST_BUSY_S = 0.1
+_LEAST_ROUND_TRIP_S = 0.002
+"""On shorter links the buffer is never the limit."""
+_TCP_INFO = getattr(socket, "TCP_INFO", 0)
+_INFO_BYTES = 192
+"""The length of the structure up to `tcpi_sndbuf_limited`, which Linux has since 4.10."""
+_ROUND_TRIP_AT, _ACKED_BYTES_AT, _BUSY_AT = 68, 120, 168
+"""The busy time is followed by the times limited by the peer's window and by the send buffer; all in microseconds."""
+
+
+def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
+    """The number of TCP connections that fill a link.
+
+    >>> connections_needed(100e6, 0.1), connections_needed(1e9, 0.1), connections_needed(10e9, 0.0)
+    (1, 6, 1)
+    """
+    in_flight_bytes = bandwidth_bps / 8 * 2 * latency_s
+    return max(1, min(MAX_CONNECTIONS, math.ceil(in_flight_bytes / STREAM_BYTES)))
+
+
+def connections_by_cores(cores: int, ranks_here: int, peers: int) -> int:
+    """The number of connections to each of `peers` peers on a fast network, where `ranks_here` ranks share the cores.
+
+    >>> connections_by_cores(16, 2, 1), connections_by_cores(16, 4, 3), connections_by_cores(2, 2, 1)
+    (4, 2, 1)
+    """
+    return max(1, min(_MOST_AT_START, cores // (2 * ranks_here), _STREAMS // max(1, peers)))
+
+
+def is_slow(network: Network | None) -> bool:
+    """Whether the median link of the given network is below `FAST_BPS`; False without a network."""
+    links_bps = np.zeros(0) if network is None else network.bandwidth_bps[network.bandwidth_bps > 0]
+    return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCounts:
+    """How many connections a rank makes to each peer."""
+
+    site: str
+    """The name of this rank's site."""
+    network: Network | None = None
+    asked: int | None = None
+    """The number that the caller asked for; None: by what is known and measured."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether connections are added where the send buffer limits."""
+        return self.asked is None
+
+    def at_start(self, peer: str, ranks_here: int, peers: int, crosses_network: bool) -> int:
+        """The number of connections to begin with; `ranks_here` ranks share this machine."""
+        if self.asked is not None:
+            return self.asked
+        if not crosses_network:
+            return 1
+        known = self.network is not None and {self.site, peer} <= self.network.index.keys()
+        if not known or not is_slow(self.network):
+            by_cores = connections_by_cores(os.cpu_count() or 1, ranks_here, peers)
+        else:
+            by_cores = 1
+        return max(by_cores, self._by_delay(peer)) if known else by_cores
+
+    def _by_delay(self, peer: str) -> int:
+        assert self.network is not None
+        i, j = self.network.index[self.site], self.network.index[peer]
+        rate_bps, latency_s = self.network.bandwidth_bps, self.network.latency_s
+        return max(connections_needed(float(rate_bps[e]), float(latency_s[e])) for e in ((i, j), (j, i)))
+
+
+class Use(NamedTuple):
+    """The use of one connection in an interval."""
+
+    round_trip_s: float
+    busy_s: float
+    """Seconds with data to send or unacknowledged data."""
+    limited_s: float
+    """Of these, seconds in which sending waited for the send buffer."""
+    acked_bytes: int
+
+
+class BufferUse:
+    """The use of one TCP connection between successive readings."""
+
+    def __init__(self, shared: SharedSocket) -> None:
+        self._shared = shared
+        self._last = (0, 0, 0)
+
+    def read(self) -> Use | None:
+        """The use since the last call; None where it is unknown (Unix sockets, other systems than Linux)."""
+        info = self._shared.option(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES) if _TCP_INFO else b""
+        if len(info) < _INFO_BYTES:
+            return None
+        (round_trip_us,) = struct.unpack_from("=I", info, _ROUND_TRIP_AT)
+        (acked,) = struct.unpack_from("=Q", info, _ACKED_BYTES_AT)
+        busy_us, _, buffer_us = struct.unpack_from("=QQQ", info, _BUSY_AT)
+        now = busy_us, buffer_us, acked
+        busy, limited, acked_bytes = (a - b for a, b in zip(now, self._last, strict=True))
+        self._last = now
+        return Use(round_trip_us / 1e6, busy / 1e6, limited / 1e6, acked_bytes)
+
+
+class Growth:
+    """Decides when a connection to a peer is added, from the use of each one in successive intervals.
+
+    >>> limited = [Use(0.1, 1.0, 0.5, 10_000_000)]
+    >>> growth = Growth()
+    >>> growth.is_due(limited), growth.is_due(limited), growth.is_due(limited)  # the second reading is not used
+    (True, False, False)
+    """
+
+    def __init__(self) -> None:
+        self._rate_before = 0.0
+        self._settling = self._ended = False
+
+    def is_due(self, uses: Sequence[Use]) -> bool:
+        """Whether to add a connection after an interval with these uses."""
+        used = [use for use in uses if use.busy_s > _LEAST_BUSY_S and use.round_trip_s > _LEAST_ROUND_TRIP_S]
+        if self._ended or not any(use.limited_s > LIMITED_SHARE * use.busy_s for use in used):
+            return False
+        if self._settling:  # an interval in which a connection was added says little
+            self._settling = False
+            return False
+        rate = sum(use.acked_bytes for use in used) / max(use.busy_s for use in used)
+        if rate < LEAST_GAIN * self._rate_before:
+            self._ended = True
+            return False
+        self._rate_before, self._settling = rate, True
+        return True

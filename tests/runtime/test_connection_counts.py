@@ -1,0 +1,74 @@
+"""How many connections a peer gets: by what is known at the start, then by what the kernel says of each."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from hosts import ends, start
+from lab_traffic import open_lab
+from tradewind.network import Network, Site
+from tradewind.runtime.connections import ConnectionCounts, Growth, Use
+
+FAR = Network("far", [Site("a"), Site("b")], 40e6 * (1 - np.eye(2)), 0.05 * (1 - np.eye(2)))
+
+RANK = """
+import json, sys
+import numpy as np
+import tradewind
+
+rank, connections, limit_bytes = json.loads(sys.argv[1])
+with open("/proc/sys/net/ipv4/tcp_wmem", "w") as file:  # of this network namespace only
+    file.write(f"4096 16384 {limit_bytes}")
+transport = {"bind": f"10.77.0.{rank + 1}", "inline_bytes": 0, **({"connections": connections} if connections else {})}
+options = tradewind.RunOptions(network=None, transport=transport, tolerance={"patience_s": 12.0})
+with tradewind.connect("10.77.0.1:4000", rank, 2, options) as group:
+    right, count, steps = True, 1, 3 if connections else 30
+    while steps and group.all_reduce(np.array([count]), "max")[0] == 1:
+        right = right and bool((group.all_reduce(np.full(100_000, steps, np.float32)) == 2 * steps).all())
+        count, steps = group.stats().peers[0].connections, steps - 1
+print(json.dumps([right, count]))
+"""
+
+
+def use(limited: float, mbytes: float, round_trip_s: float = 0.1) -> Use:
+    return Use(round_trip_s, busy_s=1.0, limited_s=limited, acked_bytes=int(mbytes * 1e6))
+
+
+def test_connections_are_added_while_the_buffer_limits_and_adding_helps() -> None:
+    growth = Growth()
+    assert not growth.is_due([]) and not growth.is_due([use(0.1, 9)]), "nothing waits for the buffer"
+    assert not growth.is_due([use(0.9, 9, round_trip_s=0.0001)]), "no buffer limits a short link"
+    assert growth.is_due([use(0.8, 10)])
+    assert not growth.is_due([use(0.8, 12)]), "the interval in which it was added"
+    assert growth.is_due([use(0.1, 10), use(0.5, 9)]), "1.9 times as fast, and one still waits"
+    assert not growth.is_due([use(0.5, 10)] * 3)
+    assert not growth.is_due([use(0.5, 6.5)] * 3), "1.03 times as fast"
+    assert not growth.is_due([use(0.9, 30)] * 3), "it has ended"
+
+
+@pytest.mark.parametrize("asked", [None, 3])
+def test_a_known_network_and_the_caller_decide_the_start(asked: int | None) -> None:
+    far = ConnectionCounts("a", FAR.scaled(50.0), asked)
+    assert far.at_start("b", 1, 1, crosses_network=True) == (asked or 6)
+    assert far.at_start("elsewhere", 10**6, 1, crosses_network=True) == (asked or 1)
+    assert far.at_start("b", 1, 1, crosses_network=False) == (asked or 1)
+    assert ConnectionCounts("a", FAR, asked).at_start("b", 1, 1, crosses_network=True) == (asked or 1)
+    assert far.may_grow == (asked is None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces and TCP_INFO")
+def test_a_long_link_gets_more_connections_where_buffers_are_small_and_none_are_asked_for() -> None:
+    """40 Mbps and 40 ms there and back need 200 kB on the way; a connection has at most a fourth of that."""
+    near = Network("near", FAR.sites, FAR.bandwidth_bps, FAR.latency_s * 0.4)
+    with open_lab(near, "delay") as lab:
+        for asked in (None, 1):
+            given = [json.dumps([rank, asked, 60_000]) for rank in range(2)]
+            ranks = ends([start(lab, site, "-c", RANK, each) for site, each in zip("ab", given, strict=True)])
+            assert [code for code, *_ in ranks] == [0, 0], ranks
+            found = [json.loads(said) for _, said, _ in ranks]
+            assert all(right for right, _ in found)
+            assert (max(count for _, count in found) > 1) == (asked is None), found
