@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -50,7 +51,18 @@ def convert_options(kind: str, name: str, options: type, given: Mapping[str, obj
     try:
         return msgspec.convert(dict(given), type=options, strict=False)
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
-        raise BadOption(f"{kind} {name!r}: {error}") from error
+        raise BadOption(f"{kind} {name!r}: {_in_words(options, str(error))}") from error
+
+
+def _in_words(options: type, message: str) -> str:
+    """A message about an option, which msgspec names by its path; with the valid values if there are a few."""
+    found = re.fullmatch(r"(.*) - at `\$\.(\w+)`", message)
+    if found is None:
+        return message
+    what, field = found.groups()
+    hint = _hints(options)[field]
+    choices = f" Use one of {', '.join(map(str, get_args(hint)))}." if get_origin(hint) is Literal else ""
+    return f"{field}: {what}.{choices}"
 
 
 class OptionGroup:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli import succeed, tradewind
+from messages import problems_of
 
 SITES = [{"name": "a"}, {"name": "b"}, {"name": "c"}]
 
@@ -40,7 +41,9 @@ def refused(code: int, *arguments: object, saying: str = "") -> None:
     result = tradewind(*arguments)
     assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr)
     assert "Traceback" not in result.output and "InternalError" not in result.output, result.output
-    assert saying in " ".join(result.stderr.split()), result.stderr
+    said = " ".join(result.stderr.split())
+    assert saying in said, result.stderr
+    assert not (problems := problems_of(said)), f"{said}: {problems}"
 
 
 @pytest.mark.parametrize("case", BAD_NETWORKS)

@@ -237,7 +237,7 @@ def test_ensure_valid_names_plan_network_and_the_first_problems() -> None:
     with pytest.raises(BadPlan, match=r"plan 'hand' is not valid on network 'net': shard 0: chunk_bytes 0"):
         ensure_valid(with_first(chunk_bytes=0), NETWORK)
     many = replace(PLAN, shards=(replace(FIRST, chunk_bytes=0, fraction=1 / 30),) * 30)
-    with pytest.raises(BadPlan, match=r"\(\+10 more\)$"):
+    with pytest.raises(BadPlan, match=r"\(\+10 more\)\. Plan again\.$"):
         ensure_valid(many, NETWORK)
     assert str(Fault("shard 1", "is wrong")) == "shard 1: is wrong"
 

@@ -113,7 +113,7 @@ def options_from_flags(planner_name: str, flags: Iterable[tuple[str, str]]) -> d
         name = written.removeprefix(PREFIX) if written not in hints else written
         flag = flag_of(name)
         if name in given:
-            raise BadOption(f"{flag} is given twice.")
+            raise BadOption(f"{flag} is given twice. Give it once.")
         if name in hints and not value:
             raise BadOption(f"{flag} needs a value. `tradewind planners {planner_name}` shows its type.")
         given[name] = _converted(name, value, hints)

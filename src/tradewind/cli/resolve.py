@@ -89,7 +89,7 @@ def parse_options(pairs: Sequence[str] | None, flag: str = "--option") -> dict[s
         if not equals or not key:
             raise BadOption(f"{flag} {pair!r}: expected KEY=VALUE.")
         if key in options:
-            raise BadOption(f"{flag} {key} is given twice.")
+            raise BadOption(f"{flag} {key} is given twice. Give it once.")
         options[key] = value.strip()
     return options
 

@@ -48,7 +48,7 @@ def ensure_valid(plan: Plan, network: Network) -> Plan:
     if problems:
         more = f" (+{len(problems) - _SHOWN_AT_MOST} more)" if len(problems) > _SHOWN_AT_MOST else ""
         text = "; ".join(map(str, problems[:_SHOWN_AT_MOST]))
-        raise BadPlan(f"plan {plan.planner!r} is not valid on network {network.name!r}: {text}{more}")
+        raise BadPlan(f"plan {plan.planner!r} is not valid on network {network.name!r}: {text}{more}. Plan again.")
     return plan
 
 
