@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -100,3 +101,50 @@ def test_strangers_get_nothing_through_it_either() -> None:
                 said += more
         assert b"Refused" in said
         assert group.all_reduce(np.ones(3))[0] == 1.0
+
+
+SQUAT = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+held = []
+for name in sys.argv[2:]:
+    sock = socket.socket(socket.AF_UNIX)
+    if sys.argv[1] == "listen":
+        sock.bind(chr(0) + name)
+        sock.listen()
+    else:
+        sock.settimeout(10.0)
+        sock.connect(chr(0) + name)
+        print(len(sock.recv(100)), flush=True)
+    held.append(sock)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def as_another_user(what: str, *addresses: str) -> subprocess.Popen[str]:
+    """A process of another user that listens at these addresses, or connects and prints how much it is told."""
+    names = [address.removeprefix("\0") for address in addresses]
+    command = [sys.executable, "-c", SQUAT, what, *names]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starting a process as another user needs root")
+def test_another_user_of_the_machine_can_neither_take_a_rank_s_place_nor_call_it() -> None:
+    first = free_port()
+    ports = range(first, first + 4)
+    taken = [neighbour_address("tradewind", f"rank{rank}", port) for rank in range(2) for port in ports]
+    squatter = as_another_user("listen", *(address for address in taken if address is not None))
+    try:
+        assert squatter.stdout is not None and squatter.stdout.readline() == "ready\n"
+        answers = run_ranks(2, reduce_and_count, address=f"127.0.0.1:{first}", ports=f"{ports[0]}-{ports[-1]}")
+        assert answers == [(3.0, 0)] * 2, "over TCP"
+    finally:
+        squatter.communicate("\n", timeout=10.0)
+    with connect(f"127.0.0.1:{free_port()}", 0, 1, secret=SECRET, run="alone", site="a") as group:
+        address = neighbour_address("alone", "a", group.stats().port)
+        assert address is not None
+        said, _ = as_another_user("call", address).communicate("\n", timeout=10.0)
+        assert said.split() == ["0", "ready"], "it is refused without a word"

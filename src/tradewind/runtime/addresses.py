@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import ipaddress
+import os
 import socket
 import struct
 import sys
@@ -132,11 +133,18 @@ def neighbour_address(run: str, site: str, port: int) -> str | None:
     """The Unix socket address for ranks of the same machine beside a TCP port; None where the system has none.
 
     A Unix socket costs half the kernel time of TCP on loopback. Names that begin with a zero byte exist in a network
-    namespace, not in the file system: no file is left behind, and a process that can connect to one is local.
+    namespace, not in the file system: no file is left behind, and a process that can connect to one is local. Any user
+    may take such a name, so both sides check whose process the other is (`is_own_process`).
     """
     if not sys.platform.startswith("linux"):
         return None
     return "\0tradewind-" + hashlib.sha256(f"{run}\0{site}\0{port}".encode()).hexdigest()[:32]
+
+
+def is_own_process(sock: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket runs as this user, by the kernel's record (SO_PEERCRED)."""
+    _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(user == os.geteuid())
 
 
 def listen_for_neighbours(run: str, site: str, beside: socket.socket) -> socket.socket | None:

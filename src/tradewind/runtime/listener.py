@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tradewind.errors import RemoteFault
+from tradewind.runtime.addresses import is_own_process
 from tradewind.runtime.forking import close_in_children
 from tradewind.runtime.sockets import admit, hang_up
 from tradewind.runtime.threads import start_thread
@@ -54,6 +55,11 @@ class Listener:
                     return
                 log.warning("cannot accept a connection (%s); retrying", error)
                 time.sleep(0.1)
+                continue
+            if sock.family == socket.AF_UNIX and not is_own_process(sock):
+                log.warning("refused a connection from another user of this machine")
+                hang_up(sock)
+                self._handshakes.release()
                 continue
             arguments = (close_in_children(sock), str(address[0]) if address else "this machine")
             start_thread(self._greet, *arguments, name="tradewind-greet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import secrets
 import socket
 import struct
@@ -11,7 +12,7 @@ import threading
 import time
 
 from tradewind.errors import BadFrame, NoAnswer, NotAdmitted
-from tradewind.runtime.addresses import HostPort, neighbour_address
+from tradewind.runtime.addresses import HostPort, is_own_process, neighbour_address
 from tradewind.runtime.dialling import Dialling, dial
 from tradewind.runtime.forking import close_in_children
 from tradewind.wire.frames import (
@@ -31,6 +32,8 @@ from tradewind.wire.handshake import (
     Peer,
     ServerHandshake,
 )
+
+log = logging.getLogger("tradewind.runtime")
 
 NOTSENT_LOWAT_BYTES = 128 * 1024
 """Unsent bytes in the kernel: enough to keep a link busy, few enough that the node's order of chunks takes effect."""
@@ -153,17 +156,23 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, ot
 
 
 def dial_neighbour(address: HostPort, run: str, site: str) -> socket.socket | None:
-    """Connect through a Unix socket if that rank is on this machine and in the same network namespace; else None."""
+    """Connect through a Unix socket if that rank is on this machine, in the same network namespace; else None.
+
+    A listener of another user is not that rank, whatever its name is: None, and TCP finds the right process.
+    """
     path = neighbour_address(run, site, address.port)
     if path is None:
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(path)
+        if is_own_process(sock):
+            return sock
+        log.warning("another user of this machine listens at the local address of %r; TCP is used instead", site)
     except OSError:
-        sock.close()
-        return None
-    return sock
+        pass
+    sock.close()
+    return None
 
 
 def tune(sock: socket.socket) -> None:
