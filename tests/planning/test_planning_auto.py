@@ -14,6 +14,8 @@ from tradewind.errors import BadOption, ImpossibleProblem, InfeasiblePlan
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner, planner_options
 from tradewind.planning.cost import cost
+from tradewind.planning.fill import with_best_chunks
+from tradewind.planning.trees.optimal import CLOSE
 
 SOME = ("star", "ring", "all-to-all", "spanning-tree", "optimal")
 
@@ -29,7 +31,8 @@ def test_it_is_never_slower_than_any_planner_that_it_tried(problem: Problem) -> 
             other = planner(name).function(network, members, nbytes, planner_options(name, {}))
         except ImpossibleProblem:
             continue
-        assert chosen.predicted.seconds <= cost(other, network).seconds * (1 + 1e-12), name
+        suited = with_best_chunks(other, network)
+        assert chosen.predicted.seconds <= cost(suited, network).seconds * (1 + CLOSE), name
 
 
 def test_a_small_tensor_goes_the_quickest_way_and_a_large_one_the_widest() -> None:
@@ -38,7 +41,7 @@ def test_a_small_tensor_goes_the_quickest_way_and_a_large_one_the_widest() -> No
     small, large = (make_plan("auto", network, nbytes, planners=some) for nbytes in (64, 10**9))
     forest = make_plan("optimal", network, 64)
     assert small.predicted is not None and large.predicted is not None and forest.predicted is not None
-    assert small.predicted.seconds < 0.5 * forest.predicted.seconds  # several latencies saved
+    assert small.predicted.seconds < 0.6 * forest.predicted.seconds  # one way instead of two
     assert small.predicted.efficiency > 0.9  # the limit is then the farthest pair's latency
     assert large.predicted.efficiency > 0.9
     assert "all-to-all" in small.reason

@@ -29,6 +29,7 @@ from tradewind.errors import (
     InternalError,
 )
 from tradewind.network import Network
+from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan, Prediction
 from tradewind.plugins import BUILT_IN, Plugin, Registry, options_class, plugin_options
 from tradewind.registry import NoOptions as NoOptions
@@ -210,7 +211,8 @@ def make_plan(
     same plan.
     """
     plan = checked_plan(name, network, nbytes, members, clock=clock, **options)
-    return plan.with_prediction(predict(plan, network, limit))
+    host = getattr(planner_options(name, options), "host", None)  # planners that plan for given hosts have it
+    return plan.with_prediction(predict(plan, network, limit, host))
 
 
 def checked_plan(
@@ -241,13 +243,13 @@ def checked_plan(
     return plan
 
 
-def predict(plan: Plan, network: Network, limit: Bound | None = None) -> Prediction:
-    """The predicted completion time of a valid plan on a network, with the limit."""
+def predict(plan: Plan, network: Network, limit: Bound | None = None, host: HostCost | None = None) -> Prediction:
+    """The predicted completion time of a valid plan on a network and its hosts, with the limit of the network."""
     from tradewind.planning.bound import bound
     from tradewind.planning.cost import cost
 
     limit = limit or bound(network, plan.members, plan.nbytes)
-    spent = cost(plan, network)
+    spent = cost(plan, network, host=host or MEASURED_HOST)
     rate_bps, seconds, argument = limit.rate_bps, limit.seconds, limit.argument
     if plan.proven_rate_bps is not None and plan.proven_rate_bps < rate_bps * (1 - 1e-9):
         rate_bps = plan.proven_rate_bps

@@ -1,11 +1,14 @@
-"""`auto`: try all planners, take the plan with the shortest predicted time, and give the reason.
+"""`auto`: try the planners that may win, take the plan with the shortest predicted time, and give the reason.
 
 Which planner wins depends on more than bandwidth. For a small tensor a direct exchange beats any forest, because it
 waits for one latency instead of many; for a large one the forest wins, and the best height of its trees depends on
-latency and size. So every planner makes its plan, `cost` predicts each with latency, chunking and contention, and the
-shortest time wins. `optimal` is tried several times, with different limits on the height of its trees.
+latency and size; where processors are the bottleneck, simple plans with even load win. So each planner makes its plan,
+with the chunk sizes that suit it (`fill`), `cost` predicts each with latency, contention and processors, and the
+shortest time wins.
 
-Fast planners run first, so that a short time limit skips few of them. Without a clock all of them run.
+Fast planners run first. The search ends when a plan is so near the limit that no other one can be notably faster, or
+when time is up. `mtree`, `blink` and `topoadopt` are slow and were not faster than the others on any network of a
+large sample, so they are tried only if they are named.
 """
 
 from __future__ import annotations
@@ -17,26 +20,32 @@ from tradewind.errors import ImpossibleProblem, InfeasiblePlan
 from tradewind.network import Network
 from tradewind.planning import PLANNERS, Clock, no_clock, planner, planner_names, planner_options
 from tradewind.planning.bound import Bound, bound
+from tradewind.planning.completion import completed
 from tradewind.planning.cost import Cost, cost
+from tradewind.planning.fill import with_best_chunks
+from tradewind.planning.host import HostOptions
 from tradewind.planning.plan import Plan
+from tradewind.planning.trees.optimal import CLOSE
 from tradewind.plugins import is_file_reference
 from tradewind.units import format_duration
 
-_SLOW_LAST = ("fapt", "scatter-pipelined", "relay", "mtree", "optimal", "blink", "topoadopt")
-_HEIGHTS = (1, 2, 3, 4, 6)
-"""Limits on the height of `optimal`'s trees that are tried in addition to no limit."""
+_SLOW_LAST = ("fapt", "scatter-pipelined", "optimal", "relay", "mtree", "blink", "topoadopt")
+_ONLY_NAMED = ("mtree", "blink", "topoadopt")
+_RELAY_SITES = 40
+"""Beyond this many sites `relay` takes longer than all others together."""
 
 
 @dataclass(frozen=True)
-class AutoOptions:
-    """Which planners to try, and for how long."""
+class AutoOptions(HostOptions):
+    """Which planners to try, for how long, and what frames cost the hosts."""
 
     planners: tuple[str, ...] = ()
-    """Only these, which may be plug-ins; by default all of Tradewind's own."""
+    """Only these, which may be plug-ins; by default all of Tradewind's own that may win."""
     time_limit_s: float = 20.0
     """Try no further planner after this many seconds, where the caller has a clock."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.planners:
             if name == "auto" or not (name in planner_names() or is_file_reference(name)):
                 raise ValueError(f"planners: {name!r} is not a planner that auto can try")
@@ -50,8 +59,7 @@ class _Candidate:
     options: dict[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        chosen = ", ".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.name} ({chosen})" if chosen else self.name
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,13 @@ def plan_auto(
 ) -> Plan:
     """The plan with the shortest predicted time among all planners, and the reason."""
     deadline_s = clock() + options.time_limit_s
+    limit = bound(network, members, nbytes)
     tried: list[_Tried] = []
     failed: list[str] = []
     skipped: list[str] = []
-    for candidate in _candidates(options.planners, len(members)):
+    for candidate in _candidates(options, network, members):
+        if any(t.cost.seconds <= limit.seconds * (1 + CLOSE) for t in tried):
+            break
         if tried and clock() > deadline_s:
             skipped.append(str(candidate))
             continue
@@ -84,24 +95,33 @@ def plan_auto(
         except ImpossibleProblem:
             failed.append(str(candidate))
             continue
-        tried.append(_Tried(candidate, plan, cost(plan, network)))
+        if candidate.name == "relay":
+            plan = completed(plan, network, options.host, stop=lambda: clock() > deadline_s).plan
+        elif candidate.name != "optimal":
+            plan = with_best_chunks(plan, network, options.host)
+        tried.append(_Tried(candidate, plan, cost(plan, network, host=options.host)))
     if not tried:
         raise InfeasiblePlan(f"none of {', '.join(failed)} has a plan for these members on {network.name!r}.")
     ranked = sorted(tried, key=lambda t: t.cost.seconds)
     proven = min((t.plan.proven_rate_bps for t in tried if t.plan.proven_rate_bps is not None), default=None)
-    reason = _why(ranked, bound(network, members, nbytes), failed, skipped)
+    reason = _why(ranked, limit, failed, skipped)
     return replace(ranked[0].plan, planner="auto", reason=reason, proven_rate_bps=proven)
 
 
-def _candidates(only: tuple[str, ...], members: int) -> Iterator[_Candidate]:
-    names = [name for name in PLANNERS.built_in if name != "auto" and (not only or name in only)]
+def _candidates(options: AutoOptions, network: Network, members: tuple[str, ...]) -> Iterator[_Candidate]:
+    only = options.planners
+    names = [name for name in PLANNERS.built_in if name != "auto" and (name in only or not only)]
     names += [name for name in only if name not in names]
+    host: dict[str, object] = {name: getattr(options, name) for name in ("frame_s", "byte_s", "queued_bytes")}
     for name in sorted(names, key=lambda name: _SLOW_LAST.index(name) if name in _SLOW_LAST else -1):
-        yield _Candidate(name)
-        if name == "optimal":
-            for height in _HEIGHTS:
-                if height < members - 1:
-                    yield _Candidate(name, {"max_height": height})
+        if not only and (name in _ONLY_NAMED or (name == "relay" and not _relay_may_win(network, members))):
+            continue
+        yield _Candidate(name, host if name == "optimal" else {})
+
+
+def _relay_may_win(network: Network, members: tuple[str, ...]) -> bool:
+    """Where all sites of a directed network are members, `optimal` starts from the same program."""
+    return len(network) <= _RELAY_SITES and (len(members) < len(network) or network.is_symmetric)
 
 
 def _why(ranked: list[_Tried], limit: Bound, failed: list[str], skipped: list[str]) -> str:
@@ -110,8 +130,9 @@ def _why(ranked: list[_Tried], limit: Bound, failed: list[str], skipped: list[st
     sentences = [
         f"{best.candidate} is predicted to take {format_duration(best.cost.seconds)}, "
         f"{limit.seconds / best.cost.seconds:.1%} of the limit ({limit.argument}).",
-        f"Its bottleneck is {best.cost.bottleneck}: {format_duration(best.cost.transfer_seconds)} of the time is "
-        f"transfer, {format_duration(best.cost.fill_seconds)} ({waits:.0%}) is latency and the first chunk's way.",
+        f"Its bottleneck is {best.cost.bottleneck}: {format_duration(best.cost.busy_seconds)} of the time is "
+        f"{'transfer' if best.cost.busy_seconds == best.cost.transfer_seconds else 'handling of frames and bytes'}, "
+        f"{format_duration(best.cost.fill_seconds)} ({waits:.0%}) is latency and the first chunk's way.",
     ]
     others = [t for t in ranked if t.candidate.name != best.candidate.name]
     if others:

@@ -9,8 +9,23 @@ members, zones, and the weakest partition. It holds for every scheme that reduce
 packing of spanning trees reaches it (Nash-Williams, Tutte), and `optimal` finds that packing. Elsewhere it is an upper
 bound on the rate that need not be reachable (`Bound.exact` is False).
 
-**Time.** The last bit leaves the weakest split no sooner than bytes / rate, and then still travels; and no result can
-arrive before the farthest member's first bit.
+**Time.** Every link carries only what still arrives in time, and latency keeps parts of a round from overlapping. For
+sites u, v let d(u, v) be the least latency between them, in(u) the largest d from a member to u, out(v) the largest d
+from v to a member, and T the time of some plan.
+
+1. Any plan: T >= d(i, j) for all members i, j, because what i contributes changes what j receives.
+2. Any plan: what crosses a link with latency l must leave by T - l. So over the links that cross a split, the sum of
+   capacity (T - l) is at least the bits that must cross.
+3. A plan whose shards have roots and broadcasts: an element is complete at its root r only after in(r), and then
+   travels for out(r), so T >= min over r of in(r) + out(r). On a link (u, v) partial sums leave by
+   T - l - d(v, r) - out(r), which is at most T - l - out(v); results leave after in(r) + d(r, u), which is at least
+   in(u), and by T - l. So that link carries partial sums for at most T - l - out(v), results for at most T - l - in(u),
+   and both for at most T - l. In k parts every element crosses k - 1 times as a partial sum, and as often as a result.
+4. A plan without broadcasts, in which each of m members has trees of its own: every element crosses k parts m (k - 1)
+   times, and enters a part once for each of its members.
+
+Every plan is of kind 3 or of kind 4, so the bound is the largest of 1, 2 and the smaller of 3 and 4. The splits are
+those of single members and the weakest one. No step uses the order of sending, chunks or hosts.
 """
 
 from __future__ import annotations
@@ -27,6 +42,11 @@ from tradewind.network import Matrix, Network
 from tradewind.planning.hops import hop_rate_bps
 from tradewind.planning.partition import Labels, minimum_cut, weakest_partition
 from tradewind.units import format_duration, format_rate
+
+Floats = npt.NDArray[np.float64]
+
+_NOTABLE = 0.02
+"""Latency is part of the argument where it makes the bound this share longer than bytes / rate."""
 
 _CUT_WORK = 5_000_000
 """The largest links x minimum cuts for which cuts are computed; beyond, only single sites and partitions are used."""
@@ -60,19 +80,15 @@ def bound(network: Network, members: tuple[str, ...], nbytes: int) -> Bound:
     rows = np.array([network.index[name] for name in members])
     rate = hop_rate_bps(network)
     weakest = min(_splits(network, rate, rows), key=lambda split: split.rate_bps)
-    apart = weakest.labels[:, None] != weakest.labels[None, :]
-    last_bit_s = float(network.latency_s[apart & (network.bandwidth_bps > 0)].min())
-    least_latency_s = _least_latency_s(network, rows)[:, rows]
-    farthest_s = float(least_latency_s.max())
+    latency = _Latency.of(network, rows)
     transfer_s = 8.0 * nbytes / weakest.rate_bps
+    seconds, decided_by = _least_seconds(network, rate, rows, weakest, latency, 8.0 * nbytes)
     latency_argument = ""
-    if farthest_s > transfer_s + last_bit_s:
-        src, dst = (members[k] for k in divmod(int(least_latency_s.argmax()), len(rows)))
-        earliest = format_duration(farthest_s)
-        latency_argument = f"what {src} sends reaches {dst} after {earliest} at the earliest; for larger tensors, "
+    if seconds > transfer_s * (1 + _NOTABLE):
+        latency_argument = f"{decided_by} needs {format_duration(seconds)}; for larger tensors, "
     exact = network.is_symmetric and not network.has_shared_capacity and len(members) == len(network)
     return Bound(
-        seconds=max(transfer_s + last_bit_s, farthest_s),
+        seconds=seconds,
         rate_bps=weakest.rate_bps,
         exact=exact,
         argument=latency_argument + _argument(network, weakest, exact),
@@ -165,12 +181,99 @@ def _capacity_bps(network: Network, rate: Matrix, pairs: npt.NDArray[np.bool_]) 
     )
 
 
-def _least_latency_s(network: Network, rows: Labels) -> Matrix:
-    """The least latency from each member to each site, relays allowed."""
-    src, dst = np.nonzero(network.bandwidth_bps)
-    graph = csr_array((network.latency_s[src, dst], (src, dst)), shape=network.latency_s.shape)
-    distance: Matrix = dijkstra(graph, indices=rows)
-    return distance
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    """Least latencies between sites in s, relays allowed: `from_members` and `to_members` are the in and out above."""
+
+    farthest_s: float
+    farthest: tuple[int, int]
+    from_members: Floats
+    to_members: Floats
+
+    @classmethod
+    def of(cls, network: Network, rows: Labels) -> _Latency:
+        src, dst = np.nonzero(network.bandwidth_bps)
+        graph = csr_array((network.latency_s[src, dst], (src, dst)), shape=network.latency_s.shape)
+        ahead: Matrix = dijkstra(graph, indices=rows)
+        back: Matrix = dijkstra(csr_array(graph.T), indices=rows)
+        between = ahead[:, rows]
+        i, j = divmod(int(between.argmax()), len(rows))
+        return cls(float(between.max()), (int(rows[i]), int(rows[j])), ahead.max(axis=0), back.max(axis=0))
+
+
+def lowest_latency_s(network: Network, members: tuple[str, ...]) -> tuple[float, float]:
+    """The least height in latency of a tree both ways, and the least latency up to a root and down again, in s."""
+    latency = _Latency.of(network, np.array([network.index[name] for name in members]))
+    up, down = latency.from_members, latency.to_members
+    return float(np.maximum(up, down).min()), float((up + down).min())
+
+
+def _least_seconds(
+    network: Network, rate: Matrix, rows: Labels, weakest: _Split, latency: _Latency, bits: float
+) -> tuple[float, str]:
+    """The bound on the time of any plan (see the module), and what decides it."""
+    names = network.names
+    there_and_back = latency.from_members + latency.to_members
+    root = int(there_and_back.argmin())
+    apart = weakest.labels[:, None] != weakest.labels[None, :]
+    last_bit_s = float(network.latency_s[apart & (rate > 0)].min())
+    crossing = "what must cross between the parts"
+    always = [
+        (bits / weakest.rate_bps + last_bit_s, crossing),
+        (latency.farthest_s, f"what {names[latency.farthest[0]]} sends to {names[latency.farthest[1]]}"),
+    ]
+    rooted = [(float(there_and_back[root]), f"the way to the most central site, {names[root]}, and back")]
+    direct: list[tuple[float, str]] = []
+    members, parts = len(rows), int(weakest.labels.max()) + 1
+    crossings = [(np.nonzero(apart & (rate > 0)), parts - 1.0, members * (parts - 1.0), 2 * (parts - 1.0), crossing)]
+    for i in rows.tolist():
+        others = (np.flatnonzero(rate[i]), np.flatnonzero(rate[:, i]))
+        here = tuple(np.full(len(other), i) for other in others)
+        crossings.append(((here[0], others[0]), 0.0, members - 1.0, 1.0, f"what {names[i]} must send"))
+        crossings.append(((others[1], here[1]), 0.0, 1.0, 1.0, f"what {names[i]} must receive"))
+    for (src, dst), once, without_broadcast, total, text in crossings:
+        up, down = latency.from_members[src], latency.to_members[dst]
+        links = _Links(rate[src, dst], network.latency_s[src, dst], up, down)
+        always.append((links.seconds(total * bits), text))
+        direct.append((links.seconds(without_broadcast * bits), text))
+        rooted.append((links.seconds_both(total * bits), text))
+        if once:
+            rooted.append((_earliest_s(links.until + links.to_members, links.rate, once * bits), text))
+            rooted.append((_earliest_s(links.until + links.from_members, links.rate, once * bits), text))
+    return max(max(always), min(max(rooted), max(direct)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """Links that cross a split: their rates, latencies, and the latencies of the module's windows."""
+
+    rate: Floats
+    until: Floats
+    from_members: Floats
+    to_members: Floats
+
+    def seconds(self, bits: float) -> float:
+        """The least T with which the links carry this much, each until T less its latency."""
+        return _earliest_s(self.until, self.rate, bits)
+
+    def seconds_both(self, bits: float) -> float:
+        """As `seconds`, for partial sums and results: T - l, or the sum of both windows where that is less."""
+        early, late = np.minimum(self.from_members, self.to_members), np.maximum(self.from_members, self.to_members)
+        starts = np.concatenate([self.until + early, self.until + late, self.until + early + late])
+        return _earliest_s(starts, np.concatenate([self.rate, self.rate, -self.rate]), bits)
+
+
+def _earliest_s(start_s: Floats, rate_bps: Floats, bits: float) -> float:
+    """The least T for which capacities that start at these times have carried this much; a negative rate ends one.
+
+    >>> _earliest_s(np.array([0.0, 1.0]), np.array([2.0, 2.0]), 6.0)
+    2.0
+    """
+    order = np.argsort(start_s, kind="stable")
+    starts, rates = start_s[order], np.cumsum(rate_bps[order])
+    carried = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(starts))])
+    last = int(np.searchsorted(carried, bits, side="right")) - 1
+    return float(starts[last] + (bits - carried[last]) / rates[last])
 
 
 def _parts(network: Network, labels: Labels) -> tuple[tuple[str, ...], ...]:

@@ -3,7 +3,9 @@
 **Pipelined** (as in the runtime). Every shard runs at a rate in proportion to its fraction. The most loaded link, NIC
 or trunk limits them all: `max(load / capacity)` is the transfer time, and no order of sending is faster for these
 trees. The time to fill the pipeline is added: the first chunk crosses the longest path, up the reduce tree and down the
-broadcast tree, with each hop's latency and its own transmission time.
+broadcast tree, with each hop's latency, its own transmission time, the bytes queued before it and its handling by both
+hosts. A rank's processor is a resource like a link: it handles every frame that the rank sends or receives (`host`).
+Where that takes longer than the transfer, it is the bottleneck.
 
 **Store and forward** (as in most papers' baselines). A site sends when it has received everything it waits for.
 Transfers overlap and share capacity max-min fairly, so they are simulated (`fluid`).
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +24,10 @@ import numpy.typing as npt
 from tradewind.fluid import FluidSharing, Resource
 from tradewind.network import Matrix, Network
 from tradewind.planning.hops import Hops, bytes_per_link, flatten, hop_rates_bps, longest_path
+from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +36,17 @@ class Cost:
 
     seconds: float
     transfer_seconds: float
-    """The part of the time due to bandwidth; for store-and-forward, all of it."""
+    """The time that the busiest link, NIC or trunk needs for its bytes; for store-and-forward, the whole time."""
+    processor_seconds: float
+    """The time that the busiest rank's processor needs for its frames and bytes; it overlaps with the transfer."""
     fill_seconds: float
-    """The part of the time due to latency and chunk size."""
+    """The part of the time due to latency, chunk size, and the handling of the first chunk on its way."""
     bottleneck: str
-    """The link, NIC or trunk that limits the plan."""
+    """The link, NIC, trunk or processor that limits the plan."""
     link_bytes: Matrix
     nbytes: int
+    frames: float = 0.0
+    """The frames that all ranks send in one round."""
 
     @property
     def rate_bps(self) -> float:
@@ -46,8 +55,13 @@ class Cost:
 
     @property
     def steady_rate_bps(self) -> float:
-        """Tensor bits per second once the pipeline is full."""
+        """Tensor bits per second that the network carries once the pipeline is full."""
         return 8.0 * self.nbytes / self.transfer_seconds
+
+    @property
+    def busy_seconds(self) -> float:
+        """The part of the time due to throughput: the longer of transfer and processor."""
+        return max(self.transfer_seconds, self.processor_seconds)
 
     @property
     def egress_bytes(self) -> npt.NDArray[np.float64]:
@@ -56,29 +70,76 @@ class Cost:
         return sent
 
 
-def cost(plan: Plan, network: Network, pipelined: bool = True) -> Cost:
-    """The cost of a valid plan."""
-    hops = flatten(plan, network)
-    link_bytes = bytes_per_link(plan, network, hops)
-    transfer_s, bottleneck = busiest_resource(link_bytes, network)
-    if not pipelined:
-        seconds = _store_and_forward_seconds(plan, network)
-        return Cost(seconds, seconds, 0.0, bottleneck, link_bytes, plan.nbytes)
-    chunk_bits = 8.0 * np.array(
-        [min(shard.chunk_bytes, max(1.0, shard.fraction * plan.nbytes)) for shard in plan.shards]
-    )
-    shards = hops.shard
-    rate = hop_rates_bps(network, hops)
-    hop_s = network.latency_s[hops.src, hops.dst] + chunk_bits[shards] / rate
-    route_s = np.zeros(len(hops.route_shard))
-    np.add.at(route_s, hops.route, hop_s)
-    path_s = longest_path(hops, route_s, len(plan.shards), len(network))
-    fastest = np.zeros(len(plan.shards))
-    np.maximum.at(fastest, shards, rate)
-    # The transfer time already includes one transmission of every chunk; subtract it at the fastest hop, so that
-    # the prediction is exact on uniform links and never too short on others.
-    fill_s = float((path_s - chunk_bits / fastest).max())
-    return Cost(transfer_s + fill_s, transfer_s, fill_s, bottleneck, link_bytes, plan.nbytes)
+def cost(plan: Plan, network: Network, pipelined: bool = True, host: HostCost = MEASURED_HOST) -> Cost:
+    """The cost of a valid plan, pipelined on these hosts, or store and forward, where hosts cost nothing."""
+    if pipelined:
+        return PipelinedCost(plan, network, host).at([shard.chunk_bytes for shard in plan.shards])
+    link_bytes = bytes_per_link(plan, network)
+    _, bottleneck = busiest_resource(link_bytes, network)
+    seconds = _store_and_forward_seconds(plan, network)
+    return Cost(seconds, seconds, 0.0, 0.0, bottleneck, link_bytes, plan.nbytes)
+
+
+class PipelinedCost:
+    """The cost of a plan for any chunk sizes; what does not depend on them is computed once."""
+
+    def __init__(self, plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> None:
+        self.network, self.host, self.nbytes = network, host, plan.nbytes
+        self.hops = hops = flatten(plan, network)
+        self.shard = hops.shard
+        self.shard_bytes = np.maximum(1.0, plan.nbytes * np.array([shard.fraction for shard in plan.shards]))
+        self.link_bytes = bytes_per_link(plan, network, hops)
+        self.transfer_s, self.bottleneck = busiest_resource(self.link_bytes, network)
+        self.rate_bps = hop_rates_bps(network, hops)
+        self.moved_bytes = self.link_bytes.sum(axis=0) + self.link_bytes.sum(axis=1)
+
+    def at(self, chunk_bytes: Sequence[float] | Floats) -> Cost:
+        """The cost with these chunk sizes, one per shard."""
+        chunk = np.minimum(np.asarray(chunk_bytes, dtype=np.float64), self.shard_bytes)
+        chunk_bits = 8.0 * chunk
+        processor_s = self.processor_s(chunk)
+        busiest = int(processor_s.argmax())
+        # Of the transfer time, one transmission of every chunk belongs to its way too: it is taken off at the fastest
+        # hop, so that the prediction is exact on uniform links and never too short on others.
+        fastest = np.zeros(len(chunk))
+        np.maximum.at(fastest, self.shard, self.rate_bps)
+        hop_s = self.waiting_s(chunk) + chunk_bits[self.shard] / self.rate_bps
+        fill_s = float((self.path_s(hop_s) - chunk_bits / fastest).max())
+        bottleneck = self.bottleneck
+        if processor_s[busiest] > self.transfer_s:
+            bottleneck = f"processor of {self.network.names[busiest]}"
+        most_s = max(self.transfer_s, float(processor_s[busiest]))
+        return Cost(
+            seconds=most_s + fill_s,
+            transfer_seconds=self.transfer_s,
+            processor_seconds=float(processor_s[busiest]),
+            fill_seconds=fill_s,
+            bottleneck=bottleneck,
+            link_bytes=self.link_bytes,
+            nbytes=self.nbytes,
+            frames=float(np.ceil(self.shard_bytes / chunk)[self.shard].sum()),
+        )
+
+    def processor_s(self, chunk: Floats, frames_count: float = 1.0) -> Floats:
+        """The time that the processor of each site needs for the frames and bytes that it sends and receives."""
+        n, frames = len(self.network), np.ceil(self.shard_bytes / chunk)[self.shard]
+        handled = np.bincount(self.hops.src, frames, n) + np.bincount(self.hops.dst, frames, n)
+        seconds: Floats = frames_count * self.host.frame_s * handled + self.host.byte_s * self.moved_bytes
+        return seconds
+
+    def waiting_s(self, chunk: Floats) -> Floats:
+        """For each hop, the time of a chunk beside its transmission: latency, the sender's queue and both hosts."""
+        src, dst = self.hops.src, self.hops.dst
+        before = np.minimum(self.host.queued_bytes, self.link_bytes[src, dst] - chunk[self.shard])
+        handling_s = 2 * (self.host.frame_s + self.host.byte_s * chunk)
+        waiting: Floats = self.network.latency_s[src, dst] + 8.0 * np.maximum(before, 0.0) / self.rate_bps
+        return waiting + handling_s[self.shard]
+
+    def path_s(self, hop_s: Floats) -> Floats:
+        """For each shard, the longest path up its reduce tree and down its broadcast tree, given the time of hops."""
+        route_s = np.zeros(len(self.hops.route_shard))
+        np.add.at(route_s, self.hops.route, hop_s)
+        return longest_path(self.hops, route_s, len(self.shard_bytes), len(self.network))
 
 
 def link_seconds(link_bytes: Matrix, network: Network) -> Matrix:

@@ -1,7 +1,8 @@
-"""Chunk sizes small enough that filling the pipeline takes a small share of the round.
+"""Chunk sizes with the shortest predicted time: small ones fill the pipeline sooner, large ones cost fewer frames.
 
-The first chunk crosses a tree alone, hop by hop, before the pipeline is full. Relays make the path longer, and on a
-short round 64 KiB per hop add up: four hops at 100 Mbps take 21 ms, a tenth of a round of 0.2 s.
+The first chunk crosses a tree alone, hop by hop, before the pipeline is full: four hops at 100 Mbps take 21 ms with
+64 KiB, a tenth of a round of 0.2 s. With small chunks every rank handles more frames, until its processor is the
+bottleneck. All shards of a plan get chunks that take about the same time to cross their trees, within limits.
 """
 
 from __future__ import annotations
@@ -11,32 +12,58 @@ from dataclasses import replace
 import numpy as np
 
 from tradewind.network import Network
-from tradewind.planning.cost import transfer_seconds
-from tradewind.planning.hops import flatten, hop_rates_bps, longest_path
+from tradewind.planning.cost import Floats, PipelinedCost
+from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
 
-FILL_SHARE = 0.015
-"""The share of the round that filling the pipeline may take."""
+LEAST_CHUNK_BYTES = 16 * 1024
+"""Smallest chunk that is worth a frame; a shard has at least one such chunk, unless the tensor is smaller."""
 
-LEAST_CHUNK_BYTES = 4096
-"""Below this, headers and the work per chunk would cost more than a shorter fill saves."""
+MOST_CHUNK_BYTES = 4 * 2**20
+"""Beyond this, a frame costs nothing beside its bytes."""
 
+_FRAMES_COUNT = 2.0
+"""Frames count this many times when chunk sizes are chosen: a processor that is busy all the time has no slack."""
 
-def filling_chunk_bytes(plan: Plan, network: Network, fill_share: float) -> list[int]:
-    """For each shard, the chunk size in bytes that needs this share of the round to cross its trees alone.
+AS_GOOD = 0.01
+"""Larger chunks, up to `ROOMY_CHUNK_BYTES`, are taken where the round takes at most this share longer: frames have
+costs that no model has, such as waking up a thread."""
 
-    Latency is not counted: no chunk size changes it.
-    """
-    hops = flatten(plan, network)
-    route_s_per_bit = np.zeros(len(hops.route_shard))
-    np.add.at(route_s_per_bit, hops.route, 1.0 / hop_rates_bps(network, hops))
-    path_s_per_bit = longest_path(hops, route_s_per_bit, len(plan.shards), len(network))
-    fill_s = fill_share * transfer_seconds(plan, network, hops)
-    bits = np.divide(fill_s, path_s_per_bit, out=np.full(len(plan.shards), 8.0 * plan.nbytes), where=path_s_per_bit > 0)
-    return [int(size) for size in np.maximum(bits / 8.0, LEAST_CHUNK_BYTES)]
+ROOMY_CHUNK_BYTES = 128 * 1024
+"""Larger ones are used only if they save time: on a slow link they would hold up everything behind them."""
+
+_STEP = 2**0.5
 
 
-def with_quick_fill(plan: Plan, network: Network, fill_share: float = FILL_SHARE) -> Plan:
-    """The plan with chunks no larger than before, and small enough to fill its trees in this share of the round."""
-    shards = zip(plan.shards, filling_chunk_bytes(plan, network, fill_share), strict=True)
-    return replace(plan, shards=tuple(replace(s, chunk_bytes=min(s.chunk_bytes, chunk)) for s, chunk in shards))
+def best_chunk_bytes(plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> list[int]:
+    """For each shard, the chunk size in bytes with which the plan is predicted to be fastest on these hosts."""
+    sizes = _best_sizes(PipelinedCost(plan, network, host))
+    return [int(size) for size in sizes]
+
+
+def with_best_chunks(plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> Plan:
+    """The plan with the chunk sizes of `best_chunk_bytes`."""
+    chunks = best_chunk_bytes(plan, network, host)
+    shards = tuple(replace(shard, chunk_bytes=chunk) for shard, chunk in zip(plan.shards, chunks, strict=True))
+    return replace(plan, shards=shards)
+
+
+def _best_sizes(spent: PipelinedCost) -> Floats:
+    """Sizes from a common budget of time on the tree: the best budget of a geometric series."""
+    fastest = np.zeros(len(spent.shard_bytes))
+    np.maximum.at(fastest, spent.shard, spent.rate_bps)
+    per_byte_s = np.maximum(8.0 * (spent.path_s(1.0 / spent.rate_bps) - 1.0 / fastest), 1e-18)
+    waiting_s = spent.path_s(spent.waiting_s(np.full(len(fastest), float(LEAST_CHUNK_BYTES))))
+    budget_s, last_s = LEAST_CHUNK_BYTES * float(per_byte_s.min()), MOST_CHUNK_BYTES * float(per_byte_s.max())
+    tried: list[tuple[float, Floats]] = []
+    while budget_s <= last_s * _STEP:
+        sizes = np.clip(budget_s / per_byte_s, LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES)
+        chunk = np.minimum(sizes, spent.shard_bytes)
+        busy_s = max(spent.transfer_s, float(spent.processor_s(chunk, _FRAMES_COUNT).max()))
+        tried.append((busy_s + float((waiting_s + per_byte_s * chunk).max()), sizes))
+        if tried[-1][0] > 2 * tried[0][0] or (chunk >= spent.shard_bytes).all():
+            break
+        budget_s *= _STEP
+    enough_s = min(seconds for seconds, _ in tried) * (1 + AS_GOOD)
+    good = [sizes for seconds, sizes in tried if seconds <= enough_s]
+    return next((sizes for sizes in reversed(good) if sizes.max() <= ROOMY_CHUNK_BYTES), good[0])

@@ -18,18 +18,13 @@ from tradewind.planning import checked_plan, planner_options
 from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
-from tradewind.planning.fill import filling_chunk_bytes
+from tradewind.planning.fill import best_chunk_bytes
 from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard, default_chunk_bytes
 
-FAST_CHUNK_BYTES, SLOW_CHUNK_BYTES = 4 * 2**20, 2 * DEFAULT_CHUNK_BYTES
+FAST_CHUNK_BYTES = 4 * 2**20
 MIN_CHUNK_BYTES = 4096
 """Smallest chunk: smaller ones would be mostly headers."""
-WORTHWHILE_CHUNK_BYTES = 16 * 1024
-"""Smallest chunk that pays: a frame costs about 0.1 ms of processor time, whatever its size."""
-FILL_SHARE = 0.04
-"""Share of the time of a round that chunks may take to fill its trees. In a simulator without processor time 8 sites
-lose 2% more than with 0.015, and send 0.4 times as many frames."""
 SMALL_BYTES = 256 * 1024
 """Up to this size the time of a round depends on latency and hops, not on bandwidth."""
 SHARED_BYTES = 32 * 2**20
@@ -367,17 +362,10 @@ def _fast_chunks(plan: Plan) -> list[int]:
 
 
 def _slow_chunks(plan: Plan, network: Network) -> list[int]:
-    """Return chunk sizes as large as the round can afford: the time to fill the trees is a bounded share of it.
-
-    A planner considers the network alone, where small chunks are best; here every frame costs processor time. With many
-    trees even 16 chunks per shard are many small ones, and worse than fewer large ones in both respects: the time to
-    fill a pipeline depends on the size of a chunk, not of the shard. Larger chunks than the default, as `mtree` chooses
-    them, are kept.
-    """
-    affordable = filling_chunk_bytes(plan, network, FILL_SHARE)
-    planned = [shard.chunk_bytes for shard in plan.shards]
+    """Return the chunk sizes with the shortest predicted time; larger ones, as `mtree` chooses them, are kept."""
+    best = best_chunk_bytes(plan, network)
     by_default = [default_chunk_bytes(shard.fraction * plan.nbytes) for shard in plan.shards]
     return [
-        max(WORTHWHILE_CHUNK_BYTES, min(SLOW_CHUNK_BYTES, size)) if chunk <= default else max(MIN_CHUNK_BYTES, chunk)
-        for chunk, default, size in zip(planned, by_default, affordable, strict=True)
+        size if shard.chunk_bytes <= default else max(MIN_CHUNK_BYTES, shard.chunk_bytes)
+        for shard, default, size in zip(plan.shards, by_default, best, strict=True)
     ]

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tradewind.network import Network
-from tradewind.planning.fill import with_quick_fill
+from tradewind.planning.fill import with_best_chunks
 from tradewind.planning.flows.relay_flows import Phase, best_flows, find_choices, phases, possible_roots
 from tradewind.planning.flows.relay_trees import Trees, detour_share, thin, tree_routes, trees_from_flows
+from tradewind.planning.host import FREE_HOST
 from tradewind.planning.plan import Plan, Shard, default_chunk_bytes
 from tradewind.planning.trees.tree_balance import Indices, with_confirmed_rates
 from tradewind.units import format_count
@@ -60,7 +61,7 @@ def plan_relay(network: Network, members: tuple[str, ...], nbytes: int, options:
     placed = f"{format_count(len(shards), 'shard')} on {format_count(roots_used, 'root')}"
     reason = f"{placed}; {detours:.0%} of the traffic makes a detour"
     plan = Plan("relay", network.name, members, nbytes, shards, reason=reason)
-    return with_confirmed_rates(with_quick_fill(plan, network), network)
+    return with_confirmed_rates(with_best_chunks(plan, network, FREE_HOST), network)
 
 
 def _shards(

@@ -12,9 +12,10 @@ percent of the limit, and the program over them within 0.1% or nothing at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import highspy
@@ -198,28 +199,29 @@ def dual_bound_bps(capacities: Capacities, prices: Floats, cheapest: float) -> f
 def laid_by_weights(
     capacities: Capacities,
     cheapest: Callable[[Floats, int], Column | None],
-    count: int,
     likely_rate_bps: float,
     stop: Callable[[], bool],
     around: Floats | None = None,
-) -> list[Column]:
-    """Up to `count` trees, each the cheapest under prices that grow exponentially with what is used already.
+) -> Iterator[Column]:
+    """Trees without end, each the cheapest under prices that grow exponentially with what is used already.
 
     `likely_rate_bps` is near the rate that the packing will reach: it makes the exponent grow by one for every
-    tree's fair share of a capacity. `cheapest` takes link prices and the number of the tree, for turns. At least
-    one tree is tried before `stop` counts. With `around`, prices start from these, the prices of a program, and grow
-    slowly: the trees are then many different ones that would all improve it.
+    tree's fair share of a capacity. `cheapest` takes link prices and the number of the tree, for turns; the trees end
+    when it finds none at all. At least one tree is tried before `stop` counts. With `around`, prices start from these,
+    the prices of a program, and grow slowly: the trees are then many different ones that would all improve it.
     """
     share = capacities.capacity_bps / likely_rate_bps
     first = 1 / share if around is None else around + _FREE * around.mean()
     growth = 1.0 if around is None else _SLOW_GROWTH
     used = np.zeros(len(share))
-    columns: list[Column] = []
-    for number in range(count):
+    found = 0
+    for number in count():
         column = cheapest(capacities.link_prices(np.exp(used - used.max()) * first), number)
         if column is not None:
-            columns.append(column)
+            found += 1
+            yield column
             used += growth * capacities.load(column.links) / share
-        if columns and stop():
-            break
-    return columns
+        elif not found and number >= len(share):
+            return
+        if found and stop():
+            return

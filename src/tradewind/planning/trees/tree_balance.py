@@ -60,9 +60,17 @@ def _rows(row: Indices, column: Indices, capacity_bps: Vector, columns: int) -> 
     return coo_array((1.0 / capacity_bps[row], (row, column)), shape=(len(capacity_bps), columns)).tocsr()
 
 
-def best_rates_bps(network: Network, trees: Usage) -> Vector:
-    """The rate of each tree, so that their sum is the largest; trees that do not help get zero."""
+def best_rates_bps(network: Network, trees: Usage, handling_s: Vector | None = None) -> Vector:
+    """The rate of each tree, so that their sum is the largest; trees that do not help get zero.
+
+    With `handling_s`, the processor time in s for each bit of a tree at each end of a hop, every site's processor is a
+    capacity as well.
+    """
     rows = capacity_rows(network, trees)
+    if handling_s is not None and handling_s.any():
+        ends, both = np.concatenate([trees.src, trees.dst]), np.concatenate([trees.column, trees.column])
+        processors = coo_array((handling_s[both], (ends, both)), shape=(len(network), trees.columns))
+        rows = vstack([rows, processors], format="csr")
     best_alone_bps = 1.0 / float(rows.max(axis=0).toarray().min())  # the unit, so that rates are around 1
     each = np.ones(trees.columns)
     result = linprog(-each, A_ub=rows * best_alone_bps, b_ub=np.ones(rows.shape[0]), method="highs-ipm")

@@ -43,7 +43,7 @@ class TreeSource:
         self.rows = participating(network, members)
         self.names = tuple(network.names[i] for i in self.rows)
         self.is_member = np.isin(self.rows, [network.index[name] for name in members])
-        self.max_height = max_height
+        self.max_height, self.in_hops = max_height, in_hops
         self.links = links
         grid = np.ix_(self.rows, self.rows)
         present = network.bandwidth_bps[grid] > 0

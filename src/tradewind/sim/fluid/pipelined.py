@@ -21,6 +21,7 @@ import numpy.typing as npt
 from tradewind.fluid import Resource
 from tradewind.network import Matrix
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.planning.plan import Plan
 from tradewind.sim.clock import Clock, Priority
 from tradewind.sim.fluid.capacity import TrueNetwork
@@ -80,7 +81,7 @@ class PipelinedRounds:
 
     def start(self, number: int, plan: Plan, done: Callable[[], object], share: float = 1.0) -> PipelinedRound:
         """Begin a round; `done` is called when every member has the result. `share`: the fraction still to do."""
-        spent = cost(plan, self._truth.network)
+        spent = cost(plan, self._truth.network, host=FREE_HOST)
         needs, bits = self._demand(spent.link_bytes * share)
         started = PipelinedRound(number, plan, spent.fill_seconds, needs, bits, done, self._clock.now_s)
         started.updated_s = self._clock.now_s

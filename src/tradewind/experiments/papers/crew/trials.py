@@ -22,6 +22,7 @@ from tradewind.network import Network
 from tradewind.planning import planner, planner_options
 from tradewind.planning.bound import bound
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.schemes import Scheme, make_scheme
 from tradewind.sim import LinkOutage, SimulationResult, simulate
 
@@ -263,7 +264,7 @@ def one_round_trial(contender: str, network: str, p: int, trial: int) -> OneRoun
         policy_options={"p": p},
         stop_after_rounds=1,
     )
-    return OneRound(played.rounds[0].seconds, cost(plan, mesh).seconds, planning_s)
+    return OneRound(played.rounds[0].seconds, cost(plan, mesh, host=FREE_HOST).seconds, planning_s)
 
 
 def limit_of_one_round(network: str, p: int, trial: int) -> float:

@@ -18,6 +18,7 @@ from tradewind.figures.chart import Panel, Series
 from tradewind.network import Network
 from tradewind.planning import planner, planner_options
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan
 from tradewind.planning.routes import Routes, tree_shard
 from tradewind.sim import simulate
@@ -105,7 +106,7 @@ _PLANS: dict[str, Callable[[Network], Plan]] = {
 def round_trial(method: str, racks: Racks, pipelined: bool) -> float:
     """The time of one round of all workers, in seconds."""
     network = rack_network(racks)
-    return cost(_PLANS[method](network), network, pipelined).seconds
+    return cost(_PLANS[method](network), network, pipelined, FREE_HOST).seconds
 
 
 def group_trial(method: str, racks: Racks, pipelined: bool, trial: int) -> float:

@@ -18,6 +18,7 @@ from tradewind.figures.chart import Panel, Series
 from tradewind.network import Network, Site
 from tradewind.planning import planner, planner_options
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes, tree_shard
 
@@ -42,7 +43,7 @@ PLANNERS = {
     WIDEST: ("spanning-tree", {}),
     FAPT: ("fapt", {"roots": 1}),
     "FAPT, 14 roots": ("fapt", {}),
-    "optimal (ours)": ("optimal", {}),
+    "optimal (ours)": ("optimal", {"gap": 1e-6}),
 }
 
 
@@ -84,7 +85,7 @@ def delay_trial(topology: str, trial: int) -> tuple[float, float]:
     network = random_overlay(trial)
     name, options = PLANNERS[topology]
     plan = planner(name).function(network, network.names, UNIT_BYTES, planner_options(name, options))
-    whole, pipelined = (cost(plan, network, pipelined=kind).seconds / 2 for kind in (False, True))
+    whole, pipelined = (cost(plan, network, kind, FREE_HOST).seconds / 2 for kind in (False, True))
     return whole, pipelined
 
 

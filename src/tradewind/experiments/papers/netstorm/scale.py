@@ -23,6 +23,7 @@ from tradewind.figures.chart import Panel, Series
 from tradewind.network import Network
 from tradewind.planning import planner, planner_options
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 
 MODELS = {
     "MobileNet-v1": 4_231_976,
@@ -116,7 +117,7 @@ def cluster_trial(scheme: str, sites: int, trial: int) -> float:
     topology = SCHEMES[scheme]
     options = planner_options(topology.planner, {})
     plan = planner(topology.planner).function(network, network.names, ALEXNET_BYTES, options)
-    return sites / (COMPUTE_S + cost(plan, network).seconds)
+    return sites / (COMPUTE_S + cost(plan, network, host=FREE_HOST).seconds)
 
 
 def _by_cluster(setting: Setting, clusters: tuple[int, ...]) -> dict[tuple[str, int], float]:

@@ -16,6 +16,7 @@ from tradewind.figures.chart import Panel, Series
 from tradewind.network import Network, Site
 from tradewind.planning import planner, planner_options
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.policy import make_policy
 from tradewind.policy.actions import CancelTimer, SetTimer, StartRound
 from tradewind.policy.events import Event, TimerFired, WorkerReady
@@ -66,7 +67,7 @@ def ring_seconds(members: tuple[str, ...]) -> float:
     """The time of a ring of these members, in seconds, by Eq. (2) for large models: each sends the model twice."""
     network = example_network()
     plan = planner("ring").function(network, members, MODEL_UNITS * UNIT_BYTES, planner_options("ring", {}))
-    found = cost(plan, network)
+    found = cost(plan, network, host=FREE_HOST)
     return found.transfer_seconds * len(members) / (len(members) - 1)
 
 

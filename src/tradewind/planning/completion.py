@@ -1,0 +1,127 @@
+"""From a packing of many trees to a plan that completes soonest, with as few trees as needed.
+
+A packing that reaches the rate limit has about as many trees as links, and most of them carry little: a shard of a few
+bytes still costs a frame on every hop, and the highest of the trees decides when the last chunk arrives. So trees are
+dropped, the weakest or the slowest to fill first, and a linear program gives their work to those that remain
+(`tree_balance`). After every step chunk sizes are chosen again (`fill`) and `cost` predicts the time, with latency,
+frames and processors. The plan with the fewest trees among those that are about as fast as the fastest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tradewind.network import Network
+from tradewind.planning.cost import Floats, PipelinedCost
+from tradewind.planning.fill import LEAST_CHUNK_BYTES, best_chunk_bytes, with_best_chunks
+from tradewind.planning.hops import Hops, flatten
+from tradewind.planning.host import MEASURED_HOST, HostCost
+from tradewind.planning.plan import Plan
+from tradewind.planning.trees.tree_balance import Indices, Usage, best_rates_bps
+
+AS_FAST = 0.01
+"""Fewer trees are worth this share of the predicted time."""
+
+_DROPPED_AT_ONCE = 0.2
+_FILL_COUNTS = 0.2
+"""Trees that fill slowly are dropped where filling takes more than this share of the round."""
+
+_HOPELESS = 1.05
+"""Dropping ends when a plan takes this many times as long as the best one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A plan and its predicted time."""
+
+    plan: Plan
+    seconds: float
+
+
+def never() -> bool:
+    """A `stop` that never stops."""
+    return False
+
+
+def completed(
+    plan: Plan,
+    network: Network,
+    host: HostCost = MEASURED_HOST,
+    as_fast: float = AS_FAST,
+    stop: Callable[[], bool] = never,
+) -> Completed:
+    """The plan with fewer trees, best rates and best chunk sizes; never slower than all its trees by `as_fast`.
+
+    No shard is smaller than `LEAST_CHUNK_BYTES`, unless there is only one. Without a broadcast (each member keeps its
+    own sum), or with `as_fast` 0, trees stay as they are and only chunk sizes are chosen.
+    """
+    if len(plan.shards) == 1 or as_fast <= 0 or not all(shard.broadcast for shard in plan.shards):
+        return _predicted(plan, network, host)
+    chunk_bytes = np.array(best_chunk_bytes(plan, network, host))
+    work = _Work(plan, network, flatten(plan, network), host, (host.byte_s + host.frame_s / chunk_bytes) / 8.0)
+    kept, share = work.useful(np.arange(len(plan.shards)), np.array([shard.fraction for shard in plan.shards]))
+    if len(kept) < len(plan.shards):
+        kept, share = work.balanced(kept)
+    found = [work.predicted(kept, share)]
+    while len(kept) > 1 and not stop() and found[-1].seconds <= _HOPELESS * min(one.seconds for one in found):
+        kept, share, tried = min(work.fewer(kept, share, found[-1].plan), key=lambda one: one[2].seconds)
+        found.append(tried)
+    enough_s = min(one.seconds for one in found) * (1 + as_fast)
+    return min((one for one in found if one.seconds <= enough_s), key=lambda one: len(one.plan.shards))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    plan: Plan
+    """With all trees; a selection of them is an array of positions."""
+    network: Network
+    hops: Hops
+    host: HostCost
+    handling_s: Floats
+    """For each tree, the processor time for each bit at each end of a hop."""
+
+    def useful(self, which: Indices, rates: Floats) -> tuple[Indices, Floats]:
+        """As many of the strongest trees as have shards worth a frame, at least one, and their shares of the tensor."""
+        order = np.argsort(-rates, kind="stable")
+        smallest = self.plan.nbytes * rates[order] / np.cumsum(rates[order])
+        count = max(1, int((smallest >= LEAST_CHUNK_BYTES).sum()))
+        chosen = np.sort(order[:count])
+        return which[chosen], rates[chosen] / rates[chosen].sum()
+
+    def balanced(self, which: Indices) -> tuple[Indices, Floats]:
+        """These trees at their best rates, without those that then have nothing useful to carry."""
+        column = np.full(len(self.plan.shards), -1)
+        column[which] = np.arange(len(which))
+        of_hop = column[self.hops.shard]
+        here = of_hop >= 0
+        usage = Usage(of_hop[here], self.hops.src[here], self.hops.dst[here], len(which))
+        return self.useful(which, best_rates_bps(self.network, usage, self.handling_s[which]))
+
+    def predicted(self, which: Indices, share: Floats) -> Completed:
+        """The plan of these trees, with its best chunk sizes, and its time."""
+        shards = (replace(self.plan.shards[i], fraction=float(part)) for i, part in zip(which, share, strict=True))
+        return _predicted(replace(self.plan, shards=tuple(shards)), self.network, self.host)
+
+    def fewer(self, kept: Indices, share: Floats, now: Plan) -> Iterator[tuple[Indices, Floats, Completed]]:
+        """The plan without the weakest trees, and without the slowest to fill, each at its best rates."""
+        count = len(kept) - max(1, int(_DROPPED_AT_ONCE * len(kept)))
+        spent = PipelinedCost(now, self.network, self.host)
+        chunk = np.array([float(shard.chunk_bytes) for shard in now.shards])
+        fill_s = spent.path_s(spent.waiting_s(chunk) + 8.0 * chunk[spent.shard] / spent.rate_bps)
+        orders = [np.argsort(-share, kind="stable")]
+        if fill_s.max() > _FILL_COUNTS * spent.transfer_s:
+            orders.append(np.argsort(fill_s, kind="stable"))
+        for order in orders:
+            which, part = self.balanced(kept[np.sort(order[:count])])
+            yield which, part, self.predicted(which, part)
+
+
+def _predicted(plan: Plan, network: Network, host: HostCost) -> Completed:
+    chosen = with_best_chunks(plan, network, host)
+    spent = PipelinedCost(chosen, network, host)
+    rate_bps = 8.0 * plan.nbytes / spent.transfer_s
+    shards = tuple(replace(shard, rate_bps=shard.fraction * rate_bps) for shard in chosen.shards)
+    return Completed(replace(chosen, shards=shards), spent.at([shard.chunk_bytes for shard in shards]).seconds)
