@@ -8,19 +8,22 @@ from hypothesis import given, settings
 
 from networks import problems
 from tradewind.errors import ImpossibleProblem
-from tradewind.network import Network, Site, Trunk
+from tradewind.network import Link, Network, Site, Trunk
 from tradewind.planning import planner, planner_names, planner_options, resolve_members
 from tradewind.planning.bound import bound
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
+from tradewind.sim.chunks.run import ChunkRun, run_chunks
 
 QUICK_PLANNERS = [name for name in planner_names() if name not in ("auto", "topoadopt", "blink", "mtree")]
 """Without those that only choose among others' plans, and those that solve an integer program for every network."""
 
 
-def mesh(n: int, mbps: float, **site: float) -> Network:
+def mesh(n: int, mbps: float, latency_s: float = 0.0, **site: float) -> Network:
     bandwidth = np.full((n, n), mbps * 1e6)
     np.fill_diagonal(bandwidth, 0)
-    return Network("mesh", [Site(f"s{i}", **site) for i in range(n)], bandwidth)  # type: ignore[arg-type]
+    latency = np.full((n, n), latency_s)
+    return Network("mesh", [Site(f"s{i}", **site) for i in range(n)], bandwidth, latency)  # type: ignore[arg-type]
 
 
 def test_a_uniform_mesh_is_limited_by_the_partition_into_single_sites() -> None:
@@ -71,6 +74,39 @@ def test_zero_latency_is_a_latency_and_not_a_missing_link() -> None:
     assert bound(network, network.names, 4).seconds < 0.01
 
 
+def test_a_tiny_tensor_takes_one_latency_and_a_large_one_what_no_order_of_sending_avoids() -> None:
+    network = mesh(4, 100, latency_s=0.1)
+    assert bound(network, network.names, 4).seconds == pytest.approx(0.1, rel=1e-4)  # all-to-all needs no way back
+    # 100 MB at 200 Mbps take 4 s. Links are busy from the start, with sums first, until one latency before the end.
+    assert bound(network, network.names, 10**8).seconds == pytest.approx(4.0 + 0.1)
+    # 2 MB: without a way back each link carries twice as much, 0.16 + 0.1 s. With one, it stands still in between:
+    # 0.08 s of work, half of it done 0.2 s before the end.
+    assert bound(network, network.names, 2 * 10**6).seconds == pytest.approx(0.24)
+    assert "needs 240 ms" in bound(network, network.names, 2 * 10**6).latency_argument
+
+
+def test_a_plan_with_roots_goes_through_a_central_site_and_back() -> None:
+    """Two far ends of a star: 30 + 20 ms there and the same back, where a direct exchange would load the hub."""
+    links = [Link("hub", f"s{i}", 1e9, 0.03 if i else 0.02) for i in range(8)]
+    links += [Link(link.dst, link.src, link.bandwidth_bps, link.latency_s) for link in links]
+    network = Network.from_links("star", [Site("hub"), *(Site(f"s{i}") for i in range(8))], links)
+    limit = bound(network, network.names, 10**7)
+    assert 8 * 10**7 / limit.rate_bps == pytest.approx(0.08)
+    assert limit.seconds == pytest.approx(0.08 + 0.06, rel=0.3)
+    assert limit.seconds > 0.08 + 0.03, "more than the last bit's own link"
+
+
+@pytest.mark.parametrize("name", ["all-to-all", "multi-star", "ring", "optimal", "relay"])
+@pytest.mark.parametrize("items", [100, 200_000])
+def test_no_simulated_round_of_chunks_beats_the_limit(name: str, items: int) -> None:
+    rng = np.random.default_rng(items)
+    rate, latency = rng.uniform(20e6, 155e6, (5, 5)), rng.uniform(0, 0.05, (5, 5))
+    network = Network("drawn", [Site(f"s{i}") for i in range(5)], rate * (1 - np.eye(5)), latency)
+    result = run_chunks(ChunkRun(network, name, items=(items,)))
+    assert not result.errors
+    assert result.seconds >= bound(network, network.names, 4 * items).seconds
+
+
 @given(problems())
 @settings(max_examples=25)
 def test_no_planner_beats_the_limit(problem: tuple[Network, tuple[str, ...], int]) -> None:
@@ -82,6 +118,7 @@ def test_no_planner_beats_the_limit(problem: tuple[Network, tuple[str, ...], int
             plan = planner(name).function(network, members, nbytes, planner_options(name, {}))
         except ImpossibleProblem:
             continue
-        spent = cost(plan, network)
+        spent = cost(plan, network, host=FREE_HOST)
         assert spent.steady_rate_bps <= limit.rate_bps * (1 + 1e-6), name
         assert spent.seconds >= limit.seconds * (1 - 1e-6), name
+        assert cost(plan, network, pipelined=False).seconds >= limit.seconds * (1 - 1e-6), name

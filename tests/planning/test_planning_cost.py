@@ -17,7 +17,7 @@ from tradewind.network import Link, Network, Site, Trunk
 from tradewind.planning import make_plan, planner, planner_options
 from tradewind.planning.cost import Cost, busiest_resource, cost, transfer_seconds
 from tradewind.planning.hops import bytes_per_link, flatten, hop_rate_bps, longest_path
-from tradewind.planning.host import FREE_HOST
+from tradewind.planning.host import FREE_HOST, HostCost
 from tradewind.planning.plan import Plan, Shard
 
 MB = 10**6
@@ -120,6 +120,45 @@ def test_a_trunk_is_shared_by_all_that_crosses_it() -> None:
     spent = network_cost(plan_of("abcd", MB, star("a", "bcd")), network)
     assert spent.transfer_seconds == pytest.approx(2 * 8e6 / 10e6)
     assert spent.bottleneck == "trunk y-x"
+
+
+# --- hosts ------------------------------------------------------------------------------------------------
+
+
+def test_every_rank_pays_for_the_frames_that_it_sends_and_receives() -> None:
+    network = uniform("abc")
+    plan = plan_of("abc", MB, star("a", "bc", chunk_bytes=10_000))
+    spent = cost(plan, network, host=HostCost(frame_s=0.001, byte_s=1e-7))
+    # a receives and sends 200 frames and 2 MB; every link carries 1 MB in 1 s.
+    assert spent.processor_seconds == pytest.approx(400 * 0.001 + 4 * MB * 1e-7)
+    assert spent.transfer_seconds == pytest.approx(1.0) and spent.frames == 400
+    assert spent.bottleneck.startswith("link")
+    # Two hops of 10 ms, less the transmission that the transfer has; two hosts handle the chunk on each of them.
+    assert spent.fill_seconds == pytest.approx(0.01 + 4 * (0.001 + 10_000 * 1e-7))
+    assert spent.seconds == pytest.approx(1.0 + spent.fill_seconds)
+
+
+def test_the_processor_is_the_bottleneck_where_it_needs_longer_than_the_links() -> None:
+    network = uniform("abc")
+    plan = plan_of("abc", MB, star("a", "bc", chunk_bytes=1000))
+    spent = cost(plan, network, host=HostCost(frame_s=0.001, byte_s=0.0))
+    assert spent.processor_seconds == pytest.approx(4.0) and spent.bottleneck == "processor of a"
+    assert spent.seconds == pytest.approx(4.0 + spent.fill_seconds)
+
+
+def test_bytes_queued_in_a_kernel_delay_every_hop_of_a_busy_link() -> None:
+    network = uniform("ab")
+    plan = plan_of("ab", MB, star("a", "b", chunk_bytes=10_000))
+    queued = HostCost(0.0, 0.0, queued_bytes=50_000)
+    assert cost(plan, network, host=queued).fill_seconds == pytest.approx(0.01 + 2 * 0.05)
+    small = plan_of("ab", 10_000, star("a", "b", chunk_bytes=10_000))
+    assert cost(small, network, host=queued).fill_seconds == pytest.approx(0.01), "nothing else is in its queue"
+
+
+@pytest.mark.parametrize("wrong", [{"frame_s": -1.0}, {"byte_s": math.inf}, {"queued_bytes": math.nan}])
+def test_impossible_hosts_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be >= 0 and finite"):
+        HostCost(**wrong)
 
 
 # --- store and forward --------------------------------------------------------------------------------------

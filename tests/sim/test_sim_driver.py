@@ -13,6 +13,7 @@ from tradewind.errors import BadOption, InfeasiblePlan, InputError, UnknownName
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.schemes import make_scheme, scheme_names
 from tradewind.sim import ConstantSteps, simulate
 from tradewind.sim.fluid.capacity import misjudged
@@ -26,7 +27,7 @@ SMALL = 10_000_000
 
 def test_bsp_with_equal_workers_runs_in_step() -> None:
     """Every round takes one step and one synchronisation, and no rank waits."""
-    round_s = cost(make_plan("ring", MESH, SMALL), MESH).seconds
+    round_s = cost(make_plan("ring", MESH, SMALL), MESH, host=FREE_HOST).seconds
     result = simulate(MESH, "bsp-ring", 20, compute=0.5, nbytes=SMALL)
     assert result.finished_rounds == int(20 / (0.5 + round_s))
     assert {worker.rounds for worker in result.workers} == {result.finished_rounds}

@@ -11,6 +11,7 @@ from tradewind.network import Network, Site
 from tradewind.node.actions import RoundComplete
 from tradewind.planning import planner, planner_options, resolve_members
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.planning.plan import Plan, Shard
 from tradewind.schemes import ExecutionModel, Scheme
 from tradewind.sim.clock import Clock
@@ -71,7 +72,7 @@ def test_store_and_forward_under_fair_sharing_is_what_cost_predicts(name: str, n
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_a_pipelined_round_alone_is_what_cost_predicts(name: str, network: Network) -> None:
     plan = made(name, network)
-    assert seconds([plan], network, "pipelined") == [pytest.approx(cost(plan, network).seconds)]
+    assert seconds([plan], network, "pipelined") == [pytest.approx(cost(plan, network, host=FREE_HOST).seconds)]
 
 
 @given(problems(max_sites=6))
@@ -81,7 +82,9 @@ def test_any_star_on_any_network_takes_as_long_as_cost_says(problem: Problem) ->
     plan = made("star", network, nbytes, members)
     predicted = cost(plan, network, pipelined=False).seconds
     assert seconds([plan], network, "store-and-forward", "fs") == [pytest.approx(predicted, rel=1e-6)]
-    assert seconds([plan], network, "pipelined") == [pytest.approx(cost(plan, network).seconds, rel=1e-6)]
+    assert seconds([plan], network, "pipelined") == [
+        pytest.approx(cost(plan, network, host=FREE_HOST).seconds, rel=1e-6)
+    ]
 
 
 @pytest.mark.parametrize("name", ["star", "balanced-tree", "spanning-tree"])
@@ -89,7 +92,7 @@ def test_the_more_pieces_the_closer_to_the_pipelined_prediction(name: str) -> No
     """Store and forward is one piece; from there on, pieces close the gap."""
     network = NETWORKS["mesh"]
     plan = made(name, network)
-    predicted = cost(plan, network).seconds
+    predicted = cost(plan, network, host=FREE_HOST).seconds
     whole = seconds([plan], network, "store-and-forward")[0]
     gaps = [seconds([plan], network, "chunked", pieces=k)[0] / predicted - 1 for k in (4, 16, 64, 256)]
     assert whole / predicted - 1 > gaps[0] > gaps[1] > gaps[2] > gaps[3]
@@ -109,7 +112,7 @@ def test_a_line_of_relays_stores_and_forwards() -> None:
 def test_two_pipelined_rounds_halve_what_both_need() -> None:
     network = NETWORKS["mesh"]
     plan = made("ring", network)
-    alone = cost(plan, network)
+    alone = cost(plan, network, host=FREE_HOST)
     assert (
         seconds([plan, plan], network, "pipelined")
         == [pytest.approx(2 * alone.transfer_seconds + alone.fill_seconds)] * 2
@@ -121,7 +124,7 @@ def test_pipelined_rounds_that_share_nothing_do_not_slow_each_other() -> None:
     one = made("ring", network, members=network.names[:3])
     other = made("ring", network, members=network.names[3:])
     together = seconds([one, other], network, "pipelined")
-    assert together == [pytest.approx(cost(plan, network).seconds) for plan in (one, other)]
+    assert together == [pytest.approx(cost(plan, network, host=FREE_HOST).seconds) for plan in (one, other)]
 
 
 def test_rounds_share_by_what_each_needs_most() -> None:

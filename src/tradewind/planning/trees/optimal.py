@@ -69,6 +69,10 @@ _SEEDED_SITES = 40
 """Up to this many sites `relay`'s program gives the first columns; beyond, it takes too long."""
 
 _WORSE = 1.02
+_FEW_ROWS = 100
+_SEEDED_FILL, _LOW_SITES = 0.1, 16
+"""Up to this many sites low trees are tried beside the seeded ones, where filling those takes this share or more."""
+
 _FAIR_PART = 0.3
 _FAIR_GAIN = 0.05
 """The least gain of twice as many laid trees that is worth the time to lay more."""
@@ -227,12 +231,15 @@ class _Problem:
             for times in _LOW_LATENCIES:
                 yield self._source(1000.0 * near_s * times * (1 + 1e-9), in_hops=False), max(there_and_back_s, below_s)
                 below_s = near_s * times + there_and_back_s - near_s
-        if not self._seeded() or self.options.gap is not None:
-            for low in _LOW_HEIGHTS:
-                source = self._source(low)
-                if source.roots and low < source.sites - 1:
-                    yield source, there_and_back_s
-        yield self._source(None), there_and_back_s
+        seeded = self._seeded() and self.options.gap is None
+        if seeded:
+            yield self._source(None), there_and_back_s
+        for low in _LOW_HEIGHTS if not seeded else _LOW_HEIGHTS[:1]:
+            source = self._source(low)
+            if source.roots and low < source.sites - 1 and not (seeded and source.sites > _LOW_SITES):
+                yield source, there_and_back_s + (_SEEDED_FILL * self.limit.seconds if seeded else 0.0)
+        if not seeded:
+            yield self._source(None), there_and_back_s
 
     def _source(self, max_height: float | None, in_hops: bool = True) -> Trees:
         kind = SymmetricTrees if self.network.is_symmetric else DirectedPairs
@@ -249,6 +256,11 @@ class _Problem:
         """Whether `relay`'s program gives the first columns of trees of any height."""
         whole = len(self.members) == len(self.network)
         return whole and not self.network.is_symmetric and 2 < len(self.members) <= _SEEDED_SITES
+
+    def _is_patient(self, source: Trees) -> bool:
+        """Whether it is worth packing to the end: no other height is tried after this one, or it takes little time."""
+        last = source.max_height is None or (self.options.max_height is not None and self.options.gap is not None)
+        return last or len(source.capacities.capacity_bps) <= _FEW_ROWS
 
     def _gap(self, source: Trees) -> float:
         if self.options.gap is not None:
@@ -280,7 +292,7 @@ class _Problem:
         packed = self._started(program, source, limit_bps)
         if packed is None:
             return None
-        rows, patient = len(source.capacities.capacity_bps), self.options.gap is not None or source.max_height is None
+        rows, patient = len(source.capacities.capacity_bps), self._is_patient(source)
         while packed.total_bps < self._enough_bps(limit_bps, source) and not self.out_of_time():
             link_prices = source.capacities.link_prices(packed.prices)
             if source.exact:

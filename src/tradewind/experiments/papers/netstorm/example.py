@@ -37,7 +37,7 @@ UPWARD_DELAY = {"v02": 24.0, "v03": 15.0, "v04": 18.0, "v05": 50.0}
 """Delay from each to v01: the difference to 48, 35, 41 and 57."""
 LEAST_DELAY, MOST_DELAY = 5, 50
 LINKS_PER_SITE = 1.5
-PLANNERS = {
+PLANNERS: dict[str, tuple[str, dict[str, object]]] = {
     STAR: ("star", {}),
     BALANCED: ("balanced-tree", {"arity": 4}),
     WIDEST: ("spanning-tree", {}),
