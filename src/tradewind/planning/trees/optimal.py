@@ -70,7 +70,7 @@ _SEEDED_SITES = 40
 
 _WORSE = 1.02
 _FEW_ROWS = 100
-_SEEDED_FILL, _LOW_SITES = 0.1, 16
+_SEEDED_FILL, _LOW_SITES = 0.1, 12
 """Up to this many sites low trees are tried beside the seeded ones, where filling those takes this share or more."""
 
 _FAIR_PART = 0.3
@@ -323,7 +323,8 @@ class _Problem:
                 return None
             packed, count = program.solve(), count - laying
             enough = packed.total_bps >= self._enough_bps(limit_bps, source)
-            stuck = self.options.gap is None and packed.total_bps < before_bps * (1 + _FAIR_GAIN)
+            hurried = self.options.gap is None and rows > _FEW_ROWS
+            stuck = hurried and packed.total_bps < before_bps * (1 + _FAIR_GAIN)
             if enough or stuck or count <= 0 or self.out_of_time():
                 return packed
             laying = len(program.columns)
