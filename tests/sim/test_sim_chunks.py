@@ -95,5 +95,5 @@ def test_a_checker_that_should_fire_does(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(RoundPayload, "add", twice)
     with pytest.raises(InternalError, match=r"wrong result.*\nreplay: python -c .*run_seed"):
-        for seed in range(8):
+        for seed in range(4, 8):
             run_seed(seed)

@@ -102,13 +102,14 @@ def _exit_if_failed(comparison: Comparison, named: bool) -> None:
 
 def _show(comparison: Comparison, egress: bool) -> None:
     from tradewind.cli.output import console, show
-    from tradewind.units import format_duration, format_rate, format_size
+    from tradewind.cli.show_plan import limit_text
+    from tradewind.units import format_size
 
     out, limit = console(), comparison.limit
     members = f"{len(comparison.members)} of {len(comparison.network)} sites"
     out.print(f"{comparison.network.name}: {format_size(comparison.nbytes)} among {members}")
     show(out, _table(comparison))
-    out.print(f"limit: {format_duration(limit.seconds)} ({format_rate(limit.rate_bps)}): {limit.argument}")
+    out.print(f"limit: {limit_text(limit.seconds, limit.rate_bps, comparison.nbytes)}: {limit.argument}")
     if comparison.contenders:
         best = comparison.contenders[0]
         out.print(f"{best.plan.planner}, the fastest plan: {best.why_slower(comparison.network)}")

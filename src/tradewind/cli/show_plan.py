@@ -58,7 +58,7 @@ def _prediction(plan: Plan, network: Network) -> Table:
     predicted, spent = plan.predicted, cost(plan, network)
     assert predicted is not None
     made.add_row("predicted", f"{format_duration(predicted.seconds)}  ({format_rate(predicted.rate_bps)})")
-    made.add_row("limit", f"{format_duration(predicted.bound_seconds)}  ({format_rate(predicted.bound_rate_bps)})")
+    made.add_row("limit", limit_text(predicted.bound_seconds, predicted.bound_rate_bps, plan.nbytes, "  "))
     made.add_row("efficiency", f"{100 * predicted.efficiency:.1f}% of the limit")
     made.add_row("bottleneck", spent.bottleneck)
     made.add_row("why this limit", predicted.bound_argument)
@@ -69,6 +69,13 @@ def _prediction(plan: Plan, network: Network) -> Table:
     return made
 
 
+def limit_text(seconds: float, rate_bps: float, nbytes: int, space: str = " ") -> str:
+    """The limit with its rate; where latency counts, also the time that this rate alone needs."""
+    bytes_s = 8.0 * nbytes / rate_bps
+    alone = f": {format_duration(bytes_s)}, the rest is latency" if seconds > 1.02 * bytes_s else ""
+    return f"{format_duration(seconds)}{space}({format_rate(rate_bps)}{alone})"
+
+
 def show_explanation(plan: Plan, network: Network, limit: Bound) -> None:
     """Print why the plan takes as long as predicted, its busiest links and its trees."""
     out = console()
@@ -76,10 +83,14 @@ def show_explanation(plan: Plan, network: Network, limit: Bound) -> None:
     out.print()
     if plan.reason:
         out.print(f"The planner's reason: {plan.reason}")
+    by_processor = spent.processor_seconds > spent.transfer_seconds
+    does = "handle frames and bytes on the" if by_processor else "move the bytes through"
     out.print(
-        f"Of the {format_duration(spent.seconds)}, {format_duration(spent.transfer_seconds)} move the bytes through "
-        f"{spent.bottleneck}; {format_duration(spent.fill_seconds)} fill the pipeline (latency and chunk size)."
+        f"Of the {format_duration(spent.seconds)}, {format_duration(spent.busy_seconds)} {does} {spent.bottleneck}; "
+        f"{format_duration(spent.fill_seconds)} fill the pipeline (latency and chunk size)."
     )
+    if not by_processor:
+        out.print(f"Processors are busy for {format_duration(spent.processor_seconds)} at most, at the same time.")
     if plan.predicted is not None and plan.predicted.bound_argument == limit.argument:
         parts = " | ".join(", ".join(part) if len(part) <= 6 else f"{len(part)} sites" for part in limit.parts[:12])
         more = f" | {format_count(len(limit.parts) - 12, 'more part')}" if len(limit.parts) > 12 else ""

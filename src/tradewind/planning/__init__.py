@@ -204,14 +204,17 @@ def make_plan(
     clock: Clock = no_clock,
     **options: object,
 ) -> Plan:
-    """A checked plan by the planner of that name, with its prediction and the limit.
+    """A checked plan by the planner of that name, with chunk sizes as a run has them, its prediction and the limit.
 
     Pass `limit` to reuse a bound that is known already, for instance when comparing planners, and `clock` (such as
     `time.monotonic`) to enable time limits. Without a clock, time limits have no effect and the same input gives the
     same plan.
     """
+    from tradewind.planning.fill import with_fitted_chunks
+
     plan = checked_plan(name, network, nbytes, members, clock=clock, **options)
-    host = getattr(planner_options(name, options), "host", None)  # planners that plan for given hosts have it
+    host = getattr(planner_options(name, options), "host", MEASURED_HOST)  # planners for given hosts have it
+    plan = with_fitted_chunks(plan, network, host)
     return plan.with_prediction(predict(plan, network, limit, host))
 
 
@@ -243,13 +246,13 @@ def checked_plan(
     return plan
 
 
-def predict(plan: Plan, network: Network, limit: Bound | None = None, host: HostCost | None = None) -> Prediction:
+def predict(plan: Plan, network: Network, limit: Bound | None = None, host: HostCost = MEASURED_HOST) -> Prediction:
     """The predicted completion time of a valid plan on a network and its hosts, with the limit of the network."""
     from tradewind.planning.bound import bound
     from tradewind.planning.cost import cost
 
     limit = limit or bound(network, plan.members, plan.nbytes)
-    spent = cost(plan, network, host=host or MEASURED_HOST)
+    spent = cost(plan, network, host=host)
     rate_bps, seconds, argument = limit.rate_bps, limit.seconds, limit.argument
     if plan.proven_rate_bps is not None and plan.proven_rate_bps < rate_bps * (1 - 1e-9):
         rate_bps = plan.proven_rate_bps

@@ -48,6 +48,12 @@ def with_best_chunks(plan: Plan, network: Network, host: HostCost = MEASURED_HOS
     return replace(plan, shards=shards)
 
 
+def with_fitted_chunks(plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> Plan:
+    """The plan with the best sizes for chunks up to `ROOMY_CHUNK_BYTES`; larger ones were chosen on purpose."""
+    best = zip(plan.shards, with_best_chunks(plan, network, host).shards, strict=True)
+    return replace(plan, shards=tuple(old if old.chunk_bytes > ROOMY_CHUNK_BYTES else new for old, new in best))
+
+
 def _best_sizes(spent: PipelinedCost) -> Floats:
     """Sizes from a common budget of time on the tree: the best budget of a geometric series."""
     fastest = np.zeros(len(spent.shard_bytes))

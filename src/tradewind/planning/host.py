@@ -6,7 +6,7 @@ beside the time on the link, unless chunks are small; on fast links it decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FRAME_S = 35e-6
 """Processor time to send or to receive a frame, beside its bytes. Measured between two processes over TCP on loopback:
@@ -41,16 +41,18 @@ FREE_HOST = HostCost(0.0, 0.0, 0.0)
 """Hosts that cost nothing: the network alone, as published models count."""
 
 
+def _option(default: float, meaning: str) -> float:
+    value: float = field(default=default, metadata={"help": meaning})  # inherited fields have no docstring of their own
+    return value
+
+
 @dataclass(frozen=True)
 class HostOptions:
     """The constants of `HostCost` as options of a planner."""
 
-    frame_s: float = FRAME_S
-    """Processor time in s that a rank needs to send or to receive one frame."""
-    byte_s: float = BYTE_S
-    """Processor time in s that a rank needs to send or to receive one byte."""
-    queued_bytes: float = QUEUED_BYTES
-    """Bytes that wait in a sender's kernel before each chunk of a busy link."""
+    frame_s: float = _option(FRAME_S, "Processor time in s that a rank needs to send or to receive one frame.")
+    byte_s: float = _option(BYTE_S, "Processor time in s that a rank needs to send or to receive one byte.")
+    queued_bytes: float = _option(QUEUED_BYTES, "Bytes that wait in a sender's kernel before a chunk of a busy link.")
 
     def __post_init__(self) -> None:
         _ = self.host  # checks the values

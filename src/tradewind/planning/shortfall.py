@@ -1,8 +1,9 @@
 """Why a plan takes longer than the limit, in words.
 
-The limit's own argument states why *no* plan can be faster. A plan can be slower for three reasons: its trees load the
-most loaded link, NIC or trunk more than the limit's packing would (bandwidth), the first chunk travels up one tree and
-down again (latency), and it is received whole before it is forwarded (chunk size).
+The limit's own argument states why *no* plan can be faster. A plan can be slower for four reasons: its trees load the
+most loaded link, NIC or trunk more than the limit's packing would (bandwidth), a rank needs longer to handle its frames
+and bytes than the links to carry them (processor), the first chunk travels up one tree and down again (latency), and it
+is received whole before it is forwarded (chunk size).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tradewind.network import Network
-from tradewind.planning.cost import Cost
+from tradewind.planning.cost import Cost, busiest_resource
 from tradewind.planning.hops import flatten, longest_path
 from tradewind.planning.plan import Plan, Prediction
 from tradewind.units import format_count, format_duration, format_size
@@ -28,16 +29,23 @@ def explain_shortfall(plan: Plan, network: Network, spent: Cost, predicted: Pred
     limit_transfer_s = 8.0 * plan.nbytes / predicted.bound_rate_bps
     latency_s = _latency_seconds(plan, network)
     slow_transfer_s = spent.transfer_seconds - limit_transfer_s
+    slow_handling_s = spent.processor_seconds - spent.transfer_seconds
     more_latency_s = latency_s - (predicted.bound_seconds - limit_transfer_s)
     chunk_s = spent.fill_seconds - latency_s
     used = format_count(len(plan.shards), "tree") + (" uses " if len(plan.shards) == 1 else " use ")
     used += f"{np.count_nonzero(spent.link_bytes)} of {format_count(network.link_count, 'link')}"
+    _, busiest = busiest_resource(spent.link_bytes, network)
     chunk = format_size(max(shard.chunk_bytes for shard in plan.shards))
     causes = [
         (
             slow_transfer_s,
-            f"bandwidth ({spent.bottleneck} is busy for {format_duration(spent.transfer_seconds)}, where the limit is "
+            f"bandwidth ({busiest} is busy for {format_duration(spent.transfer_seconds)}, where the limit is "
             f"{format_duration(limit_transfer_s)}; {used})",
+        ),
+        (
+            slow_handling_s,
+            f"handling ({spent.bottleneck} is busy for {format_duration(spent.processor_seconds)}, with its part of "
+            f"{format_count(round(spent.frames), 'frame')} and their bytes)",
         ),
         (more_latency_s, f"latency ({format_duration(latency_s)} on the longest path up a tree and down again)"),
         (chunk_s, f"chunk size (the first chunk of {chunk} is received whole before each further hop)"),

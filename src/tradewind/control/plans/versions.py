@@ -18,9 +18,9 @@ from tradewind.planning import checked_plan, planner_options
 from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
-from tradewind.planning.fill import best_chunk_bytes
+from tradewind.planning.fill import with_fitted_chunks
 from tradewind.planning.patch import patch_plan
-from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard, default_chunk_bytes
+from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard
 
 FAST_CHUNK_BYTES = 4 * 2**20
 MIN_CHUNK_BYTES = 4096
@@ -343,7 +343,7 @@ def finished_plan(
     if chunk_bytes is not None:
         sizes = [chunk_bytes] * len(plan.shards)
     else:
-        sizes = _fast_chunks(plan) if fast else _slow_chunks(plan, network)
+        sizes = _fast_chunks(plan) if fast else [s.chunk_bytes for s in with_fitted_chunks(plan, network).shards]
     shards = [
         Shard(shard.fraction, shard.root, shard.reduce, shard.broadcast, size, shard.rate_bps)
         for shard, size in zip(plan.shards, sizes, strict=True)
@@ -359,13 +359,3 @@ def _fast_chunks(plan: Plan) -> list[int]:
     halves = (int(shard.fraction * plan.nbytes) // 2 for shard in plan.shards)
     least = [min(FAST_CHUNK_BYTES, max(DEFAULT_CHUNK_BYTES, half)) for half in halves]
     return [max(shard.chunk_bytes, size) for shard, size in zip(plan.shards, least, strict=True)]
-
-
-def _slow_chunks(plan: Plan, network: Network) -> list[int]:
-    """Return the chunk sizes with the shortest predicted time; larger ones, as `mtree` chooses them, are kept."""
-    best = best_chunk_bytes(plan, network)
-    by_default = [default_chunk_bytes(shard.fraction * plan.nbytes) for shard in plan.shards]
-    return [
-        size if shard.chunk_bytes <= default else max(MIN_CHUNK_BYTES, shard.chunk_bytes)
-        for shard, default, size in zip(plan.shards, by_default, best, strict=True)
-    ]

@@ -136,13 +136,8 @@ class _Packing:
     source: Trees
     columns: list[Column]
     rates_bps: Floats
-    prices: Floats | None
     limit_bps: float
     """The proven upper bound on the rate of any packing."""
-
-    @property
-    def total_bps(self) -> float:
-        return float(self.rates_bps.sum())
 
 
 @dataclass(frozen=True)
@@ -229,7 +224,9 @@ class _Problem:
         if there_and_back_s > _LATENCY_COUNTS * 8.0 * self.nbytes / self.limit.rate_bps and self.options.gap is None:
             below_s = 0.0
             for times in _LOW_LATENCIES:
-                yield self._source(1000.0 * near_s * times * (1 + 1e-9), in_hops=False), max(there_and_back_s, below_s)
+                source = self._source(1000.0 * near_s * times * (1 + 1e-9), in_hops=False)
+                if source.roots:
+                    yield source, max(there_and_back_s, below_s)
                 below_s = near_s * times + there_and_back_s - near_s
         seeded = self._seeded() and self.options.gap is None
         if seeded:
@@ -284,7 +281,7 @@ class _Problem:
         if isinstance(source, DirectedPairs) and source.max_height is None and self._seeded():
             columns, rates_bps = relay_columns(self.network, source)
             if float(rates_bps.sum()) >= self._enough_bps(limit_bps, source):
-                return _Packing(source, columns, rates_bps, None, max(limit_bps, float(rates_bps.sum())))
+                return _Packing(source, columns, rates_bps, max(limit_bps, float(rates_bps.sum())))
         else:
             columns = []
         program = PackingProgram(source.capacities)
@@ -308,7 +305,7 @@ class _Problem:
             fair_bps = _FAIR_PART * (self._enough_bps(limit_bps, source) - before_bps)
             if not patient and packed.total_bps - before_bps < fair_bps:
                 break
-        return _Packing(source, program.columns, packed.rates_bps, packed.prices, max(limit_bps, packed.total_bps))
+        return _Packing(source, program.columns, packed.rates_bps, max(limit_bps, packed.total_bps))
 
     def _started(self, program: PackingProgram, source: Trees, limit_bps: float) -> Packed | None:
         """The program with trees laid by weights: a few first, and the rest where these do not carry enough."""
