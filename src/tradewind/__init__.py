@@ -60,6 +60,7 @@ __all__ = [
     "Cost",
     "Group",
     "Handle",
+    "HostCost",
     "KVStore",
     "Link",
     "Network",
