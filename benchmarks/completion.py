@@ -26,9 +26,8 @@ def run(out: TextIO) -> dict[str, Any]:
     planned("auto", load_network("mesh", n=4), 10**6)  # loads the planners' modules
     rows = [_row(load_network("mesh", n=sites), f"mesh of {sites}", mb) for sites in SITES for mb in SIZES_MB]
     rows += [_row(load_network("skyplane"), "skyplane (62)", mb) for mb in SIZES_MB]
-    out.write(
-        "| network | MB | limit | planner | predicted | of the limit | trees | smallest shard | frames | planning |\n"
-    )
+    columns = "network | MB | limit | planner | predicted | of the limit | trees | smallest shard | frames | planning"
+    out.write(f"| {columns} |\n")
     out.write("|---|---:|---:|---|---:|---:|---:|---:|---:|---:|\n")
     for row in rows:
         for name in ("optimal", "auto"):

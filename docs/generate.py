@@ -30,7 +30,11 @@ API = (
     ("Runs", "tradewind", ("connect", "Group", "Handle", "KVStore")),
     ("Options", "tradewind", ("RunOptions", "Transport", "Tolerance", "Awareness")),
     ("Networks", "tradewind", ("load_network", "read_network", "Network", "Site", "Link", "Trunk")),
-    ("Plans", "tradewind", ("make_plan", "Plan", "Shard", "Prediction", "check", "cost", "Cost", "predict")),
+    (
+        "Plans",
+        "tradewind",
+        ("make_plan", "Plan", "Shard", "Prediction", "check", "cost", "Cost", "HostCost", "predict"),
+    ),
     ("Limit", "tradewind", ("bound", "Bound")),
     ("Plug-ins", "tradewind", ("register_planner", "register_policy")),
     ("PyTorch", "tradewind.torch", ("configure", "Synchronizer", "Outer", "Ensemble")),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tradewind.planning.bound import Bound, bound
     from tradewind.planning.check import check
     from tradewind.planning.cost import Cost, cost
+    from tradewind.planning.host import HostCost
     from tradewind.planning.plan import Plan, Prediction, Shard
     from tradewind.policy import register_policy
     from tradewind.runtime.group import Group, Handle, connect
@@ -39,6 +40,7 @@ _HOMES = {
     "check": "tradewind.planning.check",
     "Cost": "tradewind.planning.cost",
     "cost": "tradewind.planning.cost",
+    "HostCost": "tradewind.planning.host",
     "predict": "tradewind.planning",
     "Plan": "tradewind.planning.plan",
     "Prediction": "tradewind.planning.plan",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 FRAME_S = 35e-6
 """Processor time to send or to receive a frame, beside its bytes. Measured between two processes over TCP on loopback:
-21 to 33 us, for chunks of 4 to 64 KiB (`python -m benchmarks host_cost`)."""
+27 to 59 us for chunks of 4 to 256 KiB (`python -m benchmarks host_cost`)."""
 
 BYTE_S = 0.3e-9
 """Processor time to send or to receive a byte and to add it up, on the same links with chunks of 4 MiB."""

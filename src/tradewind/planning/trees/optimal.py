@@ -68,6 +68,10 @@ _LOW_LATENCIES = (1.0, 1.15, 1.4, 2.0)
 _SEEDED_SITES = 40
 """Up to this many sites `relay`'s program gives the first columns; beyond, it takes too long."""
 
+_BESIDE_PROCESSOR = 0.2
+"""Where processors need longer than links, a packing that takes this share of their time is close enough: the rest of it
+gives room to even out their load."""
+
 _WORSE = 1.02
 _FEW_ROWS = 100
 _SEEDED_FILL, _LOW_SITES = 0.1, 12
@@ -269,7 +273,7 @@ class _Problem:
         if self.options.gap is not None or self.options.max_trees is not None:
             return limit_bps * (1 - self._gap(source))
         transfer_s = 8.0 * self.nbytes / limit_bps
-        beside_s = max(0.0, self._least_processor_s - transfer_s)  # the processor is busy for longer
+        beside_s = max(0.0, _BESIDE_PROCESSOR * self._least_processor_s - transfer_s)
         return 8.0 * self.nbytes / (transfer_s + beside_s + CLOSE * max(transfer_s, self.limit.seconds))
 
     def _pack(self, source: Trees, limit_bps: float) -> _Packing | None:
