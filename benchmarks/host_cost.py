@@ -63,9 +63,9 @@ def rank_of_two(rank: int, port: str, world: int, chunk_bytes: int) -> None:
 
 def _moved(group: Any) -> np.ndarray[Any, Any]:
     peers = group.stats().peers
-    return np.sum(
-        [(p.sent_frames + p.received_frames, p.sent_bytes + p.received_bytes) for p in peers], axis=0, dtype=float
-    )
+    moved = [(p.sent_frames + p.received_frames, p.sent_bytes + p.received_bytes) for p in peers]
+    total: np.ndarray[Any, Any] = np.array(moved, dtype=float).sum(axis=0)
+    return total
 
 
 if __name__ == "__main__":

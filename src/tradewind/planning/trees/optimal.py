@@ -69,7 +69,7 @@ _SEEDED_SITES = 40
 """Up to this many sites `relay`'s program gives the first columns; beyond, it takes too long."""
 
 _BESIDE_PROCESSOR = 0.2
-"""Where processors need longer than links, a packing that takes this share of their time is close enough: the rest of it
+"""Where processors need longer than links, a packing that takes this share of their time is close enough: the rest
 gives room to even out their load."""
 
 _WORSE = 1.02
