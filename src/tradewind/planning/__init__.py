@@ -168,6 +168,12 @@ def planner_options(name: str, given: Mapping[str, object]) -> Any:
     return plugin_options("planner", name, found.options, given, found.plugin)
 
 
+def host_of(name: str, given: Mapping[str, object]) -> HostCost:
+    """The hosts that a planner with these options plans for; the measured ones where it has no such options."""
+    host: HostCost = getattr(planner_options(name, given), "host", MEASURED_HOST)
+    return host
+
+
 def resolve_members(network: Network, members: Iterable[str] | None = None) -> tuple[str, ...]:
     """The members in the network's order (all sites by default), checked: two or more, known, connected."""
     asked = network.names if members is None else tuple(members)
@@ -213,7 +219,7 @@ def make_plan(
     from tradewind.planning.fill import with_fitted_chunks
 
     plan = checked_plan(name, network, nbytes, members, clock=clock, **options)
-    host = getattr(planner_options(name, options), "host", MEASURED_HOST)  # planners for given hosts have it
+    host = host_of(name, options)
     plan = with_fitted_chunks(plan, network, host)
     return plan.with_prediction(predict(plan, network, limit, host))
 

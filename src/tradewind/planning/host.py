@@ -46,6 +46,10 @@ def _option(default: float, meaning: str) -> float:
     return value
 
 
+FREE_OPTIONS: dict[str, object] = {"frame_s": 0.0, "byte_s": 0.0, "queued_bytes": 0.0}
+"""Options of planners for `FREE_HOST`."""
+
+
 @dataclass(frozen=True)
 class HostOptions:
     """The constants of `HostCost` as options of a planner."""

@@ -14,7 +14,7 @@ from typing import Any
 from tradewind.control.network.view import NetworkView
 from tradewind.errors import BadPlan, ImpossibleProblem, InfeasiblePlan, TradewindError
 from tradewind.network import Network
-from tradewind.planning import checked_plan, planner_options
+from tradewind.planning import checked_plan, host_of, planner_options
 from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
@@ -335,15 +335,17 @@ def finished_plan(
     fast: bool,
     chunk_bytes: int | None = None,
 ) -> Plan:
-    """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of the network.
+    """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of network and hosts.
 
     `fast`: whether to assume a fast network, as for one that is unknown.
     """
     plan = checked_plan(planner, network, nbytes, members, **options)
     if chunk_bytes is not None:
         sizes = [chunk_bytes] * len(plan.shards)
+    elif fast:
+        sizes = _fast_chunks(plan)
     else:
-        sizes = _fast_chunks(plan) if fast else [s.chunk_bytes for s in with_fitted_chunks(plan, network).shards]
+        sizes = [shard.chunk_bytes for shard in with_fitted_chunks(plan, network, host_of(planner, options)).shards]
     shards = [
         Shard(shard.fraction, shard.root, shard.reduce, shard.broadcast, size, shard.rate_bps)
         for shard, size in zip(plan.shards, sizes, strict=True)

@@ -14,6 +14,7 @@ from tradewind.catalog import load_network
 from tradewind.experiments.papers import Experiment, Setting
 from tradewind.experiments.papers.report import Cell, Claim, Outcome, mean, verdict_of
 from tradewind.figures.chart import Panel, Series
+from tradewind.planning.host import FREE_OPTIONS
 from tradewind.schemes import make_scheme
 from tradewind.sim import simulate
 from tradewind.trace.records import Trace
@@ -35,8 +36,10 @@ METHODS = {
     ASP: make_scheme("asp+star", execution="store-and-forward", discipline="fs"),
     GOSSIP: make_scheme("gossip+ring"),
     DS_SYNC: make_scheme("ds-sync", policy_options={"adjust_every": 20}),
-    OUR_AR: make_scheme("bsp-optimal"),
-    OUR_SHUFFLE: make_scheme("shuffle+optimal", policy_options={"adjust_every": 20}, helpers=False),
+    OUR_AR: make_scheme("bsp-optimal", planner_options=FREE_OPTIONS),
+    OUR_SHUFFLE: make_scheme(
+        "shuffle+optimal", policy_options={"adjust_every": 20}, planner_options=FREE_OPTIONS, helpers=False
+    ),
 }
 NOTES = (
     "Two racks with one uplink of 20 Gbps each; a background job takes half of what it shares. Parameters are float32, "
