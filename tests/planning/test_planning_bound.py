@@ -13,7 +13,6 @@ from tradewind.planning import planner, planner_names, planner_options, resolve_
 from tradewind.planning.bound import bound
 from tradewind.planning.cost import cost
 from tradewind.planning.host import FREE_HOST
-from tradewind.sim.chunks.run import ChunkRun, run_chunks
 
 QUICK_PLANNERS = [name for name in planner_names() if name not in ("auto", "topoadopt", "blink", "mtree")]
 """Without those that only choose among others' plans, and those that solve an integer program for every network."""
@@ -94,17 +93,6 @@ def test_a_plan_with_roots_goes_through_a_central_site_and_back() -> None:
     assert 8 * 10**7 / limit.rate_bps == pytest.approx(0.08)
     assert limit.seconds == pytest.approx(0.08 + 0.06, rel=0.3)
     assert limit.seconds > 0.08 + 0.03, "more than the last bit's own link"
-
-
-@pytest.mark.parametrize("name", ["all-to-all", "multi-star", "ring", "optimal", "relay"])
-@pytest.mark.parametrize("items", [100, 200_000])
-def test_no_simulated_round_of_chunks_beats_the_limit(name: str, items: int) -> None:
-    rng = np.random.default_rng(items)
-    rate, latency = rng.uniform(20e6, 155e6, (5, 5)), rng.uniform(0, 0.05, (5, 5))
-    network = Network("drawn", [Site(f"s{i}") for i in range(5)], rate * (1 - np.eye(5)), latency)
-    result = run_chunks(ChunkRun(network, name, items=(items,)))
-    assert not result.errors
-    assert result.seconds >= bound(network, network.names, 4 * items).seconds
 
 
 @given(problems())
