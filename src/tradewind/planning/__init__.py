@@ -7,7 +7,9 @@ A planner is a function
 and has one line in `_PLANNERS`, or is a plug-in (docs/guides/plugins.md). The first line of its docstring is its
 summary; the fields of its options dataclass are its options, here and on the command line. It may assume at least two
 members that are distinct sites of the network, in the network's order, and able to reach each other. A planner with a
-time limit takes a further argument, `clock: Clock = no_clock`: planners are pure, so time is passed in.
+time limit takes a further argument, `clock: Clock = no_clock`: planners are pure, so time is passed in. One that can
+start from an earlier plan for the same members takes `previous: Plan | None = None`; it saves time where few links have
+changed since.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ _PLANNERS = {
     "auto": "tradewind.planning.auto:plan_auto",
 }
 PLANNERS = Registry("planner", "tradewind.planners", _PLANNERS)
-PLANNER_FORM = "(network, members, nbytes, options: SomeDataclass) and, for time limits, clock"
+PLANNER_FORM = "(network, members, nbytes, options: SomeDataclass) and, if it uses them, clock and previous"
 
 Clock = Callable[[], float]
 
@@ -80,6 +82,8 @@ class Planner:
     options: type
     takes_clock: bool
     """Whether it can stop at a time limit."""
+    takes_previous: bool = False
+    """Whether it can start from an earlier plan."""
     plugin: Plugin | None = None
     """The plug-in that defines it; None for Tradewind's own planners."""
 
@@ -122,26 +126,27 @@ def planner(name: str) -> Planner:
     if plugin is not None:
         return _from_plugin(name, function, plugin)
     hints = get_type_hints(function)
-    return Planner(name, summary_of(function), function, hints["options"], "clock" in hints)
+    return Planner(name, summary_of(function), function, hints["options"], "clock" in hints, "previous" in hints)
 
 
 def _from_plugin(name: str, function: Any, plugin: Plugin) -> Planner:
     if not callable(function):
         raise plugin.error(f"it is {type(function).__name__}, not a function. Expected {PLANNER_FORM}.")
     options = options_class(plugin, function, PLANNER_FORM, None, None, None, None)
-    takes_clock = "clock" in inspect.signature(function).parameters
-    return Planner(name, summary_of(function), _guarded(function, plugin), options, takes_clock, plugin)
+    parameters = inspect.signature(function).parameters
+    takes = "clock" in parameters, "previous" in parameters
+    return Planner(name, summary_of(function), _guarded(function, plugin), options, *takes, plugin)
 
 
 def _guarded(function: Callable[..., Plan], plugin: Plugin) -> Callable[..., Plan]:
     """The plug-in's function, with its errors reported as errors of the plug-in, and its plans checked."""
     what = getattr(function, "__qualname__", repr(function))
 
-    def guarded(network: Network, members: tuple[str, ...], nbytes: int, options: Any, **timed: Any) -> Plan:
+    def guarded(network: Network, members: tuple[str, ...], nbytes: int, options: Any, **more: Any) -> Plan:
         from tradewind.planning.check import ensure_valid
 
         with plugin.blamed(what, passing=(BadOption, ImpossibleProblem)):
-            plan = function(network, members, nbytes, options, **timed)
+            plan = function(network, members, nbytes, options, **more)
         if not isinstance(plan, Plan):
             raise plugin.error(f"{what} returned {type(plan).__name__}, expected a tradewind.Plan.")
         if not (isinstance(plan.planner, str) and isinstance(plan.reason, str)):
@@ -201,15 +206,16 @@ def make_plan(
     *,
     limit: Bound | None = None,
     clock: Clock = no_clock,
+    previous: Plan | None = None,
     **options: object,
 ) -> Plan:
     """A checked plan by the planner of that name, with its prediction and the limit.
 
     Pass `limit` to reuse a bound that is known already, for instance when comparing planners, and `clock` (such as
     `time.monotonic`) to enable time limits. Without a clock, time limits have no effect and the same input gives the
-    same plan.
+    same plan. Pass an earlier plan for the same members as `previous` to save time where few links have changed since.
     """
-    plan = checked_plan(name, network, nbytes, members, clock=clock, **options)
+    plan = checked_plan(name, network, nbytes, members, clock=clock, previous=previous, **options)
     return plan.with_prediction(predict(plan, network, limit))
 
 
@@ -220,9 +226,13 @@ def checked_plan(
     members: Iterable[str] | None = None,
     *,
     clock: Clock = no_clock,
+    previous: Plan | None = None,
     **options: object,
 ) -> Plan:
-    """A checked plan by the planner of that name, without a prediction, which saves time."""
+    """A checked plan by the planner of that name, without a prediction, which saves time.
+
+    A planner that can start from an earlier plan for the same members is given `previous`.
+    """
     from tradewind.planning.check import ensure_valid
 
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 1 <= nbytes <= MAX_BYTES:
@@ -230,8 +240,10 @@ def checked_plan(
     chosen = planner_options(name, options)
     ordered = resolve_members(network, members)
     chosen_planner = planner(name)
-    timed = {"clock": clock} if chosen_planner.takes_clock else {}
-    plan = chosen_planner.function(network, ordered, nbytes, chosen, **timed)
+    more: dict[str, object] = {"clock": clock} if chosen_planner.takes_clock else {}
+    if chosen_planner.takes_previous:
+        more["previous"] = previous
+    plan = chosen_planner.function(network, ordered, nbytes, chosen, **more)
     if chosen_planner.plugin is not None:
         return plan  # it is checked already
     try:

@@ -19,6 +19,7 @@ from tradewind.planning import PLANNERS, Clock, no_clock, planner, planner_names
 from tradewind.planning.bound import Bound, bound
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.plan import Plan
+from tradewind.planning.trees.warm_start import replanned
 from tradewind.plugins import is_file_reference
 from tradewind.units import format_duration
 
@@ -62,10 +63,22 @@ class _Tried:
 
 
 def plan_auto(
-    network: Network, members: tuple[str, ...], nbytes: int, options: AutoOptions, clock: Clock = no_clock
+    network: Network,
+    members: tuple[str, ...],
+    nbytes: int,
+    options: AutoOptions,
+    clock: Clock = no_clock,
+    previous: Plan | None = None,
 ) -> Plan:
-    """The plan with the shortest predicted time among all planners, and the reason."""
+    """The plan with the shortest predicted time among all planners, and the reason.
+
+    From a `previous` plan, one made from its trees; the planners are not compared again.
+    """
     deadline_s = clock() + options.time_limit_s
+    if previous is not None:
+        again = replanned(network, members, nbytes, previous, lambda: clock() > deadline_s)
+        if again is not None:
+            return replace(again, planner="auto")
     tried: list[_Tried] = []
     failed: list[str] = []
     skipped: list[str] = []

@@ -57,7 +57,7 @@ class PlanWanted:
     planner: str
     options: dict[str, Any]
     current: Plan
-    """The plan in use, which the new one is compared with."""
+    """The plan in use, which the new one is compared with and may start from."""
     fast: bool = False
     chunk_bytes: int | None = None
 
@@ -65,7 +65,8 @@ class PlanWanted:
         """Make the plan and compare it with the current one; this can take seconds."""
         members, nbytes = self.key[0], self.key[1]
         try:
-            plan = finished_plan(self.planner, self.network, nbytes, members, self.options, self.fast, self.chunk_bytes)
+            more = nbytes, members, self.options, self.fast, self.chunk_bytes
+            plan = finished_plan(self.planner, self.network, *more, previous=self.current)
         except TradewindError as error:
             return PlanMade(self.key, None, 0.0, str(error))
         before_s, after_s = cost(self.current, self.network).seconds, cost(plan, self.network).seconds
@@ -339,12 +340,15 @@ def finished_plan(
     options: dict[str, Any],
     fast: bool,
     chunk_bytes: int | None = None,
+    previous: Plan | None = None,
 ) -> Plan:
     """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of the network.
 
-    `fast`: whether to assume a fast network, as for one that is unknown.
+    `fast`: whether to assume a fast network, as for one that is unknown. A planner that can do so starts from the
+    `previous` plan, if that is its own.
     """
-    plan = checked_plan(planner, network, nbytes, members, **options)
+    own = previous if previous is not None and previous.planner == planner else None
+    plan = checked_plan(planner, network, nbytes, members, previous=own, **options)
     if chunk_bytes is not None:
         sizes = [chunk_bytes] * len(plan.shards)
     else:

@@ -41,6 +41,7 @@ from tradewind.planning.trees.packing import (
     laid_by_weights,
 )
 from tradewind.planning.trees.tree_sources import DirectedPairs, SymmetricTrees, TreePair
+from tradewind.planning.trees.warm_start import replanned
 from tradewind.units import format_rate
 
 _LOW_HEIGHTS = (2, 3, 4)
@@ -87,14 +88,27 @@ class OptimalOptions:
 
 
 def plan_optimal(
-    network: Network, members: tuple[str, ...], nbytes: int, options: OptimalOptions, clock: Clock = no_clock
+    network: Network,
+    members: tuple[str, ...],
+    nbytes: int,
+    options: OptimalOptions,
+    clock: Clock = no_clock,
+    previous: Plan | None = None,
 ) -> Plan:
-    """The best possible all-reduce: trees packed up to the limit, with a proof."""
+    """The best possible all-reduce: trees packed up to the limit, with a proof.
+
+    From a `previous` plan, one without a proof and within 1% of the limit, unless the number or the height of trees is
+    limited.
+    """
     deadline_s = clock() + options.time_limit_s
 
     def out_of_time() -> bool:
         return clock() > deadline_s
 
+    if previous is not None and options.max_trees is None and options.max_height is None:
+        again = replanned(network, members, nbytes, previous, out_of_time)
+        if again is not None:
+            return replace(again, planner="optimal")
     packing = _lowest_packing(network, members, options, bound(network, members, nbytes).rate_bps, out_of_time)
     columns, rates_bps = packing.columns, packing.packed.rates_bps
     if options.max_trees is not None and int((rates_bps > 0).sum()) > options.max_trees:

@@ -115,22 +115,23 @@ class Packed:
 class PackingProgram:
     """The linear program over the columns found so far.
 
-    Up to `SIMPLEX_ROWS` capacities it is solved as it is, by the simplex method, which starts from its last solution.
+    Up to `simplex_rows` capacities it is solved as it is, by the simplex method, which starts from its last solution.
     Beyond, its dual is solved by the interior point method: that has one row per tree instead of one per
     capacity, and the work of a step grows with the cube of the rows. Prices and rates come out of either.
     """
 
-    def __init__(self, capacities: Capacities) -> None:
+    def __init__(self, capacities: Capacities, simplex_rows: int = SIMPLEX_ROWS) -> None:
         self.capacities = capacities
         self.columns: list[Column] = []
-        self._loads: list[Floats] = []
-        self._seen: set[bytes] = set()
+        self.loads: list[Floats] = []
+        """The load on every capacity of one unit of rate on each column."""
+        self._seen: dict[bytes, int] = {}
         self._scale = float(capacities.capacity_bps.max())
         rows = len(capacities.capacity_bps)
         self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
-        self._dual = rows > SIMPLEX_ROWS
+        self._dual = rows > simplex_rows
         upper, endless = capacities.capacity_bps / self._scale, np.full(rows, np.inf)
         none, nothing = np.array([], dtype=np.int32), np.array([])
         if self._dual:
@@ -148,10 +149,10 @@ class PackingProgram:
         for column in columns:
             if column.key in self._seen:
                 continue
-            self._seen.add(column.key)
+            self._seen[column.key] = len(self.columns)
             self.columns.append(column)
             load = self.capacities.load(column.links)
-            self._loads.append(load)
+            self.loads.append(load)
             used = np.flatnonzero(load)
             entries = (len(used), used.astype(np.int32), load[used])
             if self._dual:
@@ -160,12 +161,17 @@ class PackingProgram:
                 self._highs.addCol(1.0, 0.0, np.inf, *entries)
         return len(self.columns) - before
 
+    def place(self, column: Column) -> int:
+        """The number of a column, which is added if it is new."""
+        self.add([column])
+        return self._seen[column.key]
+
     def replace(self, columns: Sequence[Column]) -> None:
         """Start over with these columns."""
         everything = np.arange(len(self.columns), dtype=np.int32)
         forget = self._highs.deleteRows if self._dual else self._highs.deleteCols
         forget(len(everything), everything)
-        self.columns, self._loads, self._seen = [], [], set()
+        self.columns, self.loads, self._seen = [], [], {}
         self.add(columns)
 
     def solve(self) -> Packed:
@@ -184,7 +190,7 @@ class PackingProgram:
     def load(self, rates_bps: Floats) -> Floats:
         """The load on every capacity of the columns at these rates."""
         total = np.zeros(len(self.capacities.capacity_bps))
-        for load, rate in zip(self._loads, rates_bps, strict=True):
+        for load, rate in zip(self.loads, rates_bps, strict=True):
             if rate:
                 total += rate * load
         return total

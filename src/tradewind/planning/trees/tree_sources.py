@@ -16,6 +16,7 @@ from scipy.sparse import csc_array, csr_array, eye_array, vstack
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from tradewind.network import Matrix, Network
+from tradewind.planning.plan import Shard
 from tradewind.planning.trees.arborescence import Parents, cheapest_arborescence, grown_tree, shortest_path_tree
 from tradewind.planning.trees.packing import Capacities, Column, Floats, Indices
 
@@ -302,6 +303,15 @@ class DirectedPairs(TreeSource):
         if self.max_height is None:
             return cheapest_arborescence(cost, root)
         return grown_tree(cost, length, root, self.max_height)
+
+
+def tree_shard(names: tuple[str, ...], pair: TreePair, rate_bps: float) -> Shard:
+    """A pair of trees as a shard of a rate; its fraction and chunk size are yet to be set."""
+    up, down = (
+        tuple((names[child], names[above]) for child, above in enumerate(parent.tolist()) if above not in (-1, child))
+        for parent in (pair.up, pair.down)
+    )
+    return Shard(1.0, names[pair.root], up, tuple(route[::-1] for route in down), 1, rate_bps)
 
 
 def participating(network: Network, members: tuple[str, ...]) -> Indices:
