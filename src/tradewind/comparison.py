@@ -131,5 +131,5 @@ def timed_plan(
     options = options or {}
     planner_options(name, options)
     start_s = time.perf_counter()
-    plan = make_plan(name, network, nbytes, members, limit=limit, clock=time.monotonic, **options)
+    plan = make_plan(name, network, nbytes, members, limit=limit, clock=time.monotonic, previous=None, **options)
     return plan.with_planning_seconds(time.perf_counter() - start_s)

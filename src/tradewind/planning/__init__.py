@@ -54,6 +54,7 @@ _PLANNERS = {
     "topoadopt": "tradewind.planning.trees.topoadopt:plan_topoadopt",
     "mtree": "tradewind.planning.trees.mtree:plan_mtree",
     "optimal": "tradewind.planning.trees.optimal:plan_optimal",
+    "zoned": "tradewind.planning.trees.zoned:plan_zoned",
     "fapt": "tradewind.planning.trees.fapt:plan_fapt",
     "scatter": "tradewind.planning.flows.scatter:plan_scatter",
     "opr": "tradewind.planning.flows.scatter:plan_opr",

@@ -24,6 +24,9 @@ from tradewind.plugins import is_file_reference
 from tradewind.units import format_duration
 
 _SLOW_LAST = ("fapt", "scatter-pipelined", "relay", "mtree", "optimal", "blink", "topoadopt")
+_ONLY_NAMED = ("forestcoll", "zoned")
+"""Tried only if they are named: made for comparison, or for networks beyond `_LARGE`, where it is tried."""
+_LARGE = 64
 _HEIGHTS = (1, 2, 3, 4, 6)
 """Limits on the height of `optimal`'s trees that are tried in addition to no limit."""
 
@@ -109,6 +112,8 @@ def plan_auto(
 def _candidates(only: tuple[str, ...], members: int) -> Iterator[_Candidate]:
     names = [name for name in PLANNERS.built_in if name != "auto" and (not only or name in only)]
     names += [name for name in only if name not in names]
+    if not only:
+        names = [name for name in names if name not in _ONLY_NAMED or (name == "zoned" and members > _LARGE)]
     for name in sorted(names, key=lambda name: _SLOW_LAST.index(name) if name in _SLOW_LAST else -1):
         yield _Candidate(name)
         if name == "optimal":

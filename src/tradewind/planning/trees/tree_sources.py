@@ -98,7 +98,7 @@ class SymmetricTrees(TreeSource):
         super().__init__(network, members, max_height, in_hops, links)
         self.number = np.zeros((len(rows), len(rows)), dtype=np.int64)
         self.number[links[:, 0], links[:, 1]] = self.number[links[:, 1], links[:, 0]] = np.arange(len(links))
-        self.capacities = _capacities(network, rows, links, both_ways=True)
+        self.capacities = link_capacities(network, rows, links, both_ways=True)
         self._ends: list[list[int]] = links.tolist()
 
     def cheapest(self, link_prices: Floats, number: int) -> Column | None:
@@ -222,7 +222,7 @@ class DirectedPairs(TreeSource):
         super().__init__(network, members, max_height, in_hops, links)
         self.number = np.full((len(rows), len(rows)), -1, dtype=np.int64)
         self.number[links[:, 0], links[:, 1]] = np.arange(len(links))
-        self.capacities = _capacities(network, rows, links, both_ways=False)
+        self.capacities = link_capacities(network, rows, links, both_ways=False)
 
     def cheapest(self, link_prices: Floats, number: int) -> Column | None:
         """A cheap pair of trees, for the root that saves most by not sending up and not receiving down."""
@@ -341,7 +341,7 @@ def _below(parent: Parents, top: int) -> npt.NDArray[np.bool_]:
         found |= children
 
 
-def _capacities(network: Network, rows: Indices, links: Indices, both_ways: bool) -> Capacities:
+def link_capacities(network: Network, rows: Indices, links: Indices, both_ways: bool) -> Capacities:
     """Rows for the links themselves, for NICs with a cap, and for trunks."""
     src, dst = links.T
     n, count = len(rows), len(links)

@@ -19,8 +19,9 @@ import numpy as np
 
 from tradewind.network import Network
 from tradewind.planning.bound import bound
-from tradewind.planning.hops import Hops, flatten, hop_rate_bps, longest_path
+from tradewind.planning.hops import Hops, flatten, longest_path
 from tradewind.planning.plan import Plan, Shard, default_chunk_bytes
+from tradewind.planning.quick_bound import quick_bound_bps
 from tradewind.planning.trees.few_trees import Trees
 from tradewind.planning.trees.packing import Column, Floats, PackingProgram
 from tradewind.planning.trees.tree_sources import DirectedPairs, SymmetricTrees, tree_shard
@@ -64,7 +65,7 @@ def replanned(
     shards = _columns(source, network, previous, hops)
     if not shards or not source.roots:
         return None
-    limit_bps = _limit_bps(network, members)
+    limit_bps = quick_bound_bps(network, members)
     program = PackingProgram(source.capacities, _SIMPLEX_ROWS)
     program.add(column for column, _ in shards.values())
     fraction = np.array([shards[column.key][1].fraction for column in program.columns])
@@ -115,17 +116,6 @@ def _columns(source: Trees, network: Network, previous: Plan, hops: Hops) -> dic
         column = Column(numbers, int(is_up[of_shard].sum()), int(place[network.index[shard.root]]))
         found[column.key] = (column, shard)
     return found
-
-
-def _limit_bps(network: Network, members: tuple[str, ...]) -> float:
-    """The least that a member can send or receive, or all links carry: an upper bound that is quick to compute."""
-    rate = hop_rate_bps(network)
-    rows = [network.index[name] for name in members]
-    sent = np.minimum(rate.sum(axis=1), network.egress_bps)
-    received = np.minimum(rate.sum(axis=0), network.ingress_bps)
-    crossing = min(sent.sum(), received.sum()) / (2 * (len(members) - 1))
-    alone = min(float(sent[rows].min()), float(received[rows].min()))
-    return min(alone, float(crossing)) if len(members) == len(network) else alone
 
 
 def _fitting(program: PackingProgram, rates_bps: Floats) -> Floats:
