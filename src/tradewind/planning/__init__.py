@@ -53,6 +53,7 @@ _PLANNERS = {
     "blink": "tradewind.planning.trees.blink:plan_blink",
     "topoadopt": "tradewind.planning.trees.topoadopt:plan_topoadopt",
     "mtree": "tradewind.planning.trees.mtree:plan_mtree",
+    "forestcoll": "tradewind.planning.trees.forestcoll:plan_forestcoll",
     "optimal": "tradewind.planning.trees.optimal:plan_optimal",
     "zoned": "tradewind.planning.trees.zoned:plan_zoned",
     "fapt": "tradewind.planning.trees.fapt:plan_fapt",
