@@ -5,9 +5,10 @@ sites that takes minutes. This planner lays a fixed number of trees of equal rat
 capacity costs exponentially more the more it is filled (multiplicative weights), and nothing else. Three orders are
 tried, and the plan with the shortest predicted time counts:
 
-- **Zones first.** Inside a zone links are fast, between zones slow or far. A tree connects each zone inside before it
-  connects the zones, so it crosses between z zones only z - 1 times, at the gateways whose links are free, which
-  differ from tree to tree. Where zones are fast inside that costs no rate: the links between zones are then the limit
+- **Zones first.** Inside a zone links are fast, between zones slow or far. First a low tree of the zones is planned
+  over the links between them that are cheapest now; their ends are the gateways, which differ from tree to tree. Then
+  the sites of each zone are connected with its gateways by shortest paths inside it. So a tree crosses between z
+  zones only z - 1 times. Where zones are fast inside that costs no rate: the links between zones are then the limit
   of any plan. Zones are those of the sites, or found by a clear step in the speed or latency of links (`zones`).
 - **All links at once**: a minimum spanning tree, which reaches the highest rate and is the highest tree, too.
 - **Low trees**: shortest paths to a root, where a full link is as long as many hops. They lose some rate on networks
@@ -37,6 +38,7 @@ from tradewind.planning import Clock, no_clock
 from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, default_chunk_bytes
 from tradewind.planning.quick_bound import quick_bound_bps
+from tradewind.planning.trees.arborescence import grown_tree
 from tradewind.planning.trees.packing import Floats, Indices, dual_bound_bps
 from tradewind.planning.trees.tree_sources import TreePair, link_capacities, participating, tree_shard
 from tradewind.planning.zones import zone_labels
@@ -48,11 +50,11 @@ Parents = npt.NDArray[np.int64]
 
 _PRICE_RANGE = 600.0
 """The largest exponent between two prices; beyond, the cheaper one counts as free."""
-_CROSSING = 1e6
-"""Added to the logarithm of a price between zones, so that it is compared after all prices inside zones."""
+_ZONE_HEIGHTS = (3.0, 6.0, np.inf)
+"""The most hops from the zone of the root to any other, in trees that are laid zones first; the first that works."""
 _ROOTS = 16
 """Sites that are roots of low trees in turn."""
-_FULL_HOPS, _LOW_STEEPNESS, _LONGEST = 30.0, 0.5, 50.0
+_FULL_HOPS, _LOW_STEEPNESS, _LONGEST = 30.0, 32.0, 50.0
 """How many hops a full link is worth in low trees, and how steeply that grows."""
 _SCARCE_HOPS = 10.0
 """How many hops a link of the site with the least capacity is longer."""
@@ -185,23 +187,28 @@ class _Forest:
         out_bps, in_bps = (np.bincount(ends, weights=capacity_bps, minlength=self.sites) for ends in (src, dst))
         scarce = min(out_bps.min(), in_bps.min()) / np.minimum(out_bps, in_bps)
         self.hops += _SCARCE_HOPS * np.maximum(scarce[src], scarce[dst]) ** 4
-        best_connected = np.lexsort((-np.bincount(src, minlength=self.sites), ~self.is_member))
-        self.roots = best_connected[:_ROOTS]
+        self.best_connected = np.lexsort((-np.bincount(src, minlength=self.sites), ~self.is_member))
+        self.roots = self.best_connected[:_ROOTS]
 
     def lay(self, order: Order, count: int, limit_bps: float, zones: Labels) -> _Laid:
         """Trees of equal rates that add up to the limit, reduced to what fits."""
         capacity_bps = self.capacities.capacity_bps
         part_bps = limit_bps / count
         load_bps = np.zeros(len(capacity_bps))
-        src, dst = self.links.T
-        apart = _CROSSING * (zones[src] != zones[dst]) if order == "zones first" else np.zeros(len(src))
+        everywhere = np.ones(len(self.links), dtype=bool)
         pairs, loads = [], []
         for number in range(count):
             filled = (load_bps + part_bps) / capacity_bps
+            length = self.hops + self.capacities.link_prices(_full_hops(filled))
+            price = self.capacities.link_prices(self._prices(filled, count))
+            pair: TreePair | None = None
             if order == "low":
-                pair = self._low_pair(filled, count, number)
-            else:
-                pair = self._cheap_pair(np.log(self.capacities.link_prices(self._prices(filled, count))) + apart)
+                root = int(self.roots[number % len(self.roots)])
+                pair = self._shortest_paths(root, length, everywhere, everywhere)
+            elif order == "zones first":
+                pair = self._zones_first(zones, price, length, number)
+            if pair is None:
+                pair = self._cheap_pair(np.log(price))
             pairs.append(pair)
             loads.append(self.capacities.load(self._used(pair)))
             load_bps += part_bps * loads[-1]
@@ -261,19 +268,46 @@ class _Forest:
             down = _with_cheaper_parents(down, root, self.away, weight)
         return TreePair(root, self._needed(up, root), self._needed(down, root))
 
-    def _low_pair(self, filled: Floats, count: int, number: int) -> TreePair:
-        """Shortest paths to and from one of the sites with the most links."""
-        full = _FULL_HOPS * np.exp(np.minimum(_LOW_STEEPNESS * count * (filled - 1), _LONGEST))
-        length = self.hops + self.capacities.link_prices(full)
-        root = int(self.roots[number % len(self.roots)])
+    def _zones_first(self, zones: Labels, price: Floats, length: Floats, number: int) -> TreePair | None:
+        """Trees between zones over their cheapest links, and shortest paths inside; None if zones are not connected."""
         src, dst = self.links.T
-        shape = (self.sites, self.sites)
+        crossing = np.flatnonzero(zones[src] != zones[dst])
+        by_price = crossing[np.argsort(price[crossing], kind="stable")]
+        count = int(zones.max()) + 1
+        pairs, first = np.unique(zones[src[by_price]] * count + zones[dst[by_price]], return_index=True)
+        gateways = np.full(count * count, -1, dtype=np.int64)
+        gateways[pairs] = by_price[first]
+        links = gateways.reshape(count, count)
+        cost = np.where(links >= 0, price[links], np.inf)
+        hops = np.where(links >= 0, 1.0, np.inf)
+        top = number % count
+        usable = []
+        for up in (True, False):
+            to_child, far = (cost.T, hops.T) if up else (cost, hops)
+            grown = (grown_tree(to_child, far, top, height) for height in _ZONE_HEIGHTS)
+            above = next((tree for tree in grown if tree is not None), None)
+            if above is None:
+                return None
+            below = np.flatnonzero(np.arange(count) != top)
+            used = links[below, above[below]] if up else links[above[below], below]
+            usable.append(zones[src] == zones[dst])
+            usable[-1][used] = True
+        root = int(self.best_connected[zones[self.best_connected] == top][0])
+        return self._shortest_paths(root, length, *usable)
+
+    def _shortest_paths(
+        self, root: int, length: Floats, usable_up: npt.NDArray[np.bool_], usable_down: npt.NDArray[np.bool_]
+    ) -> TreePair | None:
+        """Shortest paths to and from a root over these links; None where they do not reach all members."""
+        src, dst = self.links.T
         parents = []
-        for ends in ((dst, src), (src, dst)):
-            graph = csr_array((length, ends), shape=shape)
+        for usable, tail, head in ((usable_up, dst, src), (usable_down, src, dst)):
+            graph = csr_array((length[usable], (tail[usable], head[usable])), shape=(self.sites, self.sites))
             parent = dijkstra(graph, indices=root, return_predecessors=True)[1].astype(np.int64)
             parent[root] = root
-            parents.append(self._needed(parent, root))
+            if (parent[self.is_member] < 0).any():
+                return None
+            parents.append(self._needed(np.maximum(parent, -1), root))
         return TreePair(root, *parents)
 
     def _centre(self, tree: csr_array) -> int:
@@ -303,6 +337,12 @@ class _Forest:
         sites = np.arange(self.sites)
         sends, receives = (sites[(parent >= 0) & (sites != pair.root)] for parent in (pair.up, pair.down))
         return np.concatenate([self.number[sends, pair.up[sends]], self.number[pair.down[receives], receives]])
+
+
+def _full_hops(filled: Floats) -> Floats:
+    """By how many hops a capacity makes a link longer, the more the more it is filled."""
+    longer: Floats = _FULL_HOPS * np.exp(np.minimum(_LOW_STEEPNESS * (filled - 1), _LONGEST))
+    return longer
 
 
 def _hung(graph: csr_array, root: int, directed: bool) -> Parents:
