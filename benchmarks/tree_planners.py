@@ -56,7 +56,9 @@ def _heights() -> Iterable[Row]:
 
 def _forestcoll() -> Iterable[Row]:
     """Symmetric networks, where reduce and broadcast trees are the same, and directed meshes."""
-    meshes = {f"{n} sites, directed mesh": partial(_directed_mesh, n) for n in (8, 16)}
+    meshes: dict[str, Callable[[int], Network]] = {
+        f"{n} sites, directed mesh": partial(_directed_mesh, n) for n in (8, 16)
+    }
     for label, make in {**_NETWORKS, **meshes}.items():
         for planner in ("forestcoll", "optimal"):
             yield label, planner, make, {}, ""
