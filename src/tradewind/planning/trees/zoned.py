@@ -16,7 +16,7 @@ tried, and the plan with the shortest predicted time counts:
 
 Spanning trees start from the sum of the prices both ways. Where these differ, each site then takes the cheapest parent
 that is not below it, separately for the tree towards the root and the one away from it. That need not be the cheapest
-arborescence, which would take a hundred times as long.
+arborescence, which takes longer on 60 sites than this on 1,000.
 
 Trees on a capacity that is overloaded in the end are reduced until they fit. If the rate is more than `gap` below
 the limit, twice as many trees are laid. The limit is proven by the prices, or by single sites and zones.
