@@ -38,7 +38,7 @@ from tradewind.network import Matrix, Network
 from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan, Shard, default_chunk_bytes
 from tradewind.planning.trees.tree_sources import TreePair, tree_shard
-from tradewind.units import format_rate
+from tradewind.units import format_count, format_rate
 
 Counts = npt.NDArray[np.int32]
 """How many trees each link carries, by source and destination."""
@@ -94,10 +94,11 @@ def _rated(plan: Plan, network: Network, broadcast: _Forest, reduce: _Forest) ->
     rate_bps = cost(plan, network).steady_rate_bps
     rated = tuple(replace(shard, rate_bps=rate_bps * shard.fraction) for shard in plan.shards)
     members = len(plan.members)
-    reason = (
-        f"{broadcast.k} trees a member broadcast {format_rate(members * broadcast.root_rate_bps)} and {reduce.k} trees "
-        f"reduce {format_rate(members * reduce.root_rate_bps)} on their own, {format_rate(rate_bps)} together"
+    broadcasts, reduces = (
+        f"{format_count(forest.k, 'tree')} a member at {format_rate(members * forest.root_rate_bps)}"
+        for forest in (broadcast, reduce)
     )
+    reason = f"alone, broadcast by {broadcasts} and reduce by {reduces}; both together at {format_rate(rate_bps)}"
     return replace(plan, shards=rated, reason=reason)
 
 
