@@ -88,6 +88,13 @@ def test_zones_of_the_network_file_are_taken_as_they_are() -> None:
     assert (zone_labels(network.subnetwork(["d"])) == 0).all()
 
 
+def test_equal_trees_are_one_shard() -> None:
+    pair = Network("pair", [Site("a"), Site("b")], [[0, 1e8], [1e8, 0]])
+    plan = checked_plan("zoned", pair, NBYTES)
+    assert len(plan.shards) <= 2
+    assert plan.rate_bps == pytest.approx(1e8)
+
+
 def test_more_trees_are_laid_only_where_they_are_needed() -> None:
     network = random_network(40, 6, 2)
     few = checked_plan("zoned", network, NBYTES, gap=0.5, trees=4)

@@ -123,11 +123,16 @@ def plan_zoned(
 
 
 def _plan(network: Network, members: tuple[str, ...], nbytes: int, forest: _Forest, laid: _Laid) -> Plan:
-    order = np.argsort(-laid.rates_bps, kind="stable")
+    rates_bps: dict[bytes, float] = {}
+    pairs: dict[bytes, TreePair] = {}
+    for pair, rate_bps in zip(laid.pairs, laid.rates_bps.tolist(), strict=True):  # the same trees may be laid twice
+        key = pair.up.tobytes() + pair.down.tobytes()
+        pairs[key] = pair
+        rates_bps[key] = rates_bps.get(key, 0.0) + rate_bps
     shards = []
-    for k in order.tolist():
-        fraction = float(laid.rates_bps[k]) / laid.rate_bps
-        shard = tree_shard(forest.names, laid.pairs[k], float(laid.rates_bps[k]))
+    for key in sorted(pairs, key=lambda key: -rates_bps[key]):
+        fraction = rates_bps[key] / laid.rate_bps
+        shard = tree_shard(forest.names, pairs[key], rates_bps[key])
         shards.append(replace(shard, fraction=fraction, chunk_bytes=default_chunk_bytes(fraction * nbytes)))
     return Plan("zoned", network.name, members, nbytes, tuple(shards))
 
