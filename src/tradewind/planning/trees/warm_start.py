@@ -70,16 +70,17 @@ def replanned(
     program.add(column for column, _ in shards.values())
     fraction = np.array([shards[column.key][1].fraction for column in program.columns])
     rates_bps = _fitting(program, limit_bps * fraction / fraction.sum())
+    enough_bps = limit_bps * (1 - GAP)
     for _ in range(_BATCHES):
         missing_bps = limit_bps - float(rates_bps.sum())
-        if missing_bps <= GAP * limit_bps or stop():
+        if rates_bps.sum() >= enough_bps or stop():
             break
         rates_bps = _fitting(program, _with_batch(source, program, rates_bps, limit_bps, stop))
-        if limit_bps - rates_bps.sum() > max(missing_bps * _HELPS, GAP * limit_bps):
+        if rates_bps.sum() < enough_bps and limit_bps - rates_bps.sum() > missing_bps * _HELPS:
             rates_bps = program.solve().rates_bps
             if limit_bps - rates_bps.sum() > missing_bps * _HELPS:
                 break
-    if missing_bps > GAP * limit_bps and rates_bps.sum() < (1 - FAR) * bound(network, members, nbytes).rate_bps:
+    if rates_bps.sum() < enough_bps and rates_bps.sum() < (1 - FAR) * bound(network, members, nbytes).rate_bps:
         return None
     old = {key: shard for key, (_, shard) in shards.items()}
     return _plan(previous, network, members, nbytes, _rated(source, program.columns, rates_bps, old))
