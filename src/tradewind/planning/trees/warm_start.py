@@ -35,7 +35,8 @@ FAR = 2e-2
 
 _BATCHES = 4
 _BATCH_TREES = 128
-"""The most trees of a batch. Small networks need 4 for every site."""
+"""The most trees of a batch. Small networks need 4 for every site; a plan of few trees gets few more."""
+_LEAST_TREES = 4
 _HELPS = 0.5
 """A batch helps if it leaves no more than this share of what was missing; if not, the program is solved instead."""
 _STEEPEST = 300.0
@@ -136,7 +137,7 @@ def _with_batch(
     """
     capacities = source.capacities
     load_bps = program.load(rates_bps)
-    count = min(4 * source.sites, _BATCH_TREES)
+    count = min(4 * source.sites, _BATCH_TREES, max(len(rates_bps), _LEAST_TREES))
     part_bps = (limit_bps - float(rates_bps.sum())) / count
     rates = rates_bps.tolist()
     for number in range(count):
