@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TextIO
 
 import numpy as np
@@ -33,6 +34,7 @@ def run(out: TextIO) -> None:
     out.write(f"Medians of {len(SEEDS)} draws (and the worst).\n\n")
     _table(out, "As many trees as needed", _everything())
     _table(out, "At MTREE's own height limit", _heights())
+    _table(out, "ForestColl's construction", _forestcoll())
     _table(out, "Few trees", _few())
     _table(out, "Large networks", _large())
 
@@ -51,6 +53,16 @@ def _heights() -> Iterable[Row]:
     for label, make in _NETWORKS.items():
         for height in (4, 5, 6):
             yield label, "optimal", make, {"max_height": height, "gap": 1e-3}, "99%, < 10 s"
+
+
+def _forestcoll() -> Iterable[Row]:
+    """Symmetric networks, where reduce and broadcast trees are the same, and directed meshes."""
+    meshes: dict[str, Callable[[int], Network]] = {
+        f"{n} sites, directed mesh": partial(_directed_mesh, n) for n in (8, 16)
+    }
+    for label, make in {**_NETWORKS, **meshes}.items():
+        for planner in ("forestcoll", "optimal"):
+            yield label, planner, make, {}, ""
 
 
 def _few() -> Iterable[Row]:
@@ -118,6 +130,10 @@ def _mesh(sites: int, seed: int) -> Network:
     rng = np.random.default_rng(seed)
     upper = np.triu(rng.integers(10, 31, (sites, sites)) * 1e7, 1)
     return Network(f"mesh{sites}", [Site(f"s{i:03}") for i in range(sites)], upper + upper.T)
+
+
+def _directed_mesh(sites: int, seed: int) -> Network:
+    return load_network("mesh", n=sites, seed=seed)
 
 
 def _random_graph(sites: int, links: int, seed: int) -> Network:

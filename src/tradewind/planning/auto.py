@@ -30,9 +30,11 @@ from tradewind.plugins import is_file_reference
 from tradewind.units import format_duration
 
 _SLOW_LAST = ("fapt", "scatter-pipelined", "optimal", "relay", "mtree", "blink", "topoadopt")
-_ONLY_NAMED = ("mtree", "blink", "topoadopt")
+_ONLY_NAMED = ("mtree", "blink", "topoadopt", "forestcoll")
 _RELAY_SITES = 40
 """Beyond this many sites `relay` takes longer than all others together."""
+_LARGE = 64
+"""Beyond this many members `zoned` is tried."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,19 @@ def _candidates(options: AutoOptions, network: Network, members: tuple[str, ...]
     names += [name for name in only if name not in names]
     host: dict[str, object] = {name: getattr(options, name) for name in ("frame_s", "byte_s", "queued_bytes")}
     for name in sorted(names, key=lambda name: _SLOW_LAST.index(name) if name in _SLOW_LAST else -1):
-        if not only and (name in _ONLY_NAMED or (name == "relay" and not _relay_may_win(network, members))):
+        if not only and not _may_win(name, network, members):
             continue
         yield _Candidate(name, host if name == "optimal" else {})
 
 
-def _relay_may_win(network: Network, members: tuple[str, ...]) -> bool:
-    """Where all sites of a directed network are members, `optimal` starts from the same program."""
-    return len(network) <= _RELAY_SITES and (len(members) < len(network) or network.is_symmetric)
+def _may_win(name: str, network: Network, members: tuple[str, ...]) -> bool:
+    """Whether a planner that was not named is worth its time.
+
+    Where all sites of a directed network are members, `optimal` starts from the same program as `relay`.
+    """
+    if name == "relay":
+        return len(network) <= _RELAY_SITES and (len(members) < len(network) or network.is_symmetric)
+    return name not in _ONLY_NAMED and (name != "zoned" or len(members) > _LARGE)
 
 
 def _why(ranked: list[_Tried], limit: Bound, failed: list[str], skipped: list[str]) -> str:

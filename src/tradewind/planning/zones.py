@@ -16,7 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import squareform
 
 from tradewind.network import Matrix, Network
@@ -67,6 +70,34 @@ def detect_zones(network: Network, clear_step: float = CLEAR_STEP) -> Zones:
     for name, label in zip(network.names, labels, strict=True):
         groups.setdefault(label, []).append(name)
     return Zones(tuple(tuple(group) for group in groups.values()), by, step)
+
+
+def zone_labels(network: Network, clear_step: float = CLEAR_STEP) -> npt.NDArray[np.int64]:
+    """A number for the zone of each site, for networks of any size; all zero where there are no zones.
+
+    Zones are those of the sites, a site without one being a zone of its own; where no site has a zone, the sites that
+    remain connected without the slow, or the far, links. Unlike `detect_zones` that needs no links between all pairs of
+    a zone, and two zones may be connected by one fast link.
+    """
+    if any(site.zone is not None for site in network.sites):
+        names = [site.zone if site.zone is not None else f"\n{site.name}" for site in network.sites]
+        return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    linked = (network.bandwidth_bps > 0) & (network.bandwidth_bps.T > 0)
+    src, dst = np.nonzero(np.triu(linked))
+    there_bps, back_bps = network.bandwidth_bps[src, dst], network.bandwidth_bps[dst, src]
+    far_s = np.maximum(network.latency_s[src, dst], network.latency_s[dst, src])
+    best, labels = clear_step, np.zeros(len(network), dtype=np.int64)
+    for distance in (np.maximum(far_s, LATENCY_FLOOR_S), 1 / np.minimum(there_bps, back_bps)):
+        graph = csr_array((distance, (src, dst)), shape=(len(network), len(network)))
+        tree = minimum_spanning_tree(graph).tocoo()
+        merges = np.sort(tree.data)
+        steps = merges[1:] / merges[:-1]
+        if len(steps) and steps.max() > best:
+            best = float(steps.max())
+            near = tree.data <= merges[int(steps.argmax())]
+            kept = csr_array((tree.data[near], (tree.row[near], tree.col[near])), shape=graph.shape)
+            labels = connected_components(kept, directed=False)[1].astype(np.int64)
+    return labels
 
 
 def with_zones(network: Network, clear_step: float = CLEAR_STEP) -> Network:

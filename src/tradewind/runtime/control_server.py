@@ -27,6 +27,7 @@ from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.listener import Listener
+from tradewind.runtime.planning_process import PlanningProcess
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
@@ -45,7 +46,7 @@ LINGER_S = 1.0
 FIRST_NOTICE_S = 10.0
 """Seconds before the first warning about missing ranks: hosts do not start at the same time."""
 PLANNING_S = 30.0
-"""How long `close` waits for a running planner: a thread in a solver must not outlive the interpreter."""
+"""How long `close` waits for a plan that is made in this process: a thread in a solver must not outlive Python."""
 
 
 class ControlServer:
@@ -86,6 +87,7 @@ class ControlServer:
         self._notices = Notices(FIRST_NOTICE_S)
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
         start_thread(self._watch, name="tradewind-control-time")
+        self._planning = PlanningProcess()
         self._planner = start_thread(self._make_plans, name="tradewind-control-plans")
         try:
             close_at_exit(self._close_at_exit)
@@ -102,7 +104,8 @@ class ControlServer:
         """A snapshot of the controller, and the number of unsent messages by rank."""
         with self._changed:
             unsent = {worker: sender.unsent for worker, sender in sorted(self._senders.items())}
-            return HostedController(self.host, self.port, unsent, self._controller.snapshot(time.monotonic()))
+            snapshot = self._controller.snapshot(time.monotonic())
+            return HostedController(self.host, self.port, unsent, snapshot, self._planning.pid)
 
     def change(self, work: Callable[[Controller, float], list[Action]]) -> None:
         """Call `work` with the controller and the time, and execute the actions it returns: for tests and benchmarks.
@@ -138,6 +141,7 @@ class ControlServer:
             self._changed.notify_all()
         self._listener.close()
         self._wanted.put(None)
+        self._planning.close()
         self._planner.join(PLANNING_S)
         if self._report is not None:
             self._report.wait(PLANNING_S)
@@ -240,9 +244,9 @@ class ControlServer:
                     self._ending.append((time.monotonic() + self._hang_up_s, sender))
 
     def _make_plans(self) -> None:
-        """Compute requested plans in a thread of its own, so that rounds do not wait for them."""
+        """Have requested plans made without the lock, so that rounds do not wait for them."""
         while (wanted := self._wanted.get()) is not None and not self._closed:
-            made = wanted.make()
+            made = self._planning.make(wanted)
             with self._changed:
                 self._handle(partial(self._controller.planned, made, time.monotonic()))
                 self._changed.notify_all()

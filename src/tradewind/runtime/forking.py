@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import weakref
+from typing import Protocol, TypeVar
 
 from tradewind.errors import ForkedProcess
 
-_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+class Closable(Protocol):
+    """A socket, or a connection of `multiprocessing`."""
+
+    def close(self) -> None:
+        """Close this process's copy."""
 
 
-def close_in_children(sock: socket.socket) -> socket.socket:
+Socket = TypeVar("Socket", bound=Closable)
+
+_sockets: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+def close_in_children(sock: Socket) -> Socket:
     """Register a socket whose copies forked children close; returns the socket."""
     _sockets.add(sock)
     return sock

@@ -65,6 +65,8 @@ class HostedController:
     unsent_frames: dict[str, int]
     """The number of messages by rank that wait because its connection is full."""
     snapshot: ControllerSnapshot
+    planning_pid: int | None = None
+    """The process that makes new plans, once one was wanted; None if they are made in this process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,7 @@ from tradewind.planning.completion import AS_FAST, Completed, completed
 from tradewind.planning.fill import MOST_CHUNK_BYTES, with_best_chunks
 from tradewind.planning.flows.relay_columns import relay_columns
 from tradewind.planning.host import HostOptions
-from tradewind.planning.plan import Plan, Shard, default_chunk_bytes
-from tradewind.planning.trees.arborescence import Parents
+from tradewind.planning.plan import Plan
 from tradewind.planning.trees.few_trees import ATTEMPTS, Trees, best_few
 from tradewind.planning.trees.packing import (
     SIMPLEX_ROWS,
@@ -50,7 +49,7 @@ from tradewind.planning.trees.packing import (
     dual_bound_bps,
     laid_by_weights,
 )
-from tradewind.planning.trees.tree_sources import DirectedPairs, SymmetricTrees, TreePair
+from tradewind.planning.trees.tree_sources import DirectedPairs, SymmetricTrees, tree_shard, with_shares
 from tradewind.units import format_rate
 
 _LOW_HEIGHTS = (2, 3, 4)
@@ -351,25 +350,6 @@ def _plan(
     rates_bps: Floats,
 ) -> Plan:
     kept = np.flatnonzero(rates_bps > _CRUMB * rates_bps.sum())
-    total_bps = float(rates_bps[kept].sum())
     order = kept[np.argsort(-rates_bps[kept], kind="stable")]
-    shards = tuple(
-        _shard(source.names, source.pair(columns[i]), float(rates_bps[i]), total_bps, nbytes) for i in order.tolist()
-    )
-    return Plan("optimal", network.name, members, nbytes, shards)
-
-
-def _shard(names: tuple[str, ...], pair: TreePair, rate_bps: float, total_bps: float, nbytes: int) -> Shard:
-    fraction = rate_bps / total_bps
-    return Shard(
-        fraction=fraction,
-        root=names[pair.root],
-        reduce=tuple((names[child], names[parent]) for child, parent in _edges(pair.up)),
-        broadcast=tuple((names[parent], names[child]) for child, parent in _edges(pair.down)),
-        chunk_bytes=default_chunk_bytes(fraction * nbytes),
-        rate_bps=rate_bps,
-    )
-
-
-def _edges(parent: Parents) -> list[tuple[int, int]]:
-    return [(child, above) for child, above in enumerate(parent.tolist()) if above not in (-1, child)]
+    shards = [tree_shard(source.names, source.pair(columns[i]), float(rates_bps[i])) for i in order.tolist()]
+    return Plan("optimal", network.name, members, nbytes, tuple(with_shares(shards, nbytes)))

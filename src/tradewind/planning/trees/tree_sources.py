@@ -7,8 +7,8 @@ branches without a member are removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from scipy.sparse import csc_array, csr_array, eye_array, vstack
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from tradewind.network import Matrix, Network
+from tradewind.planning.plan import Shard, default_chunk_bytes
 from tradewind.planning.trees.arborescence import Parents, cheapest_arborescence, grown_tree, shortest_path_tree
 from tradewind.planning.trees.packing import Capacities, Column, Floats, Indices
 
@@ -97,7 +98,7 @@ class SymmetricTrees(TreeSource):
         super().__init__(network, members, max_height, in_hops, links)
         self.number = np.zeros((len(rows), len(rows)), dtype=np.int64)
         self.number[links[:, 0], links[:, 1]] = self.number[links[:, 1], links[:, 0]] = np.arange(len(links))
-        self.capacities = _capacities(network, rows, links, both_ways=True)
+        self.capacities = link_capacities(network, rows, links, both_ways=True)
         self._ends: list[list[int]] = links.tolist()
 
     def cheapest(self, link_prices: Floats, number: int) -> Column | None:
@@ -221,7 +222,7 @@ class DirectedPairs(TreeSource):
         super().__init__(network, members, max_height, in_hops, links)
         self.number = np.full((len(rows), len(rows)), -1, dtype=np.int64)
         self.number[links[:, 0], links[:, 1]] = np.arange(len(links))
-        self.capacities = _capacities(network, rows, links, both_ways=False)
+        self.capacities = link_capacities(network, rows, links, both_ways=False)
 
     def cheapest(self, link_prices: Floats, number: int) -> Column | None:
         """A cheap pair of trees, for the root that saves most by not sending up and not receiving down."""
@@ -304,6 +305,23 @@ class DirectedPairs(TreeSource):
         return grown_tree(cost, length, root, self.max_height)
 
 
+def tree_shard(names: tuple[str, ...], pair: TreePair, rate_bps: float) -> Shard:
+    """A pair of trees as a shard of a rate; `with_shares` sets its fraction and chunk size."""
+    up, down = (
+        tuple((names[child], names[above]) for child, above in enumerate(parent.tolist()) if above not in (-1, child))
+        for parent in (pair.up, pair.down)
+    )
+    return Shard(1.0, names[pair.root], up, tuple(route[::-1] for route in down), 1, rate_bps)
+
+
+def with_shares(shards: Sequence[Shard], nbytes: int) -> Iterator[Shard]:
+    """The shards with fractions in proportion to their rates, and the chunk sizes of these."""
+    total_bps = sum(shard.rate_bps or 0.0 for shard in shards)
+    for shard in shards:
+        fraction = (shard.rate_bps or 0.0) / total_bps
+        yield replace(shard, fraction=fraction, chunk_bytes=default_chunk_bytes(fraction * nbytes))
+
+
 def participating(network: Network, members: tuple[str, ...]) -> Indices:
     """Rows of the sites that can reach the members and be reached by them."""
     label = network.strong_component
@@ -331,7 +349,7 @@ def _below(parent: Parents, top: int) -> npt.NDArray[np.bool_]:
         found |= children
 
 
-def _capacities(network: Network, rows: Indices, links: Indices, both_ways: bool) -> Capacities:
+def link_capacities(network: Network, rows: Indices, links: Indices, both_ways: bool) -> Capacities:
     """Rows for the links themselves, for NICs with a cap, and for trunks."""
     src, dst = links.T
     n, count = len(rows), len(links)
