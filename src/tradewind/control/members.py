@@ -14,9 +14,7 @@ from itertools import islice
 from tradewind.control.options import ControlOptions
 from tradewind.control.quorum import has_most, newest_electorates
 from tradewind.wire import messages as m
-
-MOST_SITES = 65536
-"""How many site numbers a frame can represent."""
+from tradewind.wire.greetings import MOST_SITES
 
 
 class Members:

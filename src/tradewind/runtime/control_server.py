@@ -216,9 +216,12 @@ class ControlServer:
             self._do(self._controller.close(f"the controller failed: {as_own_error(error)}"))
 
     def _do(self, actions: list[Action]) -> None:
-        """Execute actions. Nothing here blocks."""
-        encoded: m.Message | None = None
-        frame = b""
+        """Execute actions. Nothing here blocks.
+
+        A message to several ranks is encoded and noted once, and all messages to one rank are sent together.
+        """
+        encoded: dict[int, bytes] = {}
+        frames: dict[str, list[bytes]] = {}
         for action in actions:
             match action:
                 case PlanWanted():
@@ -227,17 +230,24 @@ class ControlServer:
                     if self._trace is not None:
                         self._trace.noted(action, time.monotonic())
                 case Send(worker, message) if worker in self._senders:
-                    if message is not encoded:  # a message to several ranks is encoded once
-                        encoded, frame = message, encode_message(message, self._credentials.number)
-                    self._senders[worker].send(frame)
-                    if self._report is not None:
-                        self._report.sent(message, time.monotonic())
-                    if self._trace is not None:
-                        self._trace.sent(message, time.monotonic())
+                    frame = encoded.get(id(message))
+                    if frame is None:
+                        frame = encoded[id(message)] = encode_message(message, self._credentials.number)
+                        self._note_sent(message)
+                    frames.setdefault(worker, []).append(frame)
                 case Disconnect(worker) if worker in self._senders:
                     sender = self._senders.pop(worker)
+                    sender.send(b"".join(frames.pop(worker, ())))
                     sender.end()
                     self._ending.append((time.monotonic() + self._hang_up_s, sender))
+        for worker, waiting in frames.items():
+            self._senders[worker].send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+
+    def _note_sent(self, message: m.Message) -> None:
+        if self._report is not None:
+            self._report.sent(message, time.monotonic())
+        if self._trace is not None:
+            self._trace.sent(message, time.monotonic())
 
     def _make_plans(self) -> None:
         """Compute requested plans in a thread of its own, so that rounds do not wait for them."""
