@@ -226,7 +226,8 @@ class Simulation:
         """Deliver all messages, and those that they cause, in order."""
         if self._delivering:
             return
-        self._delivering, now_s, mail = True, self.clock.now_s, self._mail
+        self._delivering, now_s, mail, nodes = True, self.clock.now_s, self._mail, self._nodes
+        is_down = self.disturbances.is_down
         while mail or self._wanted:
             if not mail:  # planning takes no simulated time
                 self._control(self.controller.planned(self._wanted.popleft().make(), now_s))
@@ -234,8 +235,8 @@ class Simulation:
             to_controller, name, message = mail.popleft()
             if to_controller:
                 self._control(self.controller.received(name, message, now_s))
-            elif name in self._nodes and not self.disturbances.is_down(name):
-                actions = self._nodes[name].told(message)
+            elif name in nodes and not is_down(name):
+                actions = nodes[name].told(message)
                 if actions:
                     self._do(name, actions)
         self._delivering = False
@@ -244,8 +245,8 @@ class Simulation:
     def _control(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Send(name, message):
-                    self._post(False, name, message)
+                case Send():
+                    self._post(False, action.worker, action.message)
                 case Decided():
                     self._decided(action)
                 case RoundEnded():

@@ -180,7 +180,7 @@ class Rounds:
 
     def over(self) -> list[Round]:
         """Return the rounds that all remaining sites have finished."""
-        return [round_ for _, round_ in sorted(self._done.items()) if round_.is_finished]
+        return [self._done[number] for number in sorted(self._done) if self._done[number].is_finished]
 
     def diverging(self, round_: Round) -> tuple[str, ...]:
         """Return the members whose result differs from that of the majority; all members if there is no majority."""
@@ -287,7 +287,7 @@ class Rounds:
 
     def settled(self) -> list[Round]:
         """Return the halted rounds whose sites have all reported."""
-        return [round_ for _, round_ in sorted(self._done.items()) if round_.is_settled]
+        return [self._done[number] for number in sorted(self._done) if self._done[number].is_settled]
 
     def repair(self, round_: Round, now_s: float) -> None:
         """Continue a settled round with its better or patched plan; raise `ImpossibleProblem` if there is none."""
