@@ -23,7 +23,7 @@ class Term:
 
     def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, now_s: float) -> None:
         self.options, self.members, self.outbox = options, members, outbox
-        reports = members.reports
+        reports = dict(members.reports)
         by_number = tuple(sorted(members.joined, key=lambda name: members.numbers[name]))
         try:
             known = unknown_network(by_number) if options.network is None else options.network
