@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from tradewind.arithmetic import Array
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
@@ -292,7 +292,11 @@ class Node:
 
     def told(self, message: m.Message) -> list[NodeAction]:
         """Handle a message of the controller."""
-        self._handle(message)
+        usual = None if self._closing else _USUAL.get(type(message))
+        if usual is not None:
+            usual(self, message)
+        else:
+            self._handle(message)
         return self.advance()
 
     def give_up(self) -> list[NodeAction]:
@@ -342,8 +346,6 @@ class Node:
     def _handle(self, message: m.Message) -> None:
         do = self._actions
         match message:
-            case m.PlanChanged() | m.Start() | m.Commit() if not self._closing:  # most of what it says
-                self._about_rounds(message)
             case m.Roster():
                 self._join(message)
             case m.StandingDown(reason):
@@ -372,17 +374,14 @@ class Node:
 
     def _about_rounds(self, message: m.Message) -> None:
         match message:
-            case m.PlanChanged(version, packed, forget):
-                plan = self._plans[version] = packed.plan
-                for old in forget:
-                    self._plans.pop(old, None)
-                self.data.prepare(version, plan, forget)
+            case m.PlanChanged():
+                self._keep_plan(message)
             case m.Start():
                 self._start(message)
             case m.InlineResult():
                 self._inline(message)
-            case m.Commit(round_):
-                self._commit(round_)
+            case m.Commit():
+                self._committed_by(message)
             case m.Halt(round_, version) if round_ in self._rounds:
                 self._halted[round_] = version
                 self._rounds[round_].finished = False
@@ -555,6 +554,12 @@ class Node:
         numbered = tuple((tuple(self.numbers[s] for s in path.sites), path.busy_bound) for path in known)
         return AuxiliaryChanged(numbered, queue_length)
 
+    def _keep_plan(self, message: m.PlanChanged) -> None:
+        plan = self._plans[message.version] = message.plan.plan
+        for old in message.forget:
+            self._plans.pop(old, None)
+        self.data.prepare(message.version, plan, message.forget)
+
     def _start(self, start: m.Start) -> None:
         plan = self._plans[start.version]
         members = plan.members
@@ -602,6 +607,9 @@ class Node:
         iterations = m.value_of_each(start.iterations, len(members))
         return self._operations[number].iteration == iterations[members.index(self.site)]
 
+    def _committed_by(self, message: m.Commit) -> None:
+        self._commit(message.round)
+
     def _commit(self, round_: int) -> None:
         held = self._rounds.pop(round_, None)
         if held is None or held.result is None:
@@ -623,3 +631,12 @@ class Node:
         if held is not None and held.operation is not None:
             self._closing.add(round_)
         self.data.close(round_)
+
+
+_USUAL: dict[type, Callable[[Node, Any], None]] = {
+    m.PlanChanged: Node._keep_plan,
+    m.Start: Node._start,
+    m.Commit: Node._committed_by,
+}
+"""The messages that every round consists of; a simulation handles many of them, and trying one case after another
+takes longer than most of these."""

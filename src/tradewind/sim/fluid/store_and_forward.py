@@ -75,7 +75,7 @@ class StoreAndForward:
     ) -> None:
         """`complete` is called when every member has the whole result."""
         self.plan = plan
-        self.index, self.names = network.index, network.names
+        self.index, self.names, self._sites = network.index, network.names, len(network)
         self.links, self.clock = links, clock
         self.trees: list[Tree] = []
         self.awaiting: dict[str, Gathering] = {}
@@ -230,7 +230,7 @@ class StoreAndForward:
                 self.clock, 1, lambda _: self._send(tree, route, phase, last, hop + 1), tree.shard, dst
             )
             tree.relays.append(gathering)
-        line = links.lines.get(src * len(index) + dst) or links.line(src, dst)  # mostly known: saves a call per flow
+        line = links.lines.get(src * self._sites + dst) or links.line(src, dst)  # mostly known: saves a call per flow
         bits = tree.bits
         if self._early and phase == REDUCE:
             early = self._early.pop((src, dst, tree.shard), None)
