@@ -153,8 +153,9 @@ def test_another_policy_starts_rounds_of_those_who_are_ready() -> None:
     controller = gathered(network=MESH, policy="partial", policy_options={"p": 2})
     controller.received("b", m.Ready(m.POLICY_STREAM, 1, SUM), 0.0)
     told = said(controller.received("c", m.Ready(m.POLICY_STREAM, 1, SUM), 0.0))
-    start = told["b"][-1]
-    assert isinstance(start, m.Start) and start.members == ("b", "c")
+    changed, start = told["b"]
+    assert isinstance(start, m.Start) and isinstance(changed, m.PlanChanged)
+    assert start.version == changed.version and changed.plan.plan.members == ("b", "c")
 
 
 def links_of(start: m.Message) -> set[frozenset[str]]:

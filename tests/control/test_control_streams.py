@@ -30,9 +30,10 @@ def messages(actions: list[Action], kind: type[m.Message]) -> list[tuple[str, m.
     return [(a.worker, a.message) for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
 
 
-def started(actions: list[Action]) -> list[tuple[int, tuple[str, ...]]]:
+def started(controller: Controller, actions: list[Action]) -> list[tuple[int, tuple[str, ...]]]:
     """Round and members of every round that starts."""
-    return sorted({(s.round, s.members) for _, s in messages(actions, m.Start)})  # type: ignore[union-attr]
+    starts = {start for _, start in messages(actions, m.Start) if isinstance(start, m.Start)}
+    return sorted((start.round, controller.plans.by_version[start.version].members) for start in starts)
 
 
 def ready(
@@ -48,23 +49,27 @@ def finish(controller: Controller, round_: int, members: str) -> list[Action]:
 def test_an_operation_of_all_ranks_waits_for_all_ranks_whatever_the_policy() -> None:
     controller = partial()
     for worker in "abc":
-        assert started(ready(controller, worker, 0, 1)) == []
-    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b", "c", "d"))]
+        assert started(controller, ready(controller, worker, 0, 1)) == []
+    assert started(controller, ready(controller, "d", 0, 1)) == [(0, ("a", "b", "c", "d"))]
 
 
 def test_all_parts_of_a_step_run_with_the_members_of_the_first() -> None:
     controller = partial()
-    assert started(ready(controller, "a", STEP + 1, 1, parts=2)) == [], "its first part has not been decided"
+    assert started(controller, ready(controller, "a", STEP + 1, 1, parts=2)) == [], (
+        "its first part has not been decided"
+    )
     ready(controller, "a", STEP, 1, parts=2)
-    assert started(ready(controller, "c", STEP, 1, parts=2)) == [(0, ("a", "c"))]
+    assert started(controller, ready(controller, "c", STEP, 1, parts=2)) == [(0, ("a", "c"))]
     ready(controller, "b", STEP, 1, parts=2)
-    assert started(ready(controller, "b", STEP + 1, 1, parts=2)) == []
-    assert started(ready(controller, "d", STEP, 1, parts=2)) == [(1, ("b", "d"))]
-    assert started(ready(controller, "c", STEP + 1, 1, parts=2)) == [(2, ("a", "c"))], "part 1 of the first group"
+    assert started(controller, ready(controller, "b", STEP + 1, 1, parts=2)) == []
+    assert started(controller, ready(controller, "d", STEP, 1, parts=2)) == [(1, ("b", "d"))]
+    assert started(controller, ready(controller, "c", STEP + 1, 1, parts=2)) == [(2, ("a", "c"))], (
+        "part 1 of the first group"
+    )
     finish(controller, 0, "ac")
     finish(controller, 2, "ac")
     ready(controller, "a", STEP, 2, parts=1)
-    assert started(ready(controller, "c", STEP, 2, parts=1)) == [(3, ("a", "c"))], "the step was over"
+    assert started(controller, ready(controller, "c", STEP, 2, parts=1)) == [(3, ("a", "c"))], "the step was over"
 
 
 def test_a_step_is_over_for_the_policy_when_its_last_part_is() -> None:
@@ -87,7 +92,7 @@ def test_members_who_disagree_in_the_first_part_get_no_other_part() -> None:
     later = ready(controller, "b", STEP + 1, 1, parts=3)
     assert [worker for worker, _ in messages(later, m.Mismatch)] == ["a", "b"]
     ready(controller, "a", STEP, 2)
-    assert started(ready(controller, "b", STEP, 2)) == [(0, ("a", "b"))], "they can go on"
+    assert started(controller, ready(controller, "b", STEP, 2)) == [(0, ("a", "b"))], "they can go on"
 
 
 def test_a_later_part_that_differs_fails_alone() -> None:
@@ -98,26 +103,26 @@ def test_a_later_part_that_differs_fails_alone() -> None:
     assert len(messages(told, m.Mismatch)) == 2
     finish(controller, 0, "ab")
     ready(controller, "a", STEP, 2)
-    assert started(ready(controller, "b", STEP, 2)) == [(1, ("a", "b"))]
+    assert started(controller, ready(controller, "b", STEP, 2)) == [(1, ("a", "b"))]
 
 
 def test_ranks_left_in_the_queue_go_on_while_the_others_wait_for_an_operation_of_all_ranks() -> None:
     controller = partial(p=3)
     for worker in "ab":
         ready(controller, worker, STEP, 1)
-    assert started(ready(controller, "c", 0, 1)) == []
-    assert started(ready(controller, "d", 0, 1)) == [(0, ("a", "b"))], "no other rank can join"
+    assert started(controller, ready(controller, "c", 0, 1)) == []
+    assert started(controller, ready(controller, "d", 0, 1)) == [(0, ("a", "b"))], "no other rank can join"
     finish(controller, 0, "ab")
     ready(controller, "a", STEP, 2, parts=2)
     told = ready(controller, "b", 0, 1)
     assert [(w, x.stream) for w, x in messages(told, m.Proceed)] == [("a", STEP)]  # type: ignore[union-attr]
     told = ready(controller, "a", STEP + 1, 2, parts=2)
     assert [(w, x.stream) for w, x in messages(told, m.Proceed)] == [("a", STEP + 1)]  # type: ignore[union-attr]
-    assert started(ready(controller, "a", 0, 1)) == [(1, ("a", "b", "c", "d"))]
+    assert started(controller, ready(controller, "a", 0, 1)) == [(1, ("a", "b", "c", "d"))]
     finish(controller, 1, "abcd")
     ready(controller, "a", STEP, 3)
     ready(controller, "b", STEP, 2)
-    assert started(ready(controller, "c", STEP, 1)) == [(2, ("a", "b", "c"))], "all ranks are back"
+    assert started(controller, ready(controller, "c", STEP, 1)) == [(2, ("a", "b", "c"))], "all ranks are back"
 
 
 def test_start_says_how_far_each_member_is_behind() -> None:
@@ -129,7 +134,8 @@ def test_start_says_how_far_each_member_is_behind() -> None:
     ready(controller, "b", STEP, 4)
     told = ready(controller, "c", STEP, 1)
     start = messages(told, m.Start)[0][1]
-    assert start.members == ("b", "c") and start.staleness == (0, 3)  # type: ignore[union-attr]
+    assert controller.plans.by_version[start.version].members == ("b", "c")  # type: ignore[union-attr]
+    assert start.staleness == (0, 3) and start.iterations == (4, 1)  # type: ignore[union-attr]
 
 
 def test_racks_are_detected_where_the_network_names_none() -> None:
@@ -141,7 +147,7 @@ def test_racks_are_detected_where_the_network_names_none() -> None:
     for rank, worker in enumerate("abcd"):
         controller.connected(worker, 0.0)
         controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
-    groups = {members for worker in "abcd" for _, members in started(ready(controller, worker, STEP, 1))}
+    groups = {members for worker in "abcd" for _, members in started(controller, ready(controller, worker, STEP, 1))}
     assert groups == {("a", "c")}, "b and d, at home alone in their racks, go on; a and c represent them"
 
 
@@ -164,5 +170,5 @@ def test_the_policy_hears_of_rates_that_were_measured(measured_bps: float, first
     controller.tick(10.0)
     rounds = list[tuple[int, tuple[str, ...]]]()
     for worker, step in zip("abcd", (1, 1, 2, 2), strict=True):
-        rounds += started(controller.received(worker, m.Ready(STEP, step, operation()), 10.5))
+        rounds += started(controller, controller.received(worker, m.Ready(STEP, step, operation()), 10.5))
     assert rounds[0] == (1, first)

@@ -21,13 +21,12 @@ def start(version: int) -> m.Start:
     return m.Start(
         round=0,
         stream=0,
-        iteration=1,
+        iterations=(1,),
         version=version,
         floor=0,
         operation=m.Operation(100, 4, "float32", "sum"),
-        members=NAMES,
-        weights=(1 / 3,) * 3,
-        staleness=(0,) * 3,
+        weights=(1 / 3,),
+        staleness=(0,),
     )
 
 

@@ -16,17 +16,24 @@ from tradewind.runtime.group import Group
 from tradewind.runtime.report import RunReport, describe_plan, set_log_level
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.wire import messages as m
+from tradewind.wire.packed_plans import PackedPlan
 
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], [[0, 4e7, 2e7], [4e7, 0, 6e7], [2e7, 6e7, 0]])
 SUM = m.Operation(250, 4, "float32", "sum")
 
 
 def start(round_: int, stream: int) -> m.Start:
-    return m.Start(round_, 1, stream, 1, ("a", "b", "c"), (1.0, 1.0, 1.0), SUM, 0)
+    return m.Start(round_, 1, stream, (1,), (1.0,), SUM, 0, (0,))
+
+
+def report_with_a_plan() -> RunReport:
+    report = RunReport(ControlOptions(3, TRIANGLE))
+    report.sent(m.PlanChanged(1, PackedPlan(make_plan("ring", TRIANGLE, 1000))), 0.0)
+    return report
 
 
 def test_the_rank_that_others_waited_for_is_named() -> None:
-    report = RunReport(ControlOptions(3, TRIANGLE))
+    report = report_with_a_plan()
     for round_, times in enumerate([(0.0, 2.0, 0.5), (3.0, 4.0, 3.5), (5.0, 5.5, 7.0)]):
         for worker, at_s in zip("abc", times, strict=True):
             report.received(worker, m.Ready(round_ % 2, round_, SUM), at_s)
@@ -39,7 +46,7 @@ def test_the_rank_that_others_waited_for_is_named() -> None:
 
 
 def test_the_slowest_link_is_the_slowest_of_those_that_were_busy() -> None:
-    report = RunReport(ControlOptions(3, TRIANGLE))
+    report = report_with_a_plan()
     report.sent(start(0, 0), 0.0)
     report.sent(m.Commit(0), 1.0)
     report.received("a", m.Measured("b", 1e6, full=False), 1.0)

@@ -41,8 +41,7 @@ def seconds(
     scheme = Scheme("test", "bsp", "ring", execution=execution, discipline=discipline)
     engine = FluidEngine(TrueNetwork(network), clock, scheme, completed, None, pieces)
     for number, plan in enumerate(plans):
-        weights = (1.0,) * len(plan.members)
-        start = m.Start(number, 1, 0, 1, plan.members, weights, m.Operation(plan.nbytes, 1, "int8", "sum"), 0)
+        start = m.Start(number, 1, 0, (1,), (1.0,), m.Operation(plan.nbytes, 1, "int8", "sum"), 0, (0,))
         for site in plan.sites:
             engine.open(site, start, plan, None)
     clock.run(1e12)

@@ -153,6 +153,8 @@ class Controller:
 
     def _take_actions(self) -> list[Action]:
         taken = self._outbox.take()
+        if not taken:  # as after most messages: all but the last member's of a round
+            return taken
         self._decisions.extend(decision_of(said, self._now_s) for said in taken if isinstance(said, Decided))
         return taken
 

@@ -8,15 +8,14 @@ So a late frame is never attributed to another rank.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
 from tradewind.control.options import ControlOptions
 from tradewind.control.quorum import has_most, newest_electorates
 from tradewind.wire import messages as m
-
-MOST_SITES = 65536
-"""How many site numbers a frame can represent."""
+from tradewind.wire.greetings import MOST_SITES
 
 
 class Members:
@@ -28,6 +27,10 @@ class Members:
         self.begun = False
         """Whether the run has begun."""
         self.joined: dict[str, m.Join] = {}
+        self.reports: dict[str, m.Report] = {}
+        """Reports of the ranks that were in the run under an earlier controller."""
+        self._ranks: Counter[int] = Counter()
+        """How many of the joined have each rank: more than one at most for a moment, when one is started again."""
         self.numbers: dict[str, int] = {}
         """Number of each rank that ever joined, by name."""
         self.term = 0
@@ -63,7 +66,11 @@ class Members:
         """Remove a rank; return whether it had joined."""
         self._heard_s.pop(worker, None)
         self.early = [(who, message) for who, message in self.early if who != worker]
-        return self.joined.pop(worker, None) is not None
+        self.reports.pop(worker, None)
+        joined = self.joined.pop(worker, None)
+        if joined is not None:
+            self._ranks[joined.rank] -= 1
+        return joined is not None
 
     def join(self, worker: str, message: m.Join) -> str | None:
         """Let a connected rank join; return the reason if it may not."""
@@ -71,11 +78,14 @@ class Members:
         if network is not None and worker not in network.index:
             return f"{worker!r} is not a site of network {network.name!r}."
         is_new = not self.begun and message.report is None and not self.reports
-        if is_new and (message.rank >= world or any(message.rank == j.rank for j in self.joined.values())):
+        if is_new and (message.rank >= world or self._ranks[message.rank]):
             return f"rank must be in [0, {world}) and not in use by another process, got {message.rank}."
         if worker not in self.numbers and self._given == MOST_SITES:
             return f"a run can have at most {MOST_SITES} different ranks over time; start a new run."
         self.joined[worker] = message
+        self._ranks[message.rank] += 1
+        if message.report is not None:
+            self.reports[worker] = message.report
         if self.begun:
             self._take_numbers(message.report)
             self._number(worker)
@@ -85,11 +95,6 @@ class Members:
     def trainers(self) -> tuple[str, ...]:
         """Ranks that contribute arrays; the others only aggregate and relay."""
         return tuple(name for name, join in self.joined.items() if join.trains)
-
-    @property
-    def reports(self) -> dict[str, m.Report]:
-        """Reports of the ranks that were in the run under an earlier controller."""
-        return {name: join.report for name, join in self.joined.items() if join.report is not None}
 
     def can_begin(self, now_s: float) -> bool:
         """Whether enough ranks have joined: all of a new run, or a majority of a running one once no more rejoin."""

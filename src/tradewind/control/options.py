@@ -94,9 +94,9 @@ class ControlOptions:
         return self.policy != STRICT_POLICY if self.tolerant is None else self.tolerant
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # a frozen one takes several times as long to create, and there are many
 class Send:
-    """Send a message to a rank."""
+    """Send a message to a rank. It must not be modified."""
 
     worker: str
     message: m.Message

@@ -22,6 +22,11 @@ class Outbox:
         if self._members.is_connected(worker):
             self._actions.append(Send(worker, message))
 
+    def send_to(self, workers: Iterable[str], message: m.Message) -> None:
+        """Send one message to these ranks, as far as they are connected; drivers encode it once."""
+        is_connected = self._members.is_connected
+        self._actions += [Send(worker, message) for worker in workers if is_connected(worker)]
+
     def send_all(self, message: m.Message) -> None:
         """Send to every rank that is connected."""
         self._actions += [Send(worker, message) for worker in self._members.connected]

@@ -23,7 +23,7 @@ class Term:
 
     def __init__(self, options: ControlOptions, members: Members, outbox: Outbox, now_s: float) -> None:
         self.options, self.members, self.outbox = options, members, outbox
-        reports = members.reports
+        reports = dict(members.reports)
         by_number = tuple(sorted(members.joined, key=lambda name: members.numbers[name]))
         try:
             known = unknown_network(by_number) if options.network is None else options.network
@@ -242,7 +242,8 @@ class Term:
             if self.scattering is not None and ready.stream >= m.POLICY_STREAM and ready.array is None:
                 self._announce_scatter(self.scattering, ready.operation)
             self.schedule.ready(worker, ready, now_s)
-        self.outbox.send_each(self.replanning.auxiliary_changes())
+        if self.replanning.uses_auxiliary:
+            self.outbox.send_each(self.replanning.auxiliary_changes())
         while settled := self.rounds.settled():
             try:
                 self.rounds.repair(settled[0], now_s)

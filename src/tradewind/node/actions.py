@@ -6,8 +6,8 @@ Buffers that the driver holds for the engine are identified by numbers. A buffer
 names it (`Receive` with KEEP, `Combine` with a new `into`) and freed by `Release`. The driver answers every `Receive`,
 `Combine` and `Transmit` with one event that names the action, when the work is done.
 
-Actions must not be modified. Those that are created for every chunk are not frozen, because creating frozen ones takes
-several times as long.
+Actions must not be modified. Those that are created for every chunk, or by every site of a round, are not frozen,
+because creating frozen ones takes several times as long.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class RoundComplete:
     """Bytes of the own array that were sent before the round was known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RoundHalted:
     """The round is halted or closed, and no work on its result is in progress: its arrays may be used again."""
 
@@ -163,7 +163,7 @@ class Outcome:
         return self.round is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SendControl:
     """Send a message to the controller."""
 

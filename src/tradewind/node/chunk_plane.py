@@ -120,7 +120,7 @@ class ChunkPlane:
 
     def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ev.ScatteredRound | None) -> None:
         """Start a round, or start it again by another version."""
-        weights = dict(zip(start.members, start.weights, strict=True))
+        weights = dict(zip(plan.members, m.value_of_each(start.weights, len(plan.members)), strict=True))
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
         own, result = (None, None) if operation is None else self._arrays[operation]

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from tradewind.arithmetic import Array
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
@@ -187,6 +187,12 @@ def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, 
     return b"" if operation.op == "broadcast" and operation.root != site else own.tobytes()
 
 
+def _weights_and_staleness(
+    start: m.Start | m.InlineResult, members: tuple[str, ...]
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    return m.value_of_each(start.weights, len(members)), m.value_of_each(start.staleness, len(members))
+
+
 class Node:
     """One rank: its side of the control protocol, and the data plane that executes its rounds.
 
@@ -200,6 +206,8 @@ class Node:
         """The error that ended the run for this rank; None while it has not ended."""
         self.numbers: dict[str, int] = {}
         """Number of each site in frames, by name."""
+        self._names: dict[int, str] = {}
+        """Name of each rank that was ever in the roster, by number: no other rank gets the number of a lost one."""
         self.rounds_helped = 0
         """Number of rounds of other members in which this rank was a helper."""
         self._submitted = 0
@@ -284,7 +292,11 @@ class Node:
 
     def told(self, message: m.Message) -> list[NodeAction]:
         """Handle a message of the controller."""
-        self._handle(message)
+        usual = None if self._closing else _USUAL.get(type(message))
+        if usual is not None:
+            usual(self, message)
+        else:
+            self._handle(message)
         return self.advance()
 
     def give_up(self) -> list[NodeAction]:
@@ -334,8 +346,6 @@ class Node:
     def _handle(self, message: m.Message) -> None:
         do = self._actions
         match message:
-            case m.PlanChanged() | m.Start() | m.Commit() if not self._closing:  # most of what it says
-                self._about_rounds(message)
             case m.Roster():
                 self._join(message)
             case m.StandingDown(reason):
@@ -364,17 +374,14 @@ class Node:
 
     def _about_rounds(self, message: m.Message) -> None:
         match message:
-            case m.PlanChanged(version, packed, forget):
-                plan = self._plans[version] = packed.plan
-                for old in forget:
-                    self._plans.pop(old, None)
-                self.data.prepare(version, plan, forget)
+            case m.PlanChanged():
+                self._keep_plan(message)
             case m.Start():
                 self._start(message)
             case m.InlineResult():
                 self._inline(message)
-            case m.Commit(round_):
-                self._commit(round_)
+            case m.Commit():
+                self._committed_by(message)
             case m.Halt(round_, version) if round_ in self._rounds:
                 self._halted[round_] = version
                 self._rounds[round_].finished = False
@@ -397,6 +404,7 @@ class Node:
         numbers = {address.site: address.number for address in roster.workers}
         gone = sorted(set(self.numbers.values()) - set(numbers.values()))
         self.numbers = numbers
+        self._names.update((number, name) for name, number in numbers.items())
         self.tolerant, self.alone, self._roster = roster.tolerant, False, roster
         for number in gone:
             self._depart(number)
@@ -546,16 +554,24 @@ class Node:
         numbered = tuple((tuple(self.numbers[s] for s in path.sites), path.busy_bound) for path in known)
         return AuxiliaryChanged(numbered, queue_length)
 
+    def _keep_plan(self, message: m.PlanChanged) -> None:
+        plan = self._plans[message.version] = message.plan.plan
+        for old in message.forget:
+            self._plans.pop(old, None)
+        self.data.prepare(message.version, plan, message.forget)
+
     def _start(self, start: m.Start) -> None:
-        is_member = self.site in start.members
-        if is_member and not self._wants(start):
+        plan = self._plans[start.version]
+        members = plan.members
+        is_member = self.site in members
+        if is_member and not self._wants(start, members):
             self._actions.append(FindController("it starts a round that this rank did not request"))
             return
         scattered = scattered_round(start, self.numbers)
         operation = self._asked[start.stream] if is_member else None
-        self._rounds[start.round] = ActiveRound(start.version, start.members, operation)
+        self._rounds[start.round] = ActiveRound(start.version, members, operation)
         if operation is not None:
-            about = start.members, start.weights, start.staleness, start.operation.nbytes, start.round
+            about = members, *_weights_and_staleness(start, members), start.operation.nbytes, start.round
             self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
         if scattered is not None and self.numbers[self.site] in dict(scattered.steps):
             if operation is not None:
@@ -563,29 +579,36 @@ class Node:
         else:
             self._end_scatter(operation)
         self.data.forget_below(start.floor)
-        self.data.open(start, self._plans[start.version], operation, scattered)
+        self.data.open(start, plan, operation, scattered)
         if operation is not None:
             self._actions.append(Started(operation, start.round))
 
     def _inline(self, done: m.InlineResult) -> None:
         """Handle the result of an inline round; in a tolerant run it is used after `Commit`."""
-        if not self._wants(done):
+        members = tuple(self._names[number] for number in m.numbers_in(done.members))
+        if not self._wants(done, members):
             self._actions.append(FindController("it ends a round that this rank did not request"))
             return
         number = self._asked[done.stream]
-        about = done.members, done.weights, done.staleness, len(done.array), done.round
+        about = members, *_weights_and_staleness(done, members), len(done.array), done.round
         self._operations[number].outcome = Outcome(*about, inline=True)
         digest = None if done.final else zlib.crc32(done.array)
-        self._rounds[done.round] = ActiveRound(m.INLINE_VERSION, done.members, number, True, digest, done.array)
+        self._rounds[done.round] = ActiveRound(m.INLINE_VERSION, members, number, True, digest, done.array)
         if done.final:
             self._commit(done.round)
         else:
             self._send(m.Finished(done.round, m.INLINE_VERSION, digest))
 
-    def _wants(self, start: m.Start | m.InlineResult) -> bool:
+    def _wants(self, start: m.Start | m.InlineResult, members: tuple[str, ...]) -> bool:
         """Whether this rank still wants the round: it may have proceeded alone while a controller took over."""
         number = self._asked.get(start.stream)
-        return number is not None and self._operations[number].iteration == start.iteration
+        if number is None or self.site not in members:
+            return False
+        iterations = m.value_of_each(start.iterations, len(members))
+        return self._operations[number].iteration == iterations[members.index(self.site)]
+
+    def _committed_by(self, message: m.Commit) -> None:
+        self._commit(message.round)
 
     def _commit(self, round_: int) -> None:
         held = self._rounds.pop(round_, None)
@@ -608,3 +631,12 @@ class Node:
         if held is not None and held.operation is not None:
             self._closing.add(round_)
         self.data.close(round_)
+
+
+_USUAL: dict[type, Callable[[Node, Any], None]] = {
+    m.PlanChanged: Node._keep_plan,
+    m.Start: Node._start,
+    m.Commit: Node._committed_by,
+}
+"""The messages that every round consists of; a simulation handles many of them, and trying one case after another
+takes longer than most of these."""

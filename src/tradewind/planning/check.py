@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from tradewind.errors import BadPlan
+from tradewind.errors import BadPlan, UnknownName
 from tradewind.network import Network
 from tradewind.planning.hops import TreeEdges, flatten, tree_edges
 from tradewind.planning.plan import Plan, Route, Shard
@@ -138,13 +138,16 @@ def _trees_are_sound(plan: Plan, members: set[str], network: Network) -> bool:
     A ring of 80 has 12,800 routes, and a controller plans while it serves every rank.
     """
     index = network.index
-    routes = set(chain.from_iterable(tree for shard in plan.shards for tree in (shard.reduce, shard.broadcast)))
-    if not routes or not index.keys() >= members.union((shard.root for shard in plan.shards), *routes):
+    routes = list(chain.from_iterable(tree for shard in plan.shards for tree in (shard.reduce, shard.broadcast)))
+    if not routes or not index.keys() >= members.union(shard.root for shard in plan.shards):
         return False
     lengths = set(map(len, routes))
-    if min(lengths) < 2 or (lengths != {2} and any(len(set(route)) < len(route) for route in routes)):
+    if min(lengths) < 2 or (lengths != {2} and any(len(set(route)) < len(route) for route in set(routes))):
         return False  # a route of two sites that visits a site twice is not a link
-    hops = flatten(plan, network)
+    try:
+        hops = flatten(plan, network)
+    except UnknownName:
+        return False
     if not network.bandwidth_bps[hops.src, hops.dst].all():
         return False
     root = np.array([index[shard.root] for shard in plan.shards])

@@ -29,10 +29,10 @@ class Bsp(Machine):
     def decide(self) -> None:
         """Start a round when all live ranks are ready."""
         live = self.roster.live_count
-        if self.proceed_if_alone() or not live or len(self.roster.queue) < live:
+        if self.proceed_if_alone() or not live or self.roster.queue_length < live:
             return
         self.start(self.roster.live, f"all {live} live ranks are ready")
 
     def note(self) -> str:
         """The number of ready ranks."""
-        return f"{len(self.roster.queue)} of {self.roster.live_count} ready"
+        return f"{self.roster.queue_length} of {self.roster.live_count} ready"

@@ -145,7 +145,8 @@ class Machine(ABC):
             scope = "all" if len(ordered) == self.roster.live_count else "group"
         round_ = self.roster.start(ordered, scope, self.now_s, server)
         progress = [self.roster.workers[name].progress for name in ordered]
-        staleness = tuple(max(progress) - own for own in progress)
+        newest = max(progress)
+        staleness = tuple(newest - own for own in progress)
         action = StartRound(round_.round, ordered, chosen, reason, scope, plan_hint, server, staleness)
         self._actions.append(action)
         return round_.round

@@ -63,7 +63,7 @@ class Partial(Machine):
         if self.proceed_if_alone():
             return
         scale = min(self.p, self.roster.live_count)
-        while scale >= 2 and len(self.roster.queue) >= scale:
+        while scale >= 2 and self.roster.queue_length >= scale:
             first = self.roster.queue[:scale]
             self.start(first, f"the first {scale} ranks are ready", weights=self.weigh(first))
 
@@ -75,4 +75,4 @@ class Partial(Machine):
 
     def note(self) -> str:
         """The length of the queue."""
-        return f"{len(self.roster.queue)} ready, a round takes {min(self.p, self.roster.live_count)}"
+        return f"{self.roster.queue_length} ready, a round takes {min(self.p, self.roster.live_count)}"

@@ -104,6 +104,11 @@ class Roster:
         """The ready ranks that may start, in the order in which they became ready."""
         return tuple(self._queue)
 
+    @property
+    def queue_length(self) -> int:
+        """The number of ready ranks that may start."""
+        return len(self._queue)
+
     def waits(self, name: str) -> bool:
         """Whether the rank is in the queue."""
         return name in self._queue

@@ -112,15 +112,15 @@ class Selective(Machine):
 
     def _start_full(self) -> None:
         live = self.roster.live_count
-        if not live or len(self.roster.queue) < live:
-            self._note = f"a full round is due, {len(self.roster.queue)} of {live} ranks are ready"
+        if not live or self.roster.queue_length < live:
+            self._note = f"a full round is due, {self.roster.queue_length} of {live} ranks are ready"
             return
         self._launch(self.roster.live, f"a full round was due and all {live} ranks are ready")
 
     def _start_groups(self) -> None:
         scale = min(self.p, self.roster.live_count)
-        if scale < 2 or len(self.roster.queue) < scale:
-            self._note = f"{len(self.roster.queue)} ready, a round takes {scale}"
+        if scale < 2 or self.roster.queue_length < scale:
+            self._note = f"{self.roster.queue_length} ready, a round takes {scale}"
             return
         o = self.options
         groups = group_by_bandwidth(map(self._candidate, self.roster.queue), scale, o.slack)

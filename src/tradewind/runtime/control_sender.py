@@ -27,12 +27,12 @@ class ControlSender:
 
     @property
     def unsent(self) -> int:
-        """The number of queued frames."""
+        """The number of queued sends, each of one frame or of several that were given together."""
         with self._lock:
             return len(self._left)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame at once, or queue it; ignored after `end`."""
+        """Send a frame, or several in one array, at once, or queue it; ignored after `end`."""
         with self._lock:
             if self._ended:
                 return

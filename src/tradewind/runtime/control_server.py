@@ -1,7 +1,7 @@
-"""The controller on real sockets: one thread per rank, one for timers, one lock around the state machine.
+"""The controller on real sockets: one thread that reads, one for timers, one lock around the state machine.
 
-Messages are sent by the thread whose received message caused them (`ControlSender`), and the timer thread is woken only
-if it would wake up too late by itself: on idle cores every thread that has to be woken adds to the time of a small
+Messages are sent by the thread whose received messages caused them (`ControlSender`), and the timer thread is woken
+only if it would wake up too late by itself: on idle cores every thread that has to be woken adds to the time of a small
 round.
 """
 
@@ -21,8 +21,9 @@ from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans.versions import PlanWanted
-from tradewind.errors import BadFrame, PeerLost, TradewindError, as_own_error
+from tradewind.errors import PeerLost, TradewindError, as_own_error
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
+from tradewind.runtime.control_reader import READ_BYTES, Arrived, Connection, ControlReader
 from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
 from tradewind.runtime.forking import OwnerProcess
@@ -35,13 +36,11 @@ from tradewind.runtime.stats import HostedController
 from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.runtime.tracing import ControlTrace, TraceWriter
 from tradewind.wire import messages as m
-from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
-from tradewind.wire.messages import decode_message, encode_message
+from tradewind.wire.messages import encode_message
 
 log = logging.getLogger("tradewind.runtime")
 
-READ_BYTES = 64 * 1024
 LINGER_S = 1.0
 FIRST_NOTICE_S = 10.0
 """Seconds before the first warning about missing ranks: hosts do not start at the same time."""
@@ -82,6 +81,7 @@ class ControlServer:
                 sock.close()
                 raise
         self.host = host
+        self._reader = ControlReader(self._arrived)
         self._listener = Listener([sock], credentials, options.deadlines.admission_s, self._serve)
         self.port = self._listener.port
         self._notices = Notices(FIRST_NOTICE_S)
@@ -140,6 +140,7 @@ class ControlServer:
                 sender.cut_off()
             self._changed.notify_all()
         self._listener.close()
+        self._reader.close()
         self._wanted.put(None)
         self._planning.close()
         self._planner.join(PLANNING_S)
@@ -154,6 +155,9 @@ class ControlServer:
     def _serve(self, sock: socket.socket, peer: Peer) -> None:
         worker, sender = peer.site, ControlSender(sock)
         with self._changed:
+            if self._closed:
+                sender.close()
+                return
             actions = self._controller.connected(worker, time.monotonic())
             refused = any(isinstance(action, Disconnect) and action.worker == worker for action in actions)
             if not refused:
@@ -162,17 +166,11 @@ class ControlServer:
                     before.cut_off()
                 self._senders[worker] = sender
                 self._do(actions)
+                self._reader.add(Connection(worker, sock, sender))
                 self._changed.notify_all()
         if refused:
             self._refuse(sock, sender, actions)
-        else:
-            reason = self._read(sock, worker)
-            with self._changed:
-                if self._senders.get(worker) is sender:
-                    del self._senders[worker]
-                    self._do(self._controller.disconnected(worker, reason, time.monotonic()))
-                self._changed.notify_all()
-        sender.close()
+            sender.close()
 
     def _refuse(self, sock: socket.socket, sender: ControlSender, actions: list[Action]) -> None:
         """Send the reason and wait until it is read: closing a socket with unread input discards sent data."""
@@ -185,28 +183,30 @@ class ControlServer:
             while sock.recv(READ_BYTES):
                 pass
 
-    def _read(self, sock: socket.socket, worker: str) -> str:
-        """Handle a rank's messages until its connection ends; returns the reason."""
-        reader = FrameReader()
-        try:
-            while data := sock.recv(READ_BYTES):
-                for _, payload in reader.feed(data):
-                    message = decode_message(payload)
-                    with self._changed:
-                        if self._closed:
-                            return "this controller has ended"
-                        if self._report is not None:
-                            self._report.received(worker, message, time.monotonic())
-                        if self._trace is not None:
-                            self._trace.received(worker, message, time.monotonic())
-                        self._handle(partial(self._controller.received, worker, message, time.monotonic()))
-                        if self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
-                            self._changed.notify_all()
-        except BadFrame as error:
-            return str(error)
-        except OSError as error:
-            return error.strerror or str(error)
-        return "its connection was closed"
+    def _arrived(self, arrived: list[Arrived]) -> None:
+        """Handle what ranks have sent, and connections that have ended, together."""
+        with self._changed:
+            self._handle(partial(self._events, arrived))
+            has_ended = any(one.ended is not None for one in arrived)
+            if has_ended or self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
+                self._changed.notify_all()
+
+    def _events(self, arrived: list[Arrived]) -> list[Action]:
+        actions: list[Action] = []
+        for one in arrived:
+            worker, now_s = one.connection.worker, time.monotonic()
+            if self._senders.get(worker) is not one.connection.sender:
+                continue  # the rank was sent away, or has connected again
+            for message in one.messages if not self._closed else ():
+                if self._report is not None:
+                    self._report.received(worker, message, now_s)
+                if self._trace is not None:
+                    self._trace.received(worker, message, now_s)
+                actions += self._controller.received(worker, message, now_s)
+            if one.ended is not None:
+                del self._senders[worker]
+                actions += self._controller.disconnected(worker, one.ended, now_s)
+        return actions
 
     def _handle(self, event: Callable[[], list[Action]]) -> None:
         """Have the controller handle an event, and do what it asks for; if it fails, the run ends with the reason.
@@ -220,9 +220,12 @@ class ControlServer:
             self._do(self._controller.close(f"the controller failed: {as_own_error(error)}"))
 
     def _do(self, actions: list[Action]) -> None:
-        """Execute actions. Nothing here blocks."""
-        encoded: m.Message | None = None
-        frame = b""
+        """Execute actions. Nothing here blocks.
+
+        A message to several ranks is encoded and noted once, and all messages to one rank are sent together.
+        """
+        encoded: dict[int, bytes] = {}
+        frames: dict[str, list[bytes]] = {}
         for action in actions:
             match action:
                 case PlanWanted():
@@ -231,17 +234,24 @@ class ControlServer:
                     if self._trace is not None:
                         self._trace.noted(action, time.monotonic())
                 case Send(worker, message) if worker in self._senders:
-                    if message is not encoded:  # a message to several ranks is encoded once
-                        encoded, frame = message, encode_message(message, self._credentials.number)
-                    self._senders[worker].send(frame)
-                    if self._report is not None:
-                        self._report.sent(message, time.monotonic())
-                    if self._trace is not None:
-                        self._trace.sent(message, time.monotonic())
+                    frame = encoded.get(id(message))
+                    if frame is None:
+                        frame = encoded[id(message)] = encode_message(message, self._credentials.number)
+                        self._note_sent(message)
+                    frames.setdefault(worker, []).append(frame)
                 case Disconnect(worker) if worker in self._senders:
                     sender = self._senders.pop(worker)
+                    sender.send(b"".join(frames.pop(worker, ())))
                     sender.end()
                     self._ending.append((time.monotonic() + self._hang_up_s, sender))
+        for worker, waiting in frames.items():
+            self._senders[worker].send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+
+    def _note_sent(self, message: m.Message) -> None:
+        if self._report is not None:
+            self._report.sent(message, time.monotonic())
+        if self._trace is not None:
+            self._trace.sent(message, time.monotonic())
 
     def _make_plans(self) -> None:
         """Have requested plans made without the lock, so that rounds do not wait for them."""

@@ -40,7 +40,10 @@ class RunReport:
 
     def __init__(self, options: ControlOptions) -> None:
         self._options = options
-        self._versions: set[int] = set()
+        self._versions: dict[int, tuple[str, ...]] = {}
+        """Members of each plan that was sent, by version; version 0 stands for the first roster."""
+        self._names: dict[int, str] = {}
+        """Name of each rank that was ever in the roster, by number."""
         self._ready_s: dict[int, dict[str, float]] = defaultdict(dict)
         self._started: dict[int, float] = {}
         self._waited_s: dict[str, float] = defaultdict(float)
@@ -62,24 +65,26 @@ class RunReport:
                 self._measured((peer, worker), bandwidth_bps, full)
 
     def sent(self, message: m.Message, now_s: float) -> None:
-        """Note a message from the controller to a rank; one that goes to several ranks is noted for each."""
+        """Note a message from the controller to a rank, or to several."""
         match message:
-            case m.Roster() if not self._versions and not self._rounds:
-                self._versions.add(0)
-                log.info("%s", describe_network(self._options.network, len(message.workers)))
+            case m.Roster():
+                self._names |= {address.number: address.site for address in message.workers}
+                if not self._versions and not self._rounds:
+                    self._versions[0] = ()
+                    log.info("%s", describe_network(self._options.network, len(message.workers)))
             case m.PlanChanged(version, plan) if version not in self._versions:
-                self._versions.add(version)
+                self._versions[version] = plan.plan.members
                 # In a thread: comparing the plan with the upper bound takes a while.
                 self._explaining.append(start_thread(self._explain, version, plan, name="tradewind-explain"))
             case m.Start() if message.round not in self._started:
                 self._started[message.round] = now_s
                 self._nbytes += message.operation.nbytes
-                self._all_came(message.stream, message.members)
+                self._all_came(message.stream, self._versions[message.version])
             case m.InlineResult() if message.round > self._last_inline:  # it is sent to each member
                 self._last_inline = message.round
                 self._inline += 1
                 self._inline_bytes += len(message.array)
-                self._all_came(message.stream, message.members)
+                self._all_came(message.stream, tuple(self._names[n] for n in m.numbers_in(message.members)))
             case m.Commit(round_) if round_ in self._started:
                 self._rounds += 1
                 self._busy_s += now_s - self._started.pop(round_)

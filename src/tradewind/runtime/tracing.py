@@ -301,6 +301,8 @@ class ControlTrace:
         self.writer, self._options = writer, options
         self._term = -1
         self._roster: set[str] = set()
+        self._names: dict[int, str] = {}
+        """Name of each rank that was ever in the roster, by number."""
         self._versions: set[int] = set()
         self._leaving: set[str] = set()
         """Ranks that announced to leave: the other ranks get the same message as for a loss."""
@@ -329,7 +331,7 @@ class ControlTrace:
                 self._round(action.round, action.started_s, now_s, action.planner, action.nbytes, action.members, about)
 
     def sent(self, message: m.Message, now_s: float) -> None:
-        """Note a message from the controller to a rank; one that goes to several ranks is noted for each."""
+        """Note a message from the controller to a rank, or to several."""
         match message:
             case m.Roster():
                 self._joined(message, now_s)
@@ -341,8 +343,8 @@ class ControlTrace:
             case m.InlineResult(final=True) if message.round > self._inline:
                 self._inline = message.round
                 about = "finished", "it was small enough for control messages"
-                nbytes = len(message.array)
-                self._round(message.round, now_s, now_s, "inline", nbytes, message.members, about)
+                nbytes, members = len(message.array), tuple(self._names[n] for n in m.numbers_in(message.members))
+                self._round(message.round, now_s, now_s, "inline", nbytes, members, about)
             case m.Lost(site, reason) if site in self._roster:
                 self._roster.discard(site)
                 if site in self._leaving:
@@ -368,6 +370,7 @@ class ControlTrace:
             scheme = f"{options.policy}+{options.planner or ('given plan' if options.plan else 'default planner')}"
             said = f"{format_count(len(roster.workers), 'rank')}, term {roster.term}"
             self.writer.put(Record("run", now_s, now_s, network, scheme, step=roster.term, phase="live", reason=said))
+        self._names |= {address.number: address.site for address in roster.workers}
         for site in sorted({address.site for address in roster.workers} - self._roster):
             self._roster.add(site)
             self._up((site, ""), now_s)

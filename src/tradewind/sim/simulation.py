@@ -192,9 +192,10 @@ class Simulation:
 
     def _completed(self, sites: tuple[str, ...], complete: RoundComplete) -> None:
         """Report to all sites of a round that their part is complete."""
+        all_up = not self.truth.has_lost_sites
         for site in sites:
             node = self._nodes.get(site)
-            if node is not None and not self.disturbances.is_down(site):
+            if node is not None and (all_up or not self.disturbances.is_down(site)):
                 self._ports[site].reports.append((complete, None))
                 self._do(site, node.advance())
         self._deliver()
@@ -226,7 +227,8 @@ class Simulation:
         """Deliver all messages, and those that they cause, in order."""
         if self._delivering:
             return
-        self._delivering, now_s, mail = True, self.clock.now_s, self._mail
+        self._delivering, now_s, mail, nodes = True, self.clock.now_s, self._mail, self._nodes
+        all_up, is_down = not self.truth.has_lost_sites, self.disturbances.is_down  # no site fails meanwhile
         while mail or self._wanted:
             if not mail:  # planning takes no simulated time
                 self._control(self.controller.planned(self._wanted.popleft().make(), now_s))
@@ -234,8 +236,8 @@ class Simulation:
             to_controller, name, message = mail.popleft()
             if to_controller:
                 self._control(self.controller.received(name, message, now_s))
-            elif name in self._nodes and not self.disturbances.is_down(name):
-                actions = self._nodes[name].told(message)
+            elif name in nodes and (all_up or not is_down(name)):
+                actions = nodes[name].told(message)
                 if actions:
                     self._do(name, actions)
         self._delivering = False
@@ -244,8 +246,8 @@ class Simulation:
     def _control(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Send(name, message):
-                    self._post(False, name, message)
+                case Send():
+                    self._post(False, action.worker, action.message)
                 case Decided():
                     self._decided(action)
                 case RoundEnded():

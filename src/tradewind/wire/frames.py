@@ -33,7 +33,7 @@ from enum import IntEnum
 
 from tradewind.errors import BadFrame
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 MAGIC = b"TW"
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
 HEADER_BYTES = HEADER.size

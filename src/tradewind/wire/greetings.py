@@ -10,7 +10,9 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
-SiteNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+MOST_SITES = 65536
+"""How many site numbers a frame can represent."""
+SiteNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SITES)]
 Digest = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 

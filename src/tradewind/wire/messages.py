@@ -6,7 +6,9 @@ unknown fields or values out of range raises `BadFrame`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -21,12 +23,7 @@ from tradewind.wire.frames import (
     encode_header,
 )
 from tradewind.wire.greetings import (
-    Accepted as Accepted,
-)
-from tradewind.wire.greetings import (
-    Challenge as Challenge,
-)
-from tradewind.wire.greetings import (
+    MOST_SITES,
     Count,
     Digest,
     MessageBase,
@@ -34,6 +31,12 @@ from tradewind.wire.greetings import (
     Port,
     SiteNumber,
     Text,
+)
+from tradewind.wire.greetings import (
+    Accepted as Accepted,
+)
+from tradewind.wire.greetings import (
+    Challenge as Challenge,
 )
 from tradewind.wire.greetings import (
     Hello as Hello,
@@ -58,6 +61,56 @@ SmallArray = Annotated[bytes, msgspec.Meta(max_length=MAX_INLINE_BYTES)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 INLINE_VERSION = 0
 """The version of inline rounds, which have no plan; plans are numbered from 1."""
+
+# --- values of members -------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def merged(values: Iterable[T]) -> tuple[T, ...]:
+    """Return the values of all members as a message has them: a single one if all are equal.
+
+    >>> merged([0.5, 0.5]), merged([1, 2])
+    ((0.5,), (1, 2))
+    """
+    each = tuple(values)
+    return each[:1] if len(set(each)) == 1 else each
+
+
+def value_of_each(values: tuple[T, ...], members: int) -> tuple[T, ...]:
+    """Return one value for each member: the inverse of `merged`. Raises `BadFrame` if their number does not fit.
+
+    >>> value_of_each((0.5,), 2), value_of_each((1, 2), 2)
+    ((0.5, 0.5), (1, 2))
+    """
+    if len(values) not in (1, members):
+        raise BadFrame(f"a round of {members} members has {len(values)} values, expected 1 or {members}.")
+    return values if len(values) == members else values * members
+
+
+Runs = tuple[tuple[SiteNumber, Annotated[int, msgspec.Meta(ge=1, le=MOST_SITES)]], ...]
+"""Ranks as runs of consecutive numbers, each with its first number and its length."""
+
+
+def runs_of(numbers: Iterable[int]) -> Runs:
+    """Return numbers of ranks as runs, in the same order.
+
+    >>> runs_of([0, 1, 2, 3, 7, 5, 6])
+    ((0, 4), (7, 1), (5, 2))
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and sum(runs[-1]) == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return tuple((first, length) for first, length in runs)
+
+
+def numbers_in(runs: Runs) -> Iterator[int]:
+    """The numbers of ranks in runs: the inverse of `runs_of`."""
+    return chain.from_iterable(range(first, first + length) for first, length in runs)
+
 
 # --- operations, and the results of inline rounds ----------------------------------------------------------------
 
@@ -118,14 +171,21 @@ class InlineResult(MessageBase, frozen=True):
 
     round: Count
     stream: Count
-    iteration: Count
-    members: tuple[Name, ...]
+    members: Runs
+    """Numbers of the members in frames: names would make the answers grow with the square of the number of ranks."""
+    iterations: tuple[Count, ...]
+    """Each member's own number of the step; one number if all are equal, as for weights and staleness."""
     weights: tuple[float, ...]
     staleness: tuple[Count, ...]
     array: SmallArray
     final: bool
     """Whether it may be used at once. Otherwise members send `Finished` and use it after `Commit`: if the controller is
     lost in between, the next one can tell whether all members have it."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` if there are more members than ranks in any run."""
+        if sum(length for _, length in self.members) > MOST_SITES:
+            raise ValueError(f"a round has at most {MOST_SITES} members")
 
 
 # --- non-blocking scatter: sending before a round is known, and what a round uses of that ----------------------------
@@ -389,18 +449,19 @@ class PlanChanged(MessageBase, frozen=True):
 
 
 class Start(MessageBase, frozen=True):
-    """Start a round, or start it again by another version."""
+    """Start a round, or start it again by another version. It is the same for all sites, and small for any number."""
 
     round: Count
     version: Count
+    """Version of its plan, whose members are those of the round."""
     stream: Count
-    iteration: Count
-    members: tuple[Name, ...]
+    iterations: tuple[Count, ...]
+    """Each member's own number of the step; one number if all are equal, as for weights and staleness."""
     weights: tuple[float, ...]
     operation: Operation
     floor: Count
     """No round below this one is running."""
-    staleness: tuple[Count, ...] = ()
+    staleness: tuple[Count, ...]
     """Number of steps that each member's model is behind the most advanced one."""
     chunk_items: tuple[Count, ...] = ()
     """Items per chunk of each shard if they are fixed, as for a repaired round; empty: as the plan says."""

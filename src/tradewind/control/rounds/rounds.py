@@ -30,6 +30,7 @@ lost. A broadcast that loses a member is ended: the caller decides.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -87,6 +88,8 @@ class Rounds:
         """Duration of the last halt for rerouting."""
         self.rerouted = 0
         """Number of rounds that were rerouted."""
+        self._done: dict[int, Round] = {}
+        """Running rounds that all sites have finished, or are halted and have reported: others need no look."""
         self._knowing: dict[int, set[str]] = {}
         """Ranks that have received each plan version and were not told to forget it."""
 
@@ -130,14 +133,18 @@ class Rounds:
         """Send the result to all members, which may use it at once unless the run is tolerant (`inline`)."""
         final, number = not self.members.options.is_tolerant, self.next_number
         self.next_number += 1
-        by_name, behind = step.weights, step.staleness
-        weights, staleness = tuple(by_name[name] for name in order), tuple(behind[name] for name in order)
-        answers = {
-            iteration: m.InlineResult(number, stream, iteration, order, weights, staleness, result, final)
-            for iteration in {asked.iteration for asked in ready.values()}
-        }
-        for name in order:  # members with the same step number share a message, which is encoded once
-            self.outbox.send(name, answers[ready[name].iteration])
+        weights, staleness = step.weights, step.staleness
+        answer = m.InlineResult(
+            number,
+            stream,
+            m.runs_of(self.members.numbers[name] for name in order),
+            m.merged(ready[name].iteration for name in order),
+            m.merged(weights[name] for name in order),
+            m.merged(staleness[name] for name in order),
+            result,
+            final,
+        )
+        self.outbox.send_to(order, answer)
         if not final:
             plan, operation = plan_without_links(order, len(result)), ready[order[0]].operation
             sites = set(order)
@@ -165,15 +172,20 @@ class Rounds:
             return
         if worker in round_.sites:
             round_.finished[worker] = message.digest
+            self._note_if_done(round_)
+
+    def _note_if_done(self, round_: Round) -> None:
+        if round_.is_finished or round_.is_settled:
+            self._done[round_.number] = round_
 
     def over(self) -> list[Round]:
         """Return the rounds that all remaining sites have finished."""
-        return [r for r in self.running.values() if r.halted_s is None and r.finished.keys() == r.sites]
+        return [self._done[number] for number in sorted(self._done) if self._done[number].is_finished]
 
     def diverging(self, round_: Round) -> tuple[str, ...]:
         """Return the members whose result differs from that of the majority; all members if there is no majority."""
         digests = {name: round_.finished[name] for name in sorted(round_.ready)}
-        count = {digest: list(digests.values()).count(digest) for digest in digests.values()}
+        count = Counter(digests.values())
         if len(count) < 2 or any(not shard.broadcast for shard in round_.plan.shards):
             return ()  # if every member sums for itself, the order of the parts may differ
         most = max(count, key=lambda digest: count[digest])
@@ -187,9 +199,7 @@ class Rounds:
         if len(self.committed) > REMEMBERED:
             del self.committed[min(self.committed)]
         self.outbox.note(_record(round_, "finished", round_.reason))
-        commit = m.Commit(round_.number)
-        for site in sorted(round_.involved):
-            self.outbox.send(site, commit)
+        self.outbox.send_to(sorted(round_.involved), m.Commit(round_.number))
 
     def running_records(self) -> list[RoundEnded]:
         """Return a record of each running round."""
@@ -199,8 +209,7 @@ class Rounds:
         """End a round without effect; return the requests of its members, which stay open."""
         self._remove(round_)
         self.outbox.note(_record(round_, "abandoned" if by_policy else "failed", reason))
-        for site in sorted(round_.involved):
-            self.outbox.send(site, m.Abandon(round_.number, reason[:1000]))
+        self.outbox.send_to(sorted(round_.involved), m.Abandon(round_.number, reason[:1000]))
         return {name: structs.replace(said, scatter=None) for name, said in round_.ready.items()}
 
     def tell_plan(self, version: int) -> None:
@@ -240,6 +249,7 @@ class Rounds:
                 if round_.ready.pop(worker, None) is not None:
                     round_.lost_contributor = worker
                 self.halt(round_, now_s)
+                self._note_if_done(round_)
 
     def joined(self, worker: str) -> None:
         """Record that a rank joined or rejoined: running rounds do not use it."""
@@ -263,8 +273,7 @@ class Rounds:
         if round_.halted_s is None and not round_.inline:
             round_.halted_s = now_s
             round_.reports.clear()
-            for site in sorted(round_.sites):
-                self.outbox.send(site, m.Halt(round_.number, round_.version))
+            self.outbox.send_to(sorted(round_.sites), m.Halt(round_.number, round_.version))
 
     def progressed(self, worker: str, message: m.Progress) -> None:
         """Record the progress of a site of a halted round."""
@@ -274,10 +283,11 @@ class Rounds:
         shards = len(round_.plan.shards) if worker in round_.ready else 0
         if len(message.final) == len(message.chunk_items) == shards:
             round_.reports[worker] = message
+            self._note_if_done(round_)
 
     def settled(self) -> list[Round]:
         """Return the halted rounds whose sites have all reported."""
-        return [round_ for round_ in self.running.values() if round_.is_settled]
+        return [self._done[number] for number in sorted(self._done) if self._done[number].is_settled]
 
     def repair(self, round_: Round, now_s: float) -> None:
         """Continue a settled round with its better or patched plan; raise `ImpossibleProblem` if there is none."""
@@ -330,6 +340,7 @@ class Rounds:
         round_.finished.clear()
         round_.reports.clear()
         round_.halted_s = None
+        self._done.pop(round_.number, None)
         self._send_start(round_, chunk_items, done)
 
     def overdue(self, limit_s: float, now_s: float) -> list[Round]:
@@ -349,6 +360,7 @@ class Rounds:
 
     def _remove(self, round_: Round) -> None:
         del self.running[round_.number]
+        self._done.pop(round_.number, None)
         round_.step.rounds.remove(round_)
 
     def _send_start(
@@ -365,25 +377,18 @@ class Rounds:
             round=round_.number,
             version=round_.version,
             stream=round_.stream,
-            iteration=0,
-            members=order,
-            weights=tuple(weights[name] for name in order),
+            iterations=m.merged(round_.ready[name].iteration for name in order),
+            weights=m.merged(weights[name] for name in order),
             operation=round_.operation,
-            floor=min(self.running),
-            staleness=tuple(staleness[name] for name in order),
+            floor=next(iter(self.running)),
+            staleness=m.merged(staleness[name] for name in order),
             chunk_items=chunk_items,
             done=done,
             scattered=scattered,
             repaired=round_.repairs > 0,
             turn=round_.step.first_round,
         )
-        by_iteration = {0: start}  # ranks that get the same message share it, and it is encoded once
-        for worker in round_.plan.sites:
-            asked = round_.ready.get(worker)
-            iteration = 0 if asked is None else asked.iteration
-            if iteration not in by_iteration:
-                by_iteration[iteration] = structs.replace(start, iteration=iteration)
-            self.outbox.send(worker, by_iteration[iteration])
+        self.outbox.send_to(round_.plan.sites, start)
 
 
 def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "running"], reason: str) -> RoundEnded:

@@ -77,6 +77,8 @@ class Step:
 
     def take(self, ready: dict[str, Ready]) -> dict[str, Ready] | None:
         """Remove and return the requests of all members from a stream; None if one is missing."""
+        if len(ready) < len(self.iterations):
+            return None  # so that requests of n members one after the other take n steps, not n * n
         if any(w not in ready or ready[w].iteration != iteration for w, iteration in self.iterations.items()):
             return None
         return {worker: ready.pop(worker) for worker in self.members}
@@ -122,6 +124,11 @@ class Round:
     def reason(self) -> str:
         """The policy's reason for starting it."""
         return "" if self.step.decided is None else self.step.decided.reason
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all its sites have finished their part."""
+        return self.halted_s is None and self.finished.keys() == self.sites
 
     @property
     def is_settled(self) -> bool:

@@ -62,7 +62,7 @@ class StormChecks:
     def combined(self, answer: m.InlineResult, who: tuple[int, int], values: dict[str, float]) -> None:
         """A controller has computed an inline round: it contains the values of all members, even those lost later."""
         self._brought[answer.round, who] = values
-        self._weights[answer.round, who] = dict(zip(answer.members, answer.weights, strict=True))
+        self._weights[answer.round, who] = dict(zip(values, m.value_of_each(answer.weights, len(values)), strict=True))
 
     def ended(self, worker: SimulatedWorker, operation: int, array: np.ndarray[Any, Any], value: float) -> Outcome:
         """Check a step that has ended."""

@@ -51,18 +51,20 @@ class SimulatedController:
     acted: Callable[[], None]
     """Called after every event that may have changed whether it acts."""
     inline: Callable[[SimulatedController, m.InlineResult, dict[str, bytes]], None]
-    """Called with every inline result, and the array that each rank sent last."""
+    """Called with every inline result, and the array that each member sent last."""
     incarnation: int = 0
     state: Controller | None = None
     lines: dict[str, Line] = field(default_factory=dict)
     _arrays: dict[str, bytes] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+    """Name of each rank that was in a roster, by number."""
     _ticks_at_s: float = float("inf")
 
     def start(self) -> None:
         """Start a new process with empty state."""
         self.incarnation += 1
         self.state = Controller(self.options, self.clock.now_s)
-        self._arrays = {}
+        self._arrays, self._names = {}, {}
         self._ticks_at_s = float("inf")
         self._arm()
 
@@ -126,8 +128,11 @@ class SimulatedController:
         for action in actions:
             match action:
                 case Send(worker, message) if worker in self.lines:
-                    if isinstance(message, m.InlineResult):
-                        self.inline(self, message, self._arrays)
+                    if isinstance(message, m.Roster):
+                        self._names |= {address.number: address.site for address in message.workers}
+                    elif isinstance(message, m.InlineResult):
+                        members = [self._names[number] for number in m.numbers_in(message.members)]
+                        self.inline(self, message, {name: self._arrays[name] for name in members})
                     line = self.lines[worker]
                     line.last_down_s = max(line.last_down_s, self.clock.now_s + MESSAGE_S * self.random.random())
                     self.clock.at(line.last_down_s, Priority.ARRIVAL, self._told, (line, message))

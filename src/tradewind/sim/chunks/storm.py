@@ -133,7 +133,7 @@ class StormRun:
             self.checks.controller_acts(self.controllers, terms)
 
     def _inline(self, controller: SimulatedController, answer: m.InlineResult, arrays: dict[str, bytes]) -> None:
-        values = {name: float(np.frombuffer(arrays[name])[0]) for name in answer.members}
+        values = {name: float(np.frombuffer(array)[0]) for name, array in arrays.items()}
         self.checks.combined(answer, (controller.index, controller.incarnation), values)
 
     # --- for pairs ---------------------------------------------------------------------------------------------

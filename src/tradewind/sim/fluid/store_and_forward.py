@@ -75,7 +75,7 @@ class StoreAndForward:
     ) -> None:
         """`complete` is called when every member has the whole result."""
         self.plan = plan
-        self.index, self.names = network.index, network.names
+        self.index, self.names, self._sites = network.index, network.names, len(network)
         self.links, self.clock = links, clock
         self.trees: list[Tree] = []
         self.awaiting: dict[str, Gathering] = {}
@@ -222,7 +222,7 @@ class StoreAndForward:
     # --- sending -----------------------------------------------------------------------------------------
 
     def _send(self, tree: Tree, route: Route, phase: int, gathering: Gathering, hop: int = 0) -> None:
-        index = self.index
+        index, links = self.index, self.links
         src, dst = index[route[hop]], index[route[hop + 1]]
         if hop + 2 < len(route):
             last = gathering
@@ -230,7 +230,7 @@ class StoreAndForward:
                 self.clock, 1, lambda _: self._send(tree, route, phase, last, hop + 1), tree.shard, dst
             )
             tree.relays.append(gathering)
-        line = self.links.line(src, dst)
+        line = links.lines.get(src * self._sites + dst) or links.line(src, dst)  # mostly known: saves a call per flow
         bits = tree.bits
         if self._early and phase == REDUCE:
             early = self._early.pop((src, dst, tree.shard), None)
@@ -244,7 +244,7 @@ class StoreAndForward:
             rank = (order, tree.progress)
         flow = Flow(line, bits, gathering, self._round, tree.shard, phase, rank)
         tree.flows.append(flow)
-        self.links.send(flow)
+        links.send(flow)
 
     def _adopt(self, tree: Tree, early: EarlyFlow, gathering: Gathering) -> float:
         """Count an early flow towards a contribution; returns the bits that still have to be sent in a new flow.

@@ -144,17 +144,13 @@ class TimetableLinks:
     def _retire(self, line: Line) -> None:
         """Remove flows that have been sent by now from their line."""
         now_s, pending, witness = self._clock.now_s, line.pending, self._witness
-        ended = 0
-        for flow in pending:
-            if flow.end_s > now_s:
-                break
-            ended += 1
+        while pending and pending[0].end_s <= now_s:  # mostly one
+            flow = pending.pop(0)
             line.carried_bits += flow.bits
             flow.sent_bits = flow.bits
             flow.outcome = DELIVERED
             if witness is not None:
                 witness(flow)
-        del pending[:ended]
 
     def _settle(self, line: Line) -> None:
         """Update the sent bits of each pending flow."""
