@@ -7,8 +7,8 @@ with the chunk sizes that suit it (`fill`), `cost` predicts each with latency, c
 shortest time wins.
 
 Fast planners run first. The search ends when a plan is so near the limit that no other one can be notably faster, or
-when time is up. `mtree`, `blink` and `topoadopt` are slow and were not faster than the others, by more than 0.5%, on any network of a
-large sample, so they are tried only if they are named.
+when time is up. `mtree`, `blink` and `topoadopt` are slow and were on no network of a large sample faster than the
+others by more than 0.5%, so they are tried only if they are named.
 """
 
 from __future__ import annotations
