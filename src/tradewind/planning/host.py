@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-FRAME_S = 35e-6
-"""Processor time to send or to receive a frame, beside its bytes. Measured between two processes over TCP on loopback:
-27 to 59 us for chunks of 4 to 256 KiB (`python -m benchmarks host_cost`)."""
+FRAME_S = 80e-6
+"""Processor time to send or to receive a frame, beside its bytes. Measured with 8 ranks on emulated links of 20 to 155
+Mbps: 67 us in the rank and 21 us in the kernel. Two processes that only exchange frames on loopback need 14 to 43 us
+(`python -m benchmarks host_cost`): between frames of a slow link a rank sleeps, and caches grow cold."""
 
 BYTE_S = 0.3e-9
 """Processor time to send or to receive a byte and to add it up, on the same links with chunks of 4 MiB."""
