@@ -53,7 +53,7 @@ def answers_properly(*words: object) -> None:
         json.loads(result.stdout)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(command_lines())
 def test_any_arguments_get_an_answer(words: list[str]) -> None:
     answers_properly(*words)
@@ -69,7 +69,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.one_of(JSON.map(lambda data: json.dumps(data).encode()), st.binary(max_size=60)))
 def test_any_file_gets_an_answer(tmp_path: Path, content: bytes) -> None:
     for name in ("network.json", "network.csv", "network.gml", "network.graphml"):

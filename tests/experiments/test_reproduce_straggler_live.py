@@ -56,6 +56,7 @@ def play(*turns: Turn) -> list[tuple[SiteCurve, ...]]:
 # --- in a lab -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_systems_train_from_the_same_start_and_bsp_keeps_models_alike() -> None:
     pytest.importorskip("torch")
     gloo, partial, alone = play(*(Turn(one, 3, 0.4, sites=4) for one in (System("gloo"), PARTIAL, System("none"))))

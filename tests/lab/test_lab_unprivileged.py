@@ -72,6 +72,7 @@ def test_bench_wan_measures_without_a_lab() -> None:
     assert SENTENCE in said.stderr and "inproc" in said.stderr
 
 
+@pytest.mark.slow
 def test_the_demo_needs_no_namespaces(tmp_path: Path) -> None:
     arguments = ("--numpy", "--sites", "3", "--steps", "1", "--json", "--out", str(tmp_path / "page.html"))
     said = tradewind("demo", *arguments)

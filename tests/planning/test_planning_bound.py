@@ -96,7 +96,7 @@ def test_a_plan_with_roots_goes_through_a_central_site_and_back() -> None:
 
 
 @given(problems())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_no_planner_beats_the_limit(problem: tuple[Network, tuple[str, ...], int]) -> None:
     network, asked, nbytes = problem
     members = resolve_members(network, asked)

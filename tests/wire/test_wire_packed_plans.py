@@ -69,7 +69,7 @@ def test_anything_of_the_form_survives_bit_for_bit(plan: Plan) -> None:
 
 def test_56_trees_over_8_sites_take_a_tenth_of_their_json() -> None:
     network = load_network("mesh", n=8, seed=2)
-    plan = replace(make_plan("optimal", network, 2**25), predicted=None)
+    plan = replace(make_plan("optimal", network, 2**25, gap=1e-6), predicted=None)
     assert len(plan.shards) > 40
     assert 10 * len(pack_plan(plan)) < len(plan_to_json(plan, indent=0))
 
