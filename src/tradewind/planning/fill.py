@@ -25,7 +25,7 @@ MOST_CHUNK_BYTES = 4 * 2**20
 _FRAMES_COUNT = 2.0
 """Frames count this many times when chunk sizes are chosen: a processor that is busy all the time has no slack."""
 
-AS_GOOD = 0.01
+AS_GOOD = 0.02
 """Larger chunks, up to `ROOMY_CHUNK_BYTES`, are taken where the round takes at most this share longer: frames have
 costs that no model has, such as waking up a thread."""
 
@@ -72,4 +72,5 @@ def _best_sizes(spent: PipelinedCost) -> Floats:
         budget_s *= _STEP
     enough_s = min(seconds for seconds, _ in tried) * (1 + AS_GOOD)
     good = [sizes for seconds, sizes in tried if seconds <= enough_s]
-    return next((sizes for sizes in reversed(good) if sizes.max() <= ROOMY_CHUNK_BYTES), good[0])
+    largest: Floats = np.minimum(good[-1], np.maximum(good[0], ROOMY_CHUNK_BYTES))
+    return largest
