@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from networks import Problem, networks, problems
 from tradewind.catalog import load_network
-from tradewind.network import Network
+from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner, planner_options
 from tradewind.planning.check import check
 from tradewind.planning.completion import completed
@@ -32,6 +33,15 @@ def test_few_trees_take_no_longer_than_the_whole_packing(network: Network, nbyte
     assert check(plan, network) == ()
     assert cost(plan, network).seconds <= 1.05 * cost(everything, network).seconds
     assert len(plan.shards) == 1 or smallest_bytes(plan) >= LEAST_CHUNK_BYTES
+
+
+def test_trees_of_any_height_are_tried_although_those_of_low_latency_become_worse() -> None:
+    mbps = [[0, 1, 107, 1, 1], [62, 0, 46, 1, 1], [1, 1, 0, 424, 1], [199, 287, 1, 0, 185], [993, 1, 1, 1, 0]]
+    latency_s = 0.01 * (1 - np.eye(5))
+    latency_s[1, 0] = latency_s[1, 4] = latency_s[3, 2] = 0.05
+    network = Network("drawn", [Site(f"s{i}") for i in range(5)], 1e6 * np.array(mbps), latency_s)
+    plan, everything = (make_plan("optimal", network, 13_722_033, **how) for how in ({}, {"gap": 1e-6}))
+    assert cost(plan, network).seconds <= cost(everything, network).seconds
 
 
 @given(problems(max_sites=6))

@@ -178,10 +178,13 @@ class _Problem:
         """The plan with the shortest predicted time among the heights that are worth trying."""
         best: Completed | None = None
         before: tuple[bool, float] | None = None
+        worse: set[bool] = set()  # kinds of height, in hops or not, of which higher trees fill later still
         limit_bps = self.limit.rate_bps
         as_fast = AS_FAST if self.options.gap is None else 0.0
         for source, least_fill_s in self._sources():
             if best is not None and (self.out_of_time() or not self._may_win(best, limit_bps, least_fill_s)):
+                continue
+            if source.in_hops in worse and source.max_height is not None:
                 continue
             packing = self._pack(source, limit_bps)
             if packing is None:
@@ -192,7 +195,7 @@ class _Problem:
             if best is None or self._better(found, best):
                 best = found
             elif before and before[0] == source.in_hops and found.seconds > _WORSE * before[1] and not self.options.gap:
-                break  # higher trees fill later still
+                worse.add(source.in_hops)
             before = source.in_hops, found.seconds
         if best is None:
             raise InfeasiblePlan("no tree within max_height reaches all members. Allow a larger one.")
