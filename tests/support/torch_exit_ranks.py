@@ -131,6 +131,7 @@ def _run(number: int, variant: Variant, world: int) -> bool | None:
             if (pid := os.fork()) == 0:
                 os.dup2(logs[rank].fileno(), 2)
                 sys.setswitchinterval(TURN_S)
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is born without it
                 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
                 _train(variant, world, ready)
                 return None
