@@ -23,3 +23,12 @@ def address_of(site: int) -> str:
     ('10.77.0.1', '10.77.0.9')
     """
     return str(ipaddress.IPv4Address(number_of(site)))
+
+
+def ethernet_of(site: int) -> str:
+    """The Ethernet address of the site in this row of the network, of the range for local use.
+
+    >>> ethernet_of(0)
+    '02:00:00:00:00:01'
+    """
+    return f"02:00:00:00:00:{site + 1:02x}"

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tradewind.lab.addresses import INTERFACE, address_of, number_of
+from tradewind.lab.addresses import INTERFACE, address_of, ethernet_of, number_of
 from tradewind.lab.faithful import carried_bps
 from tradewind.lab.namespaces import enter, in_children, inside, make_net, pass_unfiltered, set_tcp_options
 from tradewind.lab.routes import NOWHERE, next_hops
@@ -40,6 +40,12 @@ _BURST_S = 0.002
 _LEAST_BURST_BYTES = 2 * MTU_BYTES
 _QUEUE_PACKETS = 500
 _LARGEST_SEGMENT_BYTES = 2**16
+CONGESTION_CONTROL = "cubic"
+"""Not BBR: without latency its estimates are those of HTB's bursts, it fills the queue of a slow link beyond TCP's
+timer of 200 ms, and the connection stands still for up to two seconds (decision 21)."""
+_TCP = {"cc_algo": CONGESTION_CONTROL}
+"""A metric of the routes: a namespace may have only those defaults that the machine allows to all users."""
+_PERMANENT = 0x80
 _SEGMENTS_PER_CORE_S = 5_000
 """Segments per second per core; with four times as many a busy machine did not carry four sites at full rates."""
 
@@ -62,12 +68,13 @@ class HtbSites:
             hub.link("set", index=bridge, state="up")
             pass_unfiltered()
             for i, namespace in enumerate(self.namespaces):
-                peer = {"ifname": INTERFACE, "net_ns_fd": namespace, "mtu": MTU_BYTES}
+                peer = {"ifname": INTERFACE, "net_ns_fd": namespace, "mtu": MTU_BYTES, "address": ethernet_of(i)}
                 hub.link("add", ifname=f"site{i}", kind="veth", mtu=MTU_BYTES, peer=peer)
                 port = hub.link_lookup(ifname=f"site{i}")[0]
                 hub.link("set", index=port, master=bridge, state="up")
         self._interface = [self._index_inside(namespace) for namespace in self.namespaces]
-        (self.congestion_control,) = set(in_children(len(network), self._set_up))
+        in_children(len(network), self._set_up)
+        self.congestion_control = CONGESTION_CONTROL
         self._opened: list[Any] = []
 
     @staticmethod
@@ -80,10 +87,10 @@ class HtbSites:
         from pyroute2 import IPRoute
 
         enter(self.namespaces[i])
-        congestion_control = set_tcp_options()
+        set_tcp_options()
         with IPRoute() as site:
             self._configure(site, i)
-        return congestion_control
+        return ""
 
     @property
     def _sockets(self) -> list[Any]:
@@ -107,15 +114,18 @@ class HtbSites:
             self._set_classes(site, "add-class", i, j)
             for kind in (_SMALL, _DATA):
                 site.tc("add", "pfifo", interface, 0, parent=_ROOT | (kind + j), limit=_QUEUE_PACKETS)
-            site.route("add", dst=f"{address_of(j)}/32", oif=interface, scope=253)  # on the link itself
+            site.route("add", dst=f"{address_of(j)}/32", oif=interface, scope=253, metrics=_TCP)  # on the link itself
+            # Permanent: the kernel keeps at most 1024 addresses that it has found out, of all namespaces together.
+            site.neigh("add", dst=address_of(j), lladdr=ethernet_of(j), ifindex=interface, state=_PERMANENT)
         for destination in range(len(self._network)):
             via = int(self._hops[i, destination])
             if via == NOWHERE:
                 continue
             if via != destination:
-                site.route("add", dst=f"{address_of(destination)}/32", gateway=address_of(via), oif=interface)
-            to = f"{number_of(destination):#010x}/0xffffffff+16"
-            for priority, kind, keys in ((1, _SMALL, [to, "0x0000/0xff80+2"]), (2, _DATA, [to])):
+                to = {"dst": f"{address_of(destination)}/32", "gateway": address_of(via), "oif": interface}
+                site.route("add", **to, metrics=_TCP)
+            there = f"{number_of(destination):#010x}/0xffffffff+16"
+            for priority, kind, keys in ((1, _SMALL, [there, "0x0000/0xff80+2"]), (2, _DATA, [there])):
                 site.tc(
                     "add-filter",
                     "u32",
