@@ -53,11 +53,26 @@ def test_connections_are_added_while_the_buffer_limits_and_adding_helps() -> Non
 @pytest.mark.parametrize("asked", [None, 3])
 def test_a_known_network_and_the_caller_decide_the_start(asked: int | None) -> None:
     far = ConnectionCounts("a", FAR.scaled(50.0), asked)
-    assert far.at_start("b", 1, 1, crosses_network=True) == (asked or 6)
-    assert far.at_start("elsewhere", 10**6, 1, crosses_network=True) == (asked or 1)
-    assert far.at_start("b", 1, 1, crosses_network=False) == (asked or 1)
-    assert ConnectionCounts("a", FAR, asked).at_start("b", 1, 1, crosses_network=True) == (asked or 1)
+    assert far.at_start("b", 1, 1, is_near=False) == (asked or 6)
+    assert far.at_start("elsewhere", 10**6, 1, is_near=False) == (asked or 1)
+    assert far.at_start("b", 10**6, 1, is_near=True) == (asked or 1)
+    assert ConnectionCounts("a", FAR, asked).at_start("b", 1, 1, is_near=False) == (asked or 1)
     assert far.may_grow == (asked is None)
+
+
+@pytest.mark.parametrize(("cores", "near", "there"), [(2, 1, 1), (16, 2, 4)])
+def test_machines_with_many_cores_start_with_several(
+    cores: int, near: int, there: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    unknown = ConnectionCounts("a")
+    assert [unknown.at_start("b", 2, 1, is_near) for is_near in (True, False)] == [near, there]
+
+
+def test_the_kernel_holds_ten_milliseconds_of_a_slow_link() -> None:
+    assert ConnectionCounts("a", FAR).queue_bytes("b") == 50_000
+    assert ConnectionCounts("a", FAR.scaled(0.01)).queue_bytes("b") == 16 * 1024
+    assert [ConnectionCounts("a", net).queue_bytes("c") for net in (FAR, None)] == [128 * 1024] * 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces and TCP_INFO")

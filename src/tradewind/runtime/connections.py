@@ -5,6 +5,7 @@ is too small for a long and fast link: there, connections are added one by one w
 waits for the buffer, and as long as that makes the link faster (`Growth`). On a fast network one connection keeps one
 core busy at either end: there, ranks start with several if cores are free. (16 cores, 800 MB over TCP: two processes
 carry 16.6 Gbit/s each way with one connection, 28.9 with two and 42.1 with four; four processes 21.6, 33.7 and 32.3.)
+Unix sockets need fewer: two processes carry 27.9, 52.3 and 72.0, with 0.90, 0.95 and 1.04 s of processor time a GB.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from tradewind.runtime.sockets import SharedSocket
 
 STREAM_BYTES = 4 * 2**20
 """Bytes that one TCP connection keeps in flight with usual buffers; more bandwidth x delay needs more connections."""
-_MOST_AT_START = 4
+_MOST_AT_START, _MOST_NEAR = 4, 2
+"""Connections to a peer at the start: of another machine, of this machine."""
+QUEUE_S = 0.01
+LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 16 * 1024, 128 * 1024
+"""Unsent bytes in the kernel, as seconds of the link's rate: enough to keep it busy, few enough that the node's order
+of chunks takes effect. (16 sites with 5 to 39 Mbps, 10 MB: 0.58 s a round with 128 KiB, 0.54 s with 32 or 16.)"""
 _STREAMS = 8
 """Connections of a rank to all its peers on a fast network, at the start: the threads share one interpreter."""
 LIMITED_SHARE = 0.25
@@ -84,24 +90,29 @@ class ConnectionCounts:
         """Whether connections are added where the send buffer limits."""
         return self.asked is None
 
-    def at_start(self, peer: str, ranks_here: int, peers: int, crosses_network: bool) -> int:
-        """The number of connections to begin with; `ranks_here` ranks share this machine."""
+    def at_start(self, peer: str, ranks_here: int, peers: int, is_near: bool) -> int:
+        """The number of connections to begin with; `ranks_here` ranks share this machine, and a near peer is one."""
         if self.asked is not None:
             return self.asked
-        if not crosses_network:
-            return 1
-        known = self.network is not None and {self.site, peer} <= self.network.index.keys()
-        if not known or not is_slow(self.network):
-            by_cores = connections_by_cores(os.cpu_count() or 1, ranks_here, peers)
-        else:
-            by_cores = 1
-        return max(by_cores, self._by_delay(peer)) if known else by_cores
-
-    def _by_delay(self, peer: str) -> int:
-        assert self.network is not None
+        by_cores = connections_by_cores(os.cpu_count() or 1, ranks_here, peers)
+        if is_near:
+            return min(by_cores, _MOST_NEAR)
+        if self.network is None or not self._knows(peer):
+            return by_cores
         i, j = self.network.index[self.site], self.network.index[peer]
         rate_bps, latency_s = self.network.bandwidth_bps, self.network.latency_s
-        return max(connections_needed(float(rate_bps[e]), float(latency_s[e])) for e in ((i, j), (j, i)))
+        by_delay = max(connections_needed(float(rate_bps[e]), float(latency_s[e])) for e in ((i, j), (j, i)))
+        return by_delay if is_slow(self.network) else max(by_cores, by_delay)
+
+    def queue_bytes(self, peer: str) -> int:
+        """The unsent bytes that the kernel may hold for a peer."""
+        if self.network is None or not self._knows(peer):
+            return MOST_QUEUE_BYTES
+        bps = float(self.network.bandwidth_bps[self.network.index[self.site], self.network.index[peer]])
+        return int(min(MOST_QUEUE_BYTES, max(LEAST_QUEUE_BYTES, bps / 8 * QUEUE_S)))
+
+    def _knows(self, peer: str) -> bool:
+        return self.network is not None and {self.site, peer} <= self.network.index.keys()
 
 
 class Use(NamedTuple):

@@ -292,13 +292,14 @@ class Peers:
         return call(where, self._credentials, f"data {made_s!r}", deadline_s, dialling, *near, answer_s)[0]
 
     def _first_connections(self, address: Address) -> int:
+        if self._shape is not None:
+            return self._connections.asked or 1
         with self._changed:
             hosts = [known.host for known in self._roster.values()]
             own = self._roster.get(self._here)
         ranks_here = max(1, hosts.count(own.host)) if own is not None else 1
         is_near = self._neighbours and own is not None and own.host == address.host
-        crosses_network = self._shape is None and not is_near
-        return self._connections.at_start(address.site, ranks_here, len(hosts) - 1, crosses_network)
+        return self._connections.at_start(address.site, ranks_here, len(hosts) - 1, is_near)
 
     def _grow(self, peer: int, bundle: Bundle) -> None:
         """Add a connection to a bundle whose send buffers limit it; the other side does the same for its own."""
@@ -341,7 +342,7 @@ class Peers:
                 bundle = self._bundles[peer] = Bundle(made_s, address.site)
             was_broken = self._outages.pop(peer, None) is not None
             if self._slow_links:
-                shorten_queue(sock)
+                shorten_queue(sock, self._connections.queue_bytes(address.site))
             site, there = self._credentials.site, address.site
             link = self._link(peer, sock, bundle, there)
             bundle.users += link.users

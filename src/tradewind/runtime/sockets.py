@@ -35,18 +35,16 @@ from tradewind.wire.handshake import (
 
 log = logging.getLogger("tradewind.runtime")
 
-NOTSENT_LOWAT_BYTES = 128 * 1024
-"""Unsent bytes in the kernel: enough to keep a link busy, few enough that the node's order of chunks takes effect."""
 NEIGHBOUR_BUFFER_BYTES = 416 * 1024
 """With 208 KiB, the default, there are three times as many context switches; 2 MiB exceeds the cache."""
 _SIOCOUTQNSD = 0x894B
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
 
-def shorten_queue(sock: socket.socket) -> None:
+def shorten_queue(sock: socket.socket, nbytes: int) -> None:
     """Limit the unsent bytes in the kernel, for slow links; on fast ones that only costs wake-ups."""
     with contextlib.suppress(OSError):  # optional: not every kernel has it
-        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
 
 
 def has_unsent(sock: socket.socket) -> bool:
