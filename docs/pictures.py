@@ -7,6 +7,7 @@ docs/benchmarks/data.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,38 @@ def headline_picture() -> str:
     return picture(930, 330, parts, "All-reduce and training beside Gloo")
 
 
+def predictions_picture() -> str:
+    """Live against predicted times of random networks, on logarithmic scales."""
+    left, top, side = 70.0, 40.0, 320.0
+    rows = _data("predictions")["networks"]
+    seconds = [row[key] for row in rows for key in ("predicted_s", "live_s")]
+    low, high = math.log(min(seconds) / 1.2), math.log(max(seconds) * 1.2)
+
+    def at(value: float) -> float:
+        return side * (math.log(value) - low) / (high - low)
+
+    ticks = [value for value in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0) if low < math.log(value) < high]
+    parts = axis(left, top, side, side, [(left + at(v), f"{v:g}") for v in ticks], "predicted seconds")
+    parts += [
+        text(left - 10, round(top + side - at(v) + 4, 1), f"{v:g}", size=12, colour=GREY, anchor="end") for v in ticks
+    ]
+    parts.append(text(left - 10, top - 8, "live seconds", size=12, colour=GREY, anchor="end"))
+    first, last = math.exp(low), math.exp(high) / 1.15
+    for factor, dashed in ((1.0, False), (1.15, True)):
+        ends = [(left + at(x), top + side - at(x * factor)) for x in (first, last)]
+        parts.append(line(ends[0], ends[1], PALE if dashed else GREY, width=1, dashed=dashed))
+    for row in rows:
+        x, y = left + at(row["predicted_s"]), top + side - at(row["live_s"])
+        colour = TEAL if row["backend"] == "htb" else ORANGE
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" fill-opacity="0.7"/>')
+    parts.append(text(left + side, top + side - 40, "rates only (htb)", size=12, colour=TEAL, anchor="end"))
+    parts.append(text(left + side, top + side - 22, "with latency (delay)", size=12, colour=ORANGE, anchor="end"))
+    parts.append(
+        text(left + side, top + side - 4, "dashed: 15% longer than predicted", size=12, colour=GREY, anchor="end")
+    )
+    return picture(430, 430, parts, "Live against predicted times of random networks")
+
+
 def pictures() -> dict[Path, str]:
     """Every picture by its file."""
     made = {
@@ -264,5 +297,6 @@ def pictures() -> dict[Path, str]:
         "scheme": scheme_picture,
         "training": training_picture,
         "headline": headline_picture,
+        "predictions": predictions_picture,
     }
     return {IMAGES / f"{name}.svg": draw() for name, draw in made.items()}
