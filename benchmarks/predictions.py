@@ -4,14 +4,17 @@ Each network is drawn from its number: 4 to 16 sites, every pair linked with a p
 all sites connected), rates that differ by a factor of up to eight and by direction, 1 to 200 MB. Half of the networks
 have links with the latency of light in fibre between random points of North America, the Atlantic and Europe, and run
 on the lab's `delay` backend, the others on `htb`. All rates are scaled so that the least time of any plan is a drawn
-one of 0.25 to 1.5 s without latency, or to what the machine carries. Each round is all-reduced in place by one process
+one of 0.25 to 1.5 s without latency, or to half of what the machine carries (`delay`: 2 Gbps, its forwarder has one
+thread) and then to fewer bytes, so that it is 1.5 s. Each round is all-reduced in place by one process
 a site with the plan of `auto`; the first round is not counted. Predicted is what `tradewind plan` says for these sites,
 divided by TCP's share of the rates.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -22,7 +25,6 @@ ROUNDS = 3
 PLANNER = "auto"
 SPREAD = 8.0
 LEAST_S, MOST_S = 0.25, 1.5
-COUNT_VARIABLE = "TRADEWIND_BENCHMARK_NETWORKS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,12 @@ def draw(number: int) -> Problem:
     lat, lon = rng.uniform(30.0, 60.0, n), rng.uniform(-100.0, 20.0, n)
     apart_km = great_circle_km(lat[:, None], lon[:, None], lat, lon)
     latency_s = np.where(rates > 0, apart_km / FIBRE_KM_PER_MS / 1e3, 0.0) * (backend == "delay")
-    name = f"random-{number}"
-    factor = bound(Network(name, sites, rates), tuple(site.name for site in sites), nbytes).seconds / wanted_s
-    network = Network(name, sites, rates * factor, latency_s)
-    return Problem(network.scaled(min(1.0, 0.5 * most_bps(backend, network) / carried_bps(network))), backend, nbytes)
+    network = Network(f"random-{number}", sites, rates)
+    least_s = bound(network, network.names, nbytes).seconds
+    carried = 2e9 if backend == "delay" else 0.5 * most_bps(backend, network)
+    factor = min(least_s / wanted_s, carried / carried_bps(network))
+    nbytes = int(min(1.0, MOST_S * factor / least_s) * nbytes)
+    return Problem(Network(network.name, sites, rates * factor, latency_s), backend, nbytes)
 
 
 def measure(problem: Problem) -> dict[str, Any]:
@@ -83,8 +87,11 @@ def run(out: TextIO) -> dict[str, Any]:
     """Measure all networks, write a summary and one table, and return all numbers."""
     from tradewind.units import format_duration, format_size
 
-    load, count = os.getloadavg()[0], int(os.environ.get(COUNT_VARIABLE, NETWORKS))
-    rows = [{"number": number, **measure(draw(number))} for number in range(count)]
+    load, count = os.getloadavg()[0], int(os.environ.get("NETWORKS", NETWORKS))
+    rows = []
+    for number in range(count):
+        rows.append({"number": number, **measure(draw(number))})
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     out.write(f"{count} networks, {ROUNDS} rounds each; load at the start: {load:.1f}.\n\n")
     out.write("| networks | median error | 95th percentile | largest | live over predicted, median |\n")
     out.write("|---|---:|---:|---:|---:|\n")

@@ -227,3 +227,11 @@ def test_bench_refuses_a_picture_that_it_would_not_draw(arguments: tuple[str, ..
 def test_compare_in_json_says_why_each_plan_is_slower() -> None:
     data = json.loads(succeed("compare", "gscale", "--planners", "ring,star", "--json"))
     assert all("more than the limit" in entry["why_slower"] for entry in data["planners"])
+
+
+def test_a_plan_for_slow_processors_names_them_as_the_bottleneck() -> None:
+    problem = ("plan", "mesh", "--option", "n=4", "--bytes", "1MB", "--planner", "optimal", "--explain")
+    by_processor = [
+        "bottleneck      processor of " in tradewind(*problem, *flags).stdout for flags in ((), ("--frame-s", "0.01"))
+    ]
+    assert by_processor == [False, True]

@@ -47,7 +47,7 @@ def run(
     from tradewind.cli.planner_flags import FLAGS_KEY, options_from_flags
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.comparison import timed_plan
-    from tradewind.planning import resolve_members
+    from tradewind.planning import host_of, resolve_members
     from tradewind.planning.bound import bound
     from tradewind.planning.plan import plan_to_json
     from tradewind.units import parse_size
@@ -68,6 +68,7 @@ def run(
         return
     from tradewind.cli.show_plan import show_explanation, show_plan
 
-    show_plan(plan, found)
+    host = host_of(planner, options)
+    show_plan(plan, found, host)
     if explain:
-        show_explanation(plan, found, limit)
+        show_explanation(plan, found, limit, host)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tradewind.cli.output import console, show, table
 from tradewind.planning.cost import Cost, cost, link_seconds
+from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.shape import shard_shape
 from tradewind.planning.shortfall import explain_shortfall
 from tradewind.units import format_count, format_duration, format_rate, format_size
@@ -25,13 +26,13 @@ _TREES_SHOWN = 4
 _BUSIEST_SHOWN = 6
 
 
-def show_plan(plan: Plan, network: Network) -> None:
-    """Print the plan's shards and its prediction on stdout."""
+def show_plan(plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> None:
+    """Print the plan's shards and its prediction for such hosts on stdout."""
     out = console()
     members = f"{len(plan.members)} members" + (f" of {len(network)} sites" if len(plan.members) < len(network) else "")
     out.print(f"{plan.planner} on {network.name}: {format_size(plan.nbytes)} among {members}")
     show(out, _shards(plan))
-    out.print(_prediction(plan, network))
+    out.print(_prediction(plan, network, host))
 
 
 def _shards(plan: Plan) -> Table:
@@ -51,11 +52,11 @@ def _shards(plan: Plan) -> Table:
     return made
 
 
-def _prediction(plan: Plan, network: Network) -> Table:
+def _prediction(plan: Plan, network: Network, host: HostCost) -> Table:
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
-    predicted, spent = plan.predicted, cost(plan, network)
+    predicted, spent = plan.predicted, cost(plan, network, host=host)
     assert predicted is not None
     made.add_row("predicted", f"{format_duration(predicted.seconds)}  ({format_rate(predicted.rate_bps)})")
     made.add_row("limit", limit_text(predicted.bound_seconds, predicted.bound_rate_bps, plan.nbytes, "  "))
@@ -76,10 +77,10 @@ def limit_text(seconds: float, rate_bps: float, nbytes: int, space: str = " ") -
     return f"{format_duration(seconds)}{space}({format_rate(rate_bps)}{alone})"
 
 
-def show_explanation(plan: Plan, network: Network, limit: Bound) -> None:
+def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost = MEASURED_HOST) -> None:
     """Print why the plan takes as long as predicted, its busiest links and its trees."""
     out = console()
-    spent = cost(plan, network)
+    spent = cost(plan, network, host=host)
     out.print()
     if plan.reason:
         out.print(f"The planner's reason: {plan.reason}")
