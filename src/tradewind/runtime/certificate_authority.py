@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from tradewind.errors import BadOption
-from tradewind.runtime.certificates import URI_PREFIX
+from tradewind.runtime.certificates import URI_PREFIX, names_in
 
 try:
     from cryptography import x509
@@ -111,6 +111,36 @@ def make_request(name: str) -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     request = x509.CertificateSigningRequestBuilder().subject_name(_subject(name)).sign(key, hashes.SHA256())
     return _key_pem(key), request.public_bytes(serialization.Encoding.PEM)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFacts:
+    """What a certificate says."""
+
+    names: tuple[str, ...]
+    """The sites that it is for."""
+    ends_s: float
+    """When it expires, in seconds since 1970."""
+    is_ca: bool
+
+
+def read_certificate(pem: bytes) -> CertificateFacts:
+    """What a certificate in PEM format says, whether valid or not; raises BadOption if it is not one."""
+    try:
+        found = x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise BadOption(f"not a certificate in PEM format ({error}).") from None
+    try:
+        said = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        named = [("DNS", name) for name in said.get_values_for_type(x509.DNSName)]
+        named += [("URI", name) for name in said.get_values_for_type(x509.UniformResourceIdentifier)]
+    except x509.ExtensionNotFound:
+        named = []
+    try:
+        is_ca = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        is_ca = False
+    return CertificateFacts(names_in({"subjectAltName": named}), found.not_valid_after_utc.timestamp(), is_ca)
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
