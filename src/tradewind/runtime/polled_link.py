@@ -19,13 +19,13 @@ from tradewind.errors import BadFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.runtime.connections import BufferUse
-from tradewind.runtime.links import SCRATCH_BYTES, Host, Transport, frame_of
+from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of, transport_of
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
 from tradewind.runtime.sockets import SharedSocket, rest_of
 from tradewind.runtime.stats import Traffic
 from tradewind.runtime.threads import is_ending, start_thread
-from tradewind.runtime.tls import RECORD_BYTES, TlsSocket
+from tradewind.runtime.tls import RECORD_BYTES
 from tradewind.wire.frames import (
     HEADER_BYTES,
     MAX_PATH_SITES,
@@ -69,7 +69,7 @@ class PolledLink:
         self._shared = SharedSocket(sock, users=1)
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
-        self.transport: Transport = "tcp"
+        self.transport = transport_of(sock)
         self._over = self._gone = self._readable = self._full = False
         """It has ended; the other side has closed it, and the rest is still to be read; there may be something to read;
         the send buffer is full."""
@@ -79,7 +79,7 @@ class PolledLink:
         self._frame_bytes: int | None = None
         """The size of the payload that is being sent; None: its round has ended, and it is skipped."""
         self._receiving: Receive | None = None
-        self._hidden_bytes = 2 * RECORD_BYTES if isinstance(sock, TlsSocket) else 0
+        self._hidden_bytes = 2 * RECORD_BYTES if self.transport == "tls" else 0
         """The most bytes that have left the kernel and are not decrypted yet."""
         self._awaited = 1
         """Bytes that must have arrived before the kernel reports input (SO_RCVLOWAT)."""
