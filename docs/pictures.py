@@ -297,6 +297,7 @@ def pictures() -> dict[Path, str]:
         "scheme": scheme_picture,
         "training": training_picture,
         "headline": headline_picture,
-        "predictions": predictions_picture,
     }
+    if (DATA / "predictions.json").exists():
+        made["predictions"] = predictions_picture
     return {IMAGES / f"{name}.svg": draw() for name, draw in made.items()}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tradewind.policy import register_policy
     from tradewind.runtime.group import Group, Handle, connect
     from tradewind.runtime.kvstore import KVStore
-    from tradewind.runtime.options import RunOptions, Tolerance, Transport
+    from tradewind.runtime.options import RunOptions, Tls, Tolerance, Transport
 
 _HOMES = {
     "load_network": "tradewind.catalog",
@@ -52,6 +52,7 @@ _HOMES = {
     "connect": "tradewind.runtime.group",
     "KVStore": "tradewind.runtime.kvstore",
     "RunOptions": "tradewind.runtime.options",
+    "Tls": "tradewind.runtime.options",
     "Tolerance": "tradewind.runtime.options",
     "Transport": "tradewind.runtime.options",
 }
@@ -71,6 +72,7 @@ __all__ = [
     "RunOptions",
     "Shard",
     "Site",
+    "Tls",
     "Tolerance",
     "Transport",
     "Trunk",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tradewind.errors import BadFrame, NotAdmitted
 from tradewind.wire.frames import HEADER_BYTES, WIRE_VERSION, FrameHeader, FrameKind, encode_header
-from tradewind.wire.handshake import ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
+from tradewind.wire.handshake import Channel, ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
 from tradewind.wire.messages import Accepted, Proof, decode_message, encode_message
 
 SECRET = b"correct horse"
@@ -131,3 +131,24 @@ def test_data_before_the_end_of_the_handshake_is_refused_with_a_reason() -> None
         b.receive(encode_header(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=1, chunks=1)) + b"x")
     with pytest.raises(NotAdmitted, match="refused the connection"):
         client().receive(b.last_words)
+
+
+def over_tls(names: tuple[str, ...], binding: bytes = b"b" * 32, problem: str = "") -> Channel:
+    return Channel(names, binding, problem)
+
+
+def test_certificates_must_name_the_site_of_the_other_side() -> None:
+    def shake(seen_by_client: Channel, seen_by_server: Channel) -> None:
+        a = ClientHandshake(ALICE, "data", b"c" * 32, "bob", seen_by_client)
+        b = ServerHandshake(BOB, b"s" * 32, seen_by_server)
+        b.receive(a.receive(b.receive(a.start())))
+
+    shake(over_tls(("bob",)), over_tls(("x", "alice")))
+    with pytest.raises(NotAdmitted, match="'bob' has a certificate for 'eve', expected one for 'bob'"):
+        shake(over_tls(("eve",)), over_tls(("alice",)))
+    with pytest.raises(NotAdmitted, match="'alice' has a certificate for no site, expected one for 'alice'"):
+        shake(over_tls(("bob",)), over_tls(()))
+    with pytest.raises(NotAdmitted, match="'bob' refused 'alice': it expired yesterday"):
+        shake(over_tls(("bob",)), over_tls(("alice",), problem="it expired yesterday"))
+    with pytest.raises(NotAdmitted, match="'alice' does not know the secret"):  # a relay with other certificates
+        shake(over_tls(("bob",)), over_tls(("alice",), binding=b"c" * 32))

@@ -15,6 +15,7 @@ import typer
 
 from tradewind.cli import (
     bench,
+    certs,
     check,
     compare,
     config,
@@ -80,6 +81,7 @@ for _name, _module in (
     )(guarded(_module.run))
 
 app.add_typer(lab.app, name="lab")
+app.add_typer(certs.app, name="certs")
 
 
 def _print_version(wanted: bool) -> None:

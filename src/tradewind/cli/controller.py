@@ -61,6 +61,16 @@ def run(
     ports: Annotated[
         str | None, typer.Option("--ports", metavar="A-B", help="Listen on a port of this range, for a firewall.")
     ] = None,
+    security: Annotated[
+        str | None, typer.Option("--security", metavar="HOW", help="auto, off, secret, or tls with certificates.")
+    ] = None,
+    certificate: Annotated[
+        str | None, typer.Option("--certificate", metavar="F.crt", help="The certificate of the controller, for TLS.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="F.key", help="The private key of the certificate.")
+    ] = None,
+    ca: Annotated[str | None, typer.Option("--ca", metavar="F.crt", help="The certificate of the run's CA.")] = None,
     trace: Annotated[
         str | None, typer.Option("--trace", metavar="DIR", help="Write a trace of the controller's decisions there.")
     ] = None,
@@ -75,9 +85,8 @@ def run(
     from tradewind.errors import BadOption
     from tradewind.runtime.addresses import HostPort
     from tradewind.runtime.control_server import ControlServer
-    from tradewind.runtime.group import find_secret
+    from tradewind.runtime.group import find_credentials
     from tradewind.runtime.options import options_by_field, resolve_options
-    from tradewind.wire.handshake import Credentials
 
     if world < 1:
         raise BadOption(f"--world must be at least 1, got {world}.")
@@ -95,13 +104,17 @@ def run(
         "patience_s": patience_s,
         "tolerant": tolerant,
         "ports": ports,
+        "security": security,
+        "certificate": certificate,
+        "key": key,
+        "ca": ca,
         "trace": trace,
     }
     options, _ = resolve_options(options_by_field(flags))
-    where, secret = HostPort.parse(listen), find_secret(None)
+    where = HostPort.parse(listen)
     traced = None if options.trace is None else Path(options.trace)
     control = options.control_options(world, controllers, standby)
-    credentials = Credentials(run_name, f"controller {standby}", secret)
+    credentials = find_credentials(run_name, f"controller {standby}", None, options)
     server = ControlServer(where.host, where.port, credentials, control, options.transport.port_range, traced)
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:

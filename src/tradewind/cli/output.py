@@ -149,8 +149,8 @@ def check_picture(path: Path | None) -> None:
         ensure_can_draw()
 
 
-def write_whole(path: Path, data: bytes, flag: str = "--out") -> None:
-    """Write a file so that a reader sees the old one or the new one, never half of it."""
+def write_whole(path: Path, data: bytes, flag: str = "--out", mode: int = 0o666) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half of it; `mode` is that of a new file."""
     with _explained(path, flag):
         if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced, only written to
             path.write_bytes(data)
@@ -159,7 +159,8 @@ def write_whole(path: Path, data: bytes, flag: str = "--out") -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
-            scratch.write_bytes(data)
+            with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
             scratch.replace(target)
         finally:
             scratch.unlink(missing_ok=True)

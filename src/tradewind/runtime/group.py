@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -35,6 +35,7 @@ from tradewind.runtime.addresses import (
     listen_for_neighbours,
     listen_on,
 )
+from tradewind.runtime.certificates import make_credentials
 from tradewind.runtime.connections import ConnectionCounts, is_slow
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.forking import OwnerProcess
@@ -334,7 +335,7 @@ def connect(
     shape = hooks.shape or shape_from_environment()
     name = _name(rank, world, chosen.site, network, shape)
     addresses = [HostPort.parse(place) for place in _places(address, chosen)]
-    credentials = Credentials(run, name, find_secret(secret))
+    credentials = find_credentials(run, name, secret, chosen)
     aware, transport = chosen.awareness, chosen.transport
     how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
     bound, advertised = choose_addresses(transport.bind, transport.interface, transport.advertise)
@@ -383,7 +384,7 @@ def _serve(
     where: HostPort, own: Credentials, options: RunOptions, world: int, controllers: int, index: int
 ) -> ControlServer:
     """Run one of the run's controllers in this process."""
-    credentials = Credentials(own.run, f"controller of {own.site}", own.secret)
+    credentials = replace(own, site=f"controller of {own.site}")
     control = options.control_options(world, controllers, index)
     trace = None if options.trace is None else Path(options.trace)
     return ControlServer(where.host, where.port, credentials, control, options.transport.port_range, trace)
@@ -415,6 +416,12 @@ def _name(rank: int, world: int, name: str | None, network: Network | None, shap
             f"site {found!r} is not in the network that this run imitates. Expected one of {', '.join(shape.names)}."
         )
     return found
+
+
+def find_credentials(run: str, site: str, secret: str | bytes | None, options: RunOptions) -> Credentials:
+    """The credentials of a process for a run: with its secret, unless `security` is off, and with certificates."""
+    packed = b"" if options.security == "off" else find_secret(secret)
+    return make_credentials(run, site, packed, options.security, options.tls.files)
 
 
 def find_secret(given: str | bytes | None) -> bytes:

@@ -26,10 +26,11 @@ from tradewind.runtime.shaping import ShapedSender
 from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
 from tradewind.runtime.stats import Traffic
 from tradewind.runtime.threads import start_thread
+from tradewind.runtime.tls import TlsSocket
 from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
 
 SCRATCH_BYTES = 256 * 1024
-Transport = Literal["tcp", "unix"]
+Transport = Literal["tcp", "tls", "unix"]
 
 
 class Host(Protocol):
@@ -67,6 +68,11 @@ class Host(Protocol):
     def bytes_to_send(self, action: Transmit) -> memoryview | None:
         """The payload of a frame; None if its round has ended and the payload is not needed."""
         ...
+
+
+def transport_of(sock: socket.socket) -> Transport:
+    """How a connection carries bytes."""
+    return "tls" if isinstance(sock, TlsSocket) else "unix" if sock.family == socket.AF_UNIX else "tcp"
 
 
 def frame_of(
@@ -107,7 +113,7 @@ class Link:
         self._shared = SharedSocket(sock, self.users)
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
-        self.transport: Transport = "unix" if sock.family == socket.AF_UNIX else "tcp"
+        self.transport = transport_of(sock)
         self._receiving: Receive | None = None
         """The payload that is being received, if any."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)

@@ -66,10 +66,9 @@ class Listener:
 
     def _greet(self, sock: socket.socket, address: str) -> None:
         try:
-            peer = admit(sock, self._credentials, time.monotonic() + self._handshake_s)
+            sock, peer = admit(sock, self._credentials, time.monotonic() + self._handshake_s)
         except RemoteFault as error:
             log.info("refused a connection from %s: %s", address, error)
-            hang_up(sock)
             return
         finally:
             self._handshakes.release()

@@ -33,6 +33,7 @@ from tradewind.policy import policy_options as look_up_policy_options
 from tradewind.policy.server import ServerMachine
 from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
+from tradewind.runtime.certificates import CertificateFiles, SecurityMode
 from tradewind.schemes import make_scheme
 from tradewind.wire.messages import MAX_INLINE_BYTES
 
@@ -110,7 +111,36 @@ class Tolerance(OptionGroup):
         return Deadlines(self.patience_s, self.straggler_s)
 
 
-GROUPS: dict[str, type[OptionGroup]] = {"awareness": Awareness, "transport": Transport, "tolerance": Tolerance}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tls(OptionGroup):
+    """The files for encrypted connections, in PEM format; changed files are loaded without a restart."""
+
+    certificate: str | None = None
+    """The certificate of this rank's site, signed by the CA of the run (docs/guides/security.md)."""
+    key: str | None = None
+    """The private key of the certificate, without a password."""
+    ca: str | None = None
+    """The certificate of the run's CA, the same at all ranks."""
+
+    @property
+    def files(self) -> CertificateFiles | None:
+        """The files; None if none is given. Raises BadOption if some are missing."""
+        given = {name: getattr(self, name) for name in self.field_names()}
+        missing = [f"{name}=" for name, path in given.items() if not path]
+        if missing and len(missing) < len(given):
+            raise BadOption(
+                f"{' and '.join(missing)} of Tls not given: certificate=, key= and ca= are needed together. Set "
+                f"{' and '.join(PREFIX + name[:-1].upper() for name in missing)}."
+            )
+        return None if missing else CertificateFiles(*(Path(path).expanduser() for path in given.values()))
+
+
+GROUPS: dict[str, type[OptionGroup]] = {
+    "awareness": Awareness,
+    "transport": Transport,
+    "tolerance": Tolerance,
+    "tls": Tls,
+}
 """The nested dataclasses of `RunOptions`, by field. No two of them have a field of the same name."""
 
 RENAMED = {
@@ -197,6 +227,11 @@ class RunOptions(OptionGroup):
     """Where to listen, and how arrays travel."""
     tolerance: Tolerance = dataclasses.field(default_factory=Tolerance)
     """What happens to ranks that are lost, silent or late."""
+    security: SecurityMode = "auto"
+    """tls, secret (admission only), off; auto: TLS beyond loopback if certificates are given (docs/guides/security.md).
+    """
+    tls: Tls = dataclasses.field(default_factory=Tls)
+    """Certificate, key and CA for encrypted connections."""
     inner: Literal["auto", "gloo"] = "auto"
     """PyTorch only: what does everything but all-reduce for CUDA tensors, auto (NCCL where available) or gloo."""
     trace: Path | str | None = None
@@ -291,6 +326,7 @@ class RunOptions(OptionGroup):
         """Raise BadOption for options that exclude each other; to be called when all sources are merged."""
         look_up_policy_options(self.policy, self.policy_options)
         check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
+        self.tls.files  # noqa: B018 - raises if some are missing
 
     def control_options(self, world: int, controllers: int = 1, index: int = 0) -> ControlOptions:
         """The options for controller number `index` of a run of `world` ranks."""
@@ -328,6 +364,8 @@ class RunFields(TypedDict, total=False):
     awareness: Awareness
     transport: Transport
     tolerance: Tolerance
+    security: SecurityMode
+    tls: Tls
     inner: Literal["auto", "gloo"]
     trace: Path | str | None
     log: str

@@ -19,12 +19,13 @@ from tradewind.errors import BadFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.runtime.connections import BufferUse
-from tradewind.runtime.links import SCRATCH_BYTES, Host, Transport, frame_of
+from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of, transport_of
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
 from tradewind.runtime.sockets import SharedSocket, rest_of
 from tradewind.runtime.stats import Traffic
 from tradewind.runtime.threads import is_ending, start_thread
+from tradewind.runtime.tls import RECORD_BYTES
 from tradewind.wire.frames import (
     HEADER_BYTES,
     MAX_PATH_SITES,
@@ -68,7 +69,7 @@ class PolledLink:
         self._shared = SharedSocket(sock, users=1)
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
-        self.transport: Transport = "tcp"
+        self.transport = transport_of(sock)
         self._over = self._gone = self._readable = self._full = False
         """It has ended; the other side has closed it, and the rest is still to be read; there may be something to read;
         the send buffer is full."""
@@ -78,6 +79,8 @@ class PolledLink:
         self._frame_bytes: int | None = None
         """The size of the payload that is being sent; None: its round has ended, and it is skipped."""
         self._receiving: Receive | None = None
+        self._hidden_bytes = 2 * RECORD_BYTES if self.transport == "tls" else 0
+        """The most bytes that have left the kernel and are not decrypted yet."""
         self._awaited = 1
         """Bytes that must have arrived before the kernel reports input (SO_RCVLOWAT)."""
         self._missing = self._block = 0
@@ -92,6 +95,7 @@ class PolledLink:
     def start(self) -> None:
         """Start to receive and send."""
         self._sock.setblocking(False)
+        self._readable = True  # TLS may have received more than the handshake
         self._poller.add(self, self._sock.fileno())
         self._host.tell(ev.LinkIdle(self.peer))
 
@@ -171,7 +175,7 @@ class PolledLink:
     def _await(self) -> None:
         """Wait for input: have the kernel report it when enough has arrived."""
         self._readable = False
-        missing = len(self._place) if self._receiving is not None else 0
+        missing = len(self._place) - self._hidden_bytes if self._receiving is not None else 0
         least = min(missing, MOST_AWAITED_BYTES) if missing >= LEAST_AWAITED_BYTES else 1
         if least != self._awaited:
             self._awaited = least

@@ -15,6 +15,7 @@ from tradewind.errors import BadFrame, NoAnswer, NotAdmitted
 from tradewind.runtime.addresses import HostPort, is_own_process, neighbour_address
 from tradewind.runtime.dialling import Dialling, dial
 from tradewind.runtime.forking import close_in_children
+from tradewind.runtime.tls import secure
 from tradewind.wire.frames import (
     HEADER_BYTES,
     PATH_LENGTH_AT,
@@ -107,17 +108,17 @@ def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
 
 
 def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, other: str) -> bytes:
-    data = b""
-    while len(data) < nbytes:
+    data, missing = bytearray(nbytes), nbytes
+    while missing:
         left = deadline_s - time.monotonic()
         if left <= 0:
             raise TimeoutError
         sock.settimeout(left)
-        more = sock.recv(nbytes - len(data))
-        if not more:
+        count = sock.recv_into(memoryview(data)[-missing:])
+        if not count:
             raise NotAdmitted(f"{other} closed the connection during the handshake.")
-        data += more
-    return data
+        missing -= count
+    return bytes(data)
 
 
 def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, other: str) -> Peer:
@@ -198,23 +199,32 @@ def call(
     has at least `answer_s` seconds, even beyond the deadline. Raises PeerLost, NotAdmitted, NoAnswer or BadFrame.
     """
     near = dial_neighbour(address, credentials.run, expected) if neighbours and expected is not None else None
-    sock = close_in_children(near or dial(address, deadline_s, dialling))
+    sock, other = near or dial(address, deadline_s, dialling), f"the process listening at {address}"
+    answered_s = max(deadline_s, time.monotonic() + answer_s)
+    sock, channel = secure(close_in_children(sock), credentials, False, answered_s, other)
     try:
-        tune(sock)
-        handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected)
-        answered_s = max(deadline_s, time.monotonic() + answer_s)
-        return sock, shake_hands(sock, handshake, answered_s, f"the process listening at {address}")
+        tune(close_in_children(sock))
+        handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected, channel)
+        return sock, shake_hands(sock, handshake, answered_s, other)
     except BaseException:
         sock.close()
         raise
 
 
-def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> Peer:
-    """Authenticate the caller of an accepted connection; raises NotAdmitted, NoAnswer or BadFrame."""
-    handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES))
-    peer = shake_hands(sock, handshake, deadline_s, "a caller")
-    tune(sock)
-    return peer
+def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> tuple[socket.socket, Peer]:
+    """Authenticate the caller of an accepted connection; returns the socket to use, and the peer.
+
+    Raises NotAdmitted, NoAnswer or BadFrame; the connection is closed then.
+    """
+    sock, channel = secure(sock, credentials, True, deadline_s, "a caller")
+    try:
+        handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES), channel)
+        peer = shake_hands(sock, handshake, deadline_s, "a caller")
+        tune(sock)
+        return close_in_children(sock), peer
+    except BaseException:
+        hang_up(sock)
+        raise
 
 
 def shut_down(sock: socket.socket) -> None:

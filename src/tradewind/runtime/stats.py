@@ -40,7 +40,7 @@ class PeerStats:
     name: str
     connections: int
     """Open connections; 0: none was needed, or they are broken."""
-    transport: Literal["", "tcp", "unix"]
+    transport: Literal["", "tcp", "tls", "unix"]
     """How they reach the peer: over the network, or through Unix sockets on the same machine."""
     polled: bool
     """Whether one thread serves them together with the connections of other peers."""
@@ -179,7 +179,7 @@ class PeerLinks:
     """The state and traffic of the connections to one peer."""
 
     connections: int
-    transport: Literal["", "tcp", "unix"]
+    transport: Literal["", "tcp", "tls", "unix"]
     polled: bool
     broken: int
     traffic: Traffic

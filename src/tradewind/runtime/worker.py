@@ -29,6 +29,7 @@ from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload, same_memory
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import HostPort, is_loopback
+from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.connections import ConnectionCounts
 from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
@@ -141,7 +142,7 @@ class Worker:
         self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours, connected)
         self._control: Control | None = None
         self._place = ("", 0, 0)
-        self._warned_of_loopback = False
+        self._warned_of_loopback = self._warned_of_clear_text = False
         self.offer: state_transfer.Offer | None = None
         """Returns the current model for a rank that joins."""
         self._listener: Listener | None = None
@@ -182,6 +183,21 @@ class Worker:
                 self.site,
                 HostPort(host, port),
                 elsewhere,
+            )
+
+    def _warn_of_clear_text(self, roster: m.Roster) -> None:
+        """Log once that what this rank sends to other hosts is not encrypted."""
+        beyond = [a for a in roster.workers if not is_loopback(a.host) and a.host != self._place[0]]
+        is_encrypted = isinstance(self.credentials, SecureCredentials)
+        if beyond and not is_encrypted and not self._warned_of_clear_text:
+            self._warned_of_clear_text = True
+            log.warning(
+                "%r sends gradients and weights unencrypted beyond this host, to %r at %s and others: an "
+                "attacker on the path can read and change them. Give certificates (docs/guides/security.md), or use "
+                "a VPN.",
+                self.site,
+                beyond[0].site,
+                HostPort(beyond[0].host, beyond[0].port),
             )
 
     @property
@@ -305,6 +321,7 @@ class Worker:
         self._peers.update({address.number: address for address in roster.workers}, here)
         if (elsewhere := next((a for a in roster.workers if not is_loopback(a.host)), None)) is not None:
             self._warn_of_loopback(f"{elsewhere.site!r} at {HostPort(elsewhere.host, elsewhere.port)}")
+        self._warn_of_clear_text(roster)
         if not self.joined.is_set():
             if self.trace is not None:
                 self.trace.joined(time.monotonic())
@@ -357,6 +374,8 @@ class Worker:
             if (now_s := time.monotonic()) >= said_s + self.deadlines.heartbeat_s:
                 said_s = now_s
                 self._controlled().watch(now_s)
+                if isinstance(self.credentials, SecureCredentials):
+                    self.credentials.certificates.current()  # warns about certificates that expire
             self._peers.watch(self._awaited)
 
     def _awaited(self) -> tuple[int, ...]:

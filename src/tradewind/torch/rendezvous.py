@@ -2,8 +2,10 @@
 
 When a group is created, its ranks exchange their sites and whether their settings are valid: all of them proceed, or
 all of them raise. On first use, rank 0 runs the controller on a free port, and puts its address and a secret generated
-for this run into the store, where the other ranks read them. The store is polled rather than waited on: a thread that
-waits in a TCPStore holds the process's only connection, which another thread of the process may need.
+for this run into the store, where the other ranks read them. With security="tls" and no certificate files, every rank
+makes a key before that, and rank 0 signs certificates for this run through the store. The store is polled rather than
+waited on: a thread that waits in a TCPStore holds the process's only connection, which another thread of the process
+may need.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import contextlib
 import logging
 import os
 import secrets
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,14 +45,17 @@ from tradewind.runtime.addresses import (
     ranks_share_a_host,
 )
 from tradewind.runtime.group import Group, Hooks, connect
-from tradewind.runtime.options import RunOptions, Tolerance, Transport, load_network, load_plan
+from tradewind.runtime.options import RunOptions, Tls, Tolerance, Transport, load_network, load_plan
 from tradewind.runtime.threads import is_ending, pause
+from tradewind.wire.handshake import certified_name
 
 log = logging.getLogger("tradewind.torch")
 
 ASK_AGAIN_S = 0.02
 WHERE = "where"
 FAILED = "failed:"
+REQUEST, SIGNED = "request/", "signed/"
+"""Keys, with the rank behind them, of requests for certificates and of the answers."""
 UNREACHED = "unreached"
 """Key under which a rank that cannot join reports it: rank 0 would otherwise wait until the group's timeout."""
 
@@ -77,6 +83,8 @@ class Identity:
     network: Network | None
     bind: str
     advertise: str
+    names: tuple[str, ...] = ()
+    """The names of all ranks of the group, by rank."""
 
     @property
     def address(self) -> str | None:
@@ -100,17 +108,83 @@ def connect_group(place: Place, options: RunOptions, identity: Identity, depth: 
     ).over(options)
     if options.controllers and place.is_world and depth == 0:
         return connect(None, place.rank, place.size, chosen)
-    if place.rank == 0:
-        return _lead(place, store, run, chosen.replaced(controller=None))
-    address, secret = _look_up(store, place.timeout_s)
-    try:
-        return connect(None, place.rank, place.size, chosen.replaced(controller=address), secret=secret, run=run)
-    except TradewindError as error:
-        if is_ending():
+    with _certified(place, store, chosen, identity.names) as chosen:
+        if place.rank == 0:
+            return _lead(place, store, run, chosen.replaced(controller=None))
+        address, secret = _look_up(store, place.timeout_s)
+        try:
+            return connect(None, place.rank, place.size, chosen.replaced(controller=address), secret=secret, run=run)
+        except TradewindError as error:
+            if is_ending():
+                raise
+            with contextlib.suppress(RuntimeError):  # the store's process may have ended
+                store.set(UNREACHED, f"rank {place.global_ranks[place.rank]} could not join: {error}")
             raise
-        with contextlib.suppress(RuntimeError):  # the store's process may have ended
-            store.set(UNREACHED, f"rank {place.global_ranks[place.rank]} could not join: {error}")
-        raise
+
+
+# --- certificates of one run ---------------------------------------------------------------------------------------
+
+
+def _needs_certificates(options: RunOptions) -> bool:
+    return options.security == "tls" and options.tls.files is None
+
+
+@contextlib.contextmanager
+def _certified(place: Place, store: Any, options: RunOptions, names: Sequence[str]) -> Iterator[RunOptions]:
+    """The options with certificates for this run, if it is to be encrypted and no files are given.
+
+    Each rank makes a key, and rank 0 a CA, which signs the ranks' requests. The files are removed when the rank has
+    joined: they are loaded then, and the key of the CA is never written.
+    """
+    if not _needs_certificates(options):
+        yield options
+        return
+    from tradewind.runtime.certificate_authority import make_request
+
+    key, request = make_request(names[place.rank])
+    store.set(f"{REQUEST}{place.rank}", request)
+    if place.rank == 0:
+        _sign_all(place, store, names)
+    signed = msgspec.json.decode(_await(store, f"{SIGNED}{place.rank}", place), type=Signed)
+    store.delete_key(f"{SIGNED}{place.rank}")
+    with tempfile.TemporaryDirectory(prefix="tradewind-") as folder:  # with mode 0700
+        paths = {part: Path(folder) / part for part in ("certificate", "key", "ca")}
+        for part, data in (("certificate", signed.certificate), ("key", key.decode()), ("ca", signed.ca)):
+            paths[part].write_text(data)
+        yield RunOptions(tls=Tls(**{part: str(path) for part, path in paths.items()})).over(options)
+
+
+class Signed(msgspec.Struct):
+    """What rank 0 answers to a request: the rank's certificate and that of the CA."""
+
+    certificate: str
+    ca: str
+
+
+def _sign_all(place: Place, store: Any, names: Sequence[str]) -> None:
+    """Sign the requests of all ranks with a CA that is made for it and forgotten: nothing can be signed later."""
+    from tradewind.runtime.certificate_authority import DAY_S, DEFAULT_CA_DAYS, Authority
+
+    authority = Authority.create(f"Tradewind {place.name}")
+    for rank, name in enumerate(names):
+        request = _await(store, f"{REQUEST}{rank}", place)
+        store.delete_key(f"{REQUEST}{rank}")
+        certificate = authority.sign(request, [certified_name(name)], DEFAULT_CA_DAYS * DAY_S)
+        answer = Signed(certificate.decode(), authority.certificate_pem.decode())
+        store.set(f"{SIGNED}{rank}", msgspec.json.encode(answer))
+
+
+def _await(store: Any, key: str, place: Place) -> bytes:
+    """Wait for an entry of the store; raises `PeerLost` at the timeout."""
+    deadline_s = time.monotonic() + place.timeout_s
+    while not store.check([key]):
+        if time.monotonic() > deadline_s:
+            raise PeerLost(
+                f"the certificates of this group were not exchanged within {place.timeout_s:g} s ({key} is missing): a "
+                "rank is busy, lost, or has not called this all-reduce. Raise timeout= of init_process_group."
+            )
+        pause(ASK_AGAIN_S)
+    return bytes(store.get(key))
 
 
 def _lead(place: Place, store: Any, run: str, options: RunOptions) -> Group:
@@ -174,6 +248,8 @@ class Entry(msgspec.Struct, omit_defaults=True):
     tradewind: str = ""
     torch: str = ""
     """Versions that the rank runs."""
+    wants_certificate: bool = False
+    """Whether the rank waits for a certificate from rank 0."""
 
 
 def identify(place: Place, options: RunOptions) -> Identity:
@@ -183,6 +259,7 @@ def identify(place: Place, options: RunOptions) -> Identity:
     publishes its error, and every other rank raises `BadOption` with it.
     """
     entry = Entry(options.site, tradewind=version.__version__, torch=str(torch.__version__))
+    entry.wants_certificate = _needs_certificates(options)
     try:
         network = load_network(options.network)
         transport = options.transport
@@ -195,13 +272,14 @@ def identify(place: Place, options: RunOptions) -> Identity:
         raise
     entries = _exchange(place, entry, _identities(place))
     _check_versions(place, entries)
+    _check_certificates(place, entries)
     sites = _sites(place.global_ranks, entries)
     if max(Counter(sites).values()) > 1:
         # Several ranks share a site: the network does not describe the links between them.
         if network is not None and place.rank == 0 and len(set(sites)) > 1:
             log.warning("%s", describe_sharing(network, sites, place.global_ranks, options))
         network, sites = None, [f"{site}/{sites[:rank].count(site)}" for rank, site in enumerate(sites)]
-    return Identity(sites[place.rank], network, bind, advertise)
+    return Identity(sites[place.rank], network, bind, advertise, tuple(sites))
 
 
 def publish_problem(place: Place, error: TradewindError) -> None:
@@ -216,6 +294,14 @@ def _identities(place: Place) -> Any:
 def _check(place: Place, options: RunOptions, bind: str) -> None:
     """Raise, when the group is created, for settings that would otherwise fail in its first all-reduce."""
     listen_on(bind, 0).close()
+    if _needs_certificates(options):
+        import tradewind.runtime.certificate_authority  # noqa: F401 - raises if its library is missing
+
+        if options.controllers and place.is_world:
+            raise BadOption(
+                "security='tls' with controller= needs certificate files: the controller is not in PyTorch's store. "
+                "Make them with `tradewind certs`, or let rank 0 run the controller."
+            )
     if isinstance(options.plan, str | Path) and place.is_world and place.rank == 0:
         load_plan(options.plan)
 
@@ -263,6 +349,16 @@ def _check_versions(place: Place, entries: Sequence[Entry]) -> None:
                 place.global_ranks[0],
                 first.torch,
             )
+
+
+def _check_certificates(place: Place, entries: Sequence[Entry]) -> None:
+    """Raise `BadOption`, on every rank, if some ranks have certificate files and others wait for rank 0's."""
+    wants = [rank for rank, entry in zip(place.global_ranks, entries, strict=True) if entry.wants_certificate]
+    if wants and len(wants) < len(entries):
+        raise BadOption(
+            f"rank {', '.join(map(str, wants))} has security='tls' without certificate files, the others have files or "
+            "another security=. Set the same on all ranks."
+        )
 
 
 def _minor(version: str) -> str:

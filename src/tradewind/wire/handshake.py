@@ -9,8 +9,9 @@
 The secret is never sent. Each proof covers all messages of both sides and the role of its sender, so that a proof can
 neither be replayed on another connection nor reflected to its sender, and an attacker on the path cannot change the
 site name. The client proves first: a server sends no proof to an unauthenticated client. Nonces are arguments, since
-this module has no randomness. Traffic after the handshake is neither encrypted nor signed: the handshake is admission
-control for a trusted network. Use an encrypted tunnel across an untrusted one.
+this module has no randomness. The handshake is admission control: it neither encrypts nor signs what follows. Inside a
+TLS connection (`runtime/tls.py`) proofs cover the certificates of both sides, too, and a side is refused if its
+certificate does not name the site that it says it is.
 """
 
 from __future__ import annotations
@@ -60,6 +61,31 @@ class Peer:
     purpose: str
 
 
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What the TLS connection below a handshake says of the other side."""
+
+    names: tuple[str, ...]
+    """The names of sites in its verified certificate."""
+    binding: bytes
+    """A digest of the certificates of both sides: proofs cannot be relayed to a connection with other ones."""
+    problem: str = ""
+    """Why its certificate is not valid now; empty if it is."""
+
+
+def certified_name(process: str) -> str:
+    """The name that the certificate of a process must contain: that of its site.
+
+    >>> [certified_name(name) for name in ("fra", "fra/1", "controller of fra/1", "controller 0")]
+    ['fra', 'fra', 'fra', 'controller']
+    """
+    name = process.removeprefix("controller of ")
+    site, slash, number = name.rpartition("/")
+    if slash and number.isdecimal():
+        return site
+    return "controller" if name.startswith("controller ") and name.split(" ", 1)[1].isdecimal() else name
+
+
 class Handshake:
     """One side of the handshake of a connection.
 
@@ -67,13 +93,13 @@ class Handshake:
     an invalid message `BadFrame`; `last_words` then holds the bytes to send before closing.
     """
 
-    def __init__(self, credentials: Credentials, nonce: bytes) -> None:
+    def __init__(self, credentials: Credentials, nonce: bytes, channel: Channel | None = None) -> None:
         if len(nonce) < 16:
             raise ValueError(f"a nonce must have at least 16 bytes, got {len(nonce)}")
         self.credentials = credentials
         self.peer: Peer | None = None
         self.last_words = b""
-        self._nonce = nonce
+        self._nonce, self._channel = nonce, channel
         self._reader = FrameReader(MAX_HANDSHAKE_BYTES)
         self._hello: Hello | None = None
         self._challenge: Challenge | None = None
@@ -113,16 +139,35 @@ class Handshake:
                 "Run the same release everywhere."
             )
 
+    def _check_certificate(self, site: str) -> None:
+        """Refuse a side whose certificate is not valid or does not name its site."""
+        channel, name = self._channel, certified_name(site)
+        if channel is not None and channel.problem:
+            raise self._refuse(f"{self.credentials.site!r} refused {site!r}: {channel.problem}. Issue a new one.")
+        if channel is not None and name not in channel.names:
+            raise self._refuse(
+                f"{site!r} has a certificate for {', '.join(map(repr, channel.names)) or 'no site'}, expected one for "
+                f"{name!r}. Issue it with `tradewind certs issue`."
+            )
+
     def _digest(self, who: str) -> bytes:
-        said = msgspec.msgpack.encode((who, self._hello, self._challenge))
+        binding = () if self._channel is None else (self._channel.binding,)
+        said = msgspec.msgpack.encode((who, self._hello, self._challenge, *binding))
         return hmac.new(self.credentials.secret, said, hashlib.sha256).digest()
 
 
 class ClientHandshake(Handshake):
     """The side that opens the connection. Send the bytes of `start` first."""
 
-    def __init__(self, credentials: Credentials, purpose: str, nonce: bytes, expected_site: str | None = None) -> None:
-        super().__init__(credentials, nonce)
+    def __init__(
+        self,
+        credentials: Credentials,
+        purpose: str,
+        nonce: bytes,
+        expected_site: str | None = None,
+        channel: Channel | None = None,
+    ) -> None:
+        super().__init__(credentials, nonce, channel)
         self.purpose = purpose
         self.expected_site = expected_site
         self._expects = self._challenged
@@ -139,6 +184,7 @@ class ClientHandshake(Handshake):
         self._check_version(message.wire_version, message.site)
         if self.expected_site is not None and message.site != self.expected_site:
             raise self._refuse(f"expected site {self.expected_site!r} at this address, got {message.site!r}.")
+        self._check_certificate(message.site)
         self._challenge = message
         self._expects = self._welcomed
         return self._encode(Proof(self._digest("client")))
@@ -156,8 +202,8 @@ class ClientHandshake(Handshake):
 class ServerHandshake(Handshake):
     """The side that accepts the connection."""
 
-    def __init__(self, credentials: Credentials, nonce: bytes) -> None:
-        super().__init__(credentials, nonce)
+    def __init__(self, credentials: Credentials, nonce: bytes, channel: Channel | None = None) -> None:
+        super().__init__(credentials, nonce, channel)
         self._expects = self._greeted
 
     def _greeted(self, message: Message) -> bytes:
@@ -166,6 +212,7 @@ class ServerHandshake(Handshake):
         self._check_version(message.wire_version, message.site)
         if message.run != self.credentials.run:
             raise self._refuse(f"{message.site!r} requests run {message.run!r}, expected run {self.credentials.run!r}.")
+        self._check_certificate(message.site)
         self._hello = message
         self._challenge = Challenge(WIRE_VERSION, self.credentials.site, self._nonce)
         self._expects = self._proven
