@@ -33,6 +33,10 @@ class Contender:
         """Explain in a sentence what keeps the plan from reaching the bound."""
         return explain_shortfall(self.plan, network, self.cost, self.predicted)
 
+    def egress_usd(self, network: Network) -> float:
+        """The price of one round in USD."""
+        return network.egress_usd(self.cost.link_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -47,13 +47,17 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A directed link, or an overlay path between two sites; `loss` is a fraction in [0, 1)."""
+    """A directed link, or an overlay path between two sites; `loss` is a fraction in [0, 1).
+
+    `usd_per_gb` is the price of the bytes that leave its source over it.
+    """
 
     src: str
     dst: str
     bandwidth_bps: float
     latency_s: float = 0.0
     loss: float = 0.0
+    usd_per_gb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,8 @@ def _matrix(value: npt.ArrayLike, n: int, what: str, name: str) -> Matrix:
 class Network:
     """Sites, directed links, NIC capacities and trunks.
 
-    `bandwidth_bps`, `latency_s` and `loss` are matrices of one row and column per site; latency and loss default to
-    zero. Raises `BadNetwork` if a site, link or trunk breaks a rule.
+    `bandwidth_bps`, `latency_s`, `loss` and `usd_per_gb` are matrices of one row and column per site; all but the first
+    default to zero. Raises `BadNetwork` if a site, link or trunk breaks a rule.
 
     >>> net = Network("pair", [Site("a"), Site("b")], bandwidth_bps=[[0, 2e8], [1e8, 0]])
     >>> net.link("a", "b").bandwidth_bps, len(net.links)
@@ -94,6 +98,7 @@ class Network:
     latency_s: Matrix
     loss: Matrix
     trunks: tuple[Trunk, ...]
+    usd_per_gb: Matrix
 
     def __init__(
         self,
@@ -103,6 +108,7 @@ class Network:
         latency_s: npt.ArrayLike | None = None,
         loss: npt.ArrayLike | None = None,
         trunks: Iterable[Trunk] = (),
+        usd_per_gb: npt.ArrayLike | None = None,
     ) -> None:
         sites = tuple(sites)
         n = len(sites)
@@ -110,13 +116,18 @@ class Network:
         bandwidth = _matrix(bandwidth_bps, n, "bandwidth", name)
         latency = np.zeros((n, n)) if latency_s is None else _matrix(latency_s, n, "latency", name)
         lost = np.zeros((n, n)) if loss is None else _matrix(loss, n, "loss", name)
+        price = np.zeros((n, n)) if usd_per_gb is None else _matrix(usd_per_gb, n, "price", name)
         _check_links(name, sites, bandwidth, latency, lost)
+        if not (np.isfinite(price) & (price >= 0)).all():
+            raise BadNetwork(
+                f"network {name!r}: prices must be finite and not negative, got {price.min():g} USD per GB."
+            )
         absent = bandwidth == 0
-        latency[absent] = 0.0  # so that equal networks have equal matrices
-        lost[absent] = 0.0
+        for matrix in (latency, lost, price):
+            matrix[absent] = 0.0  # so that equal networks have equal matrices
         trunks = tuple(trunks)
         _check_trunks(name, sites, trunks)
-        for matrix in (bandwidth, latency, lost):
+        for matrix in (bandwidth, latency, lost, price):
             matrix.setflags(write=False)
         for key, value in (
             ("name", name),
@@ -125,6 +136,7 @@ class Network:
             ("latency_s", latency),
             ("loss", lost),
             ("trunks", trunks),
+            ("usd_per_gb", price),
         ):
             object.__setattr__(self, key, value)
 
@@ -136,7 +148,7 @@ class Network:
         sites = tuple(sites)
         _check_sites(name, sites)
         index = {site.name: i for i, site in enumerate(sites)}
-        bandwidth, latency, loss = (np.zeros((len(sites), len(sites))) for _ in range(3))
+        bandwidth, latency, loss, price = (np.zeros((len(sites), len(sites))) for _ in range(4))
         for link in links:
             for end in (link.src, link.dst):
                 if end not in index:
@@ -152,7 +164,8 @@ class Network:
                     "it must be a finite number above zero. Leave out a link that carries nothing."
                 )
             bandwidth[i, j], latency[i, j], loss[i, j] = link.bandwidth_bps, link.latency_s, link.loss
-        return cls(name, sites, bandwidth, latency, loss, trunks)
+            price[i, j] = link.usd_per_gb
+        return cls(name, sites, bandwidth, latency, loss, trunks, price)
 
     # --- lookup --------------------------------------------------------------------------------------
 
@@ -177,6 +190,7 @@ class Network:
             and np.array_equal(self.bandwidth_bps, other.bandwidth_bps)
             and np.array_equal(self.latency_s, other.latency_s)
             and np.array_equal(self.loss, other.loss)
+            and np.array_equal(self.usd_per_gb, other.usd_per_gb)
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -196,8 +210,8 @@ class Network:
         return self._link(i, j)
 
     def _link(self, i: int, j: int) -> Link:
-        bandwidth, latency, loss = (float(m[i, j]) for m in (self.bandwidth_bps, self.latency_s, self.loss))
-        return Link(self.names[i], self.names[j], bandwidth, latency, loss)
+        numbers = (float(m[i, j]) for m in (self.bandwidth_bps, self.latency_s, self.loss, self.usd_per_gb))
+        return Link(self.names[i], self.names[j], *numbers)
 
     def neighbours(self, i: int) -> list[int]:
         """Return the rows of the sites that site `i` has a link to."""
@@ -275,6 +289,7 @@ class Network:
             self.latency_s[grid],
             self.loss[grid],
             kept,
+            self.usd_per_gb[grid],
         )
 
     def symmetric(self) -> Network:
@@ -298,11 +313,20 @@ class Network:
             np.maximum(self.latency_s, self.latency_s.T),
             np.maximum(self.loss, self.loss.T),
             trunks,
+            self.usd_per_gb,
         )
 
     def with_bandwidth(self, bandwidth_bps: npt.ArrayLike) -> Network:
         """Return the same network with other link bandwidths."""
-        return Network(self.name, self.sites, bandwidth_bps, self.latency_s, self.loss, self.trunks)
+        return Network(self.name, self.sites, bandwidth_bps, self.latency_s, self.loss, self.trunks, self.usd_per_gb)
+
+    def with_prices(self, usd_per_gb: npt.ArrayLike) -> Network:
+        """Return the same network with other prices of egress."""
+        return Network(self.name, self.sites, self.bandwidth_bps, self.latency_s, self.loss, self.trunks, usd_per_gb)
+
+    def egress_usd(self, link_bytes: npt.NDArray[np.float64]) -> float:
+        """The price of bytes that are sent over each link, in US dollars."""
+        return float((link_bytes * self.usd_per_gb).sum() / 1e9)
 
     def scaled(self, factor: float) -> Network:
         """Return the network with every capacity multiplied by `factor`, for example to emulate it on one machine."""
@@ -315,6 +339,7 @@ class Network:
             self.latency_s,
             self.loss,
             (replace(t, capacity_bps=t.capacity_bps * factor) for t in self.trunks),
+            self.usd_per_gb,
         )
 
     def __repr__(self) -> str:

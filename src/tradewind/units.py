@@ -142,6 +142,15 @@ def format_size(nbytes: float) -> str:
     return f"{_significant(nbytes)} B"
 
 
+def format_usd(usd: float) -> str:
+    """Format a price in US dollars for display, with three digits where that is below a dollar.
+
+    >>> format_usd(0.0), format_usd(0.0123456), format_usd(12.345), format_usd(1234567.0)
+    ('$0', '$0.0123', '$12.35', '$1,234,567.00')
+    """
+    return f"${usd:,.2f}" if usd >= 1 else f"${usd:.3g}"
+
+
 def format_count(number: int, thing: str) -> str:
     """Format a count with its noun, in the plural unless the count is 1.
 

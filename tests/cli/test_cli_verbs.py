@@ -220,6 +220,7 @@ def test_compare_lists_all_planners_fastest_first() -> None:
         "egress_bytes",
         "egress_total_bytes",
         "egress_most_bytes",
+        "egress_usd",
         "planning_seconds",
         "reason",
     }

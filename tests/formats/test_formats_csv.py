@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from network_files import CSV
 from tradewind.errors import BadNetwork, BadOption
 from tradewind.formats import network_from_csv
+from tradewind.formats.prices import with_prices_from_csv
+from tradewind.network import Network, Site
 
 
 def test_rows_are_sources_and_cells_take_units() -> None:
@@ -231,3 +233,36 @@ def test_bad_columns_are_refused_by_name(text: str, says: str) -> None:
 def test_a_list_of_links_takes_no_latency_matrix() -> None:
     with pytest.raises(BadOption, match=r"its own latencies\. Leave out ms\.csv"):
         network_from_csv(EDGES, ",a\na,\n", latency_source="ms.csv")
+
+
+def test_a_file_of_prices_names_links_by_pattern_provider_and_zone_and_later_rows_win() -> None:
+    sites = [
+        Site("a1", provider="a", zone="us"),
+        Site("a2", provider="a", zone="eu"),
+        Site("b1", provider="b", zone="us"),
+    ]
+    network = Network("three", sites, 1e6 * (1 - np.eye(3)))
+    rows = ["*,*,0.09", "*,same provider,0.02", "provider=b,zone=us,0.5", "a?,b1,0.08"]
+    found = with_prices_from_csv(network, "src,dst,usd_per_gb\n" + "\n".join(rows))
+    assert found.usd_per_gb.tolist() == [[0, 0.02, 0.08], [0.02, 0, 0.08], [0.5, 0.09, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "line 1 must be src,dst,usd_per_gb"),
+        ("src,dst,price\n", "line 1 must be src,dst,usd_per_gb"),
+        ("src,dst,usd_per_gb\na,b", "row 2 has 2 cells"),
+        ("src,dst,usd_per_gb\na,b,much", "row 2: .*much"),
+        ("src,dst,usd_per_gb\na,b,-1", "at least 0"),
+        ("src,dst,usd_per_gb\na,x,1", "names no link"),
+    ],
+)
+def test_a_wrong_file_of_prices_is_refused_with_its_row(text: str, says: str) -> None:
+    network = Network("pair", [Site("a"), Site("b")], 1e6 * (1 - np.eye(2)))
+    with pytest.raises(BadNetwork, match=says):
+        with_prices_from_csv(network, text)
+
+
+def test_a_list_of_links_may_have_prices() -> None:
+    assert network_from_csv("src,dst,mbps,usd_per_gb\na,b,5,0.02").link("a", "b").usd_per_gb == 0.02

@@ -152,3 +152,15 @@ def test_bad_files_are_refused_with_the_reason(text: str, says: str) -> None:
 def test_other_encodings_and_binary_files_are_refused(data: bytes, says: str) -> None:
     with pytest.raises(BadNetwork, match=says):
         network_from_json(data, "net.json")
+
+
+def test_prices_of_sites_become_prices_of_links_unless_a_link_has_its_own() -> None:
+    by_class = {"internet": 0.09, "provider": 0.02, "zone": 0.01}
+    about = (("a", "x", "us", by_class), ("b", "x", "us", 0.05), ("c", "y", "us", None), ("d", "x", "eu", None))
+    keys = ("name", "provider", "zone", "egress_usd_per_gb")
+    pairs = ["ab", "ac", "ad", "ba", "bc", "ca"]
+    links = [{"src": p[0], "dst": p[1], "bandwidth_mbps": 1, **({"usd_per_gb": 0} if p == "bc" else {})} for p in pairs]
+    sites = [dict(zip(keys, values, strict=True)) for values in about]
+    network = network_from_json(json.dumps({"name": "priced", "sites": sites, "links": links}))
+    assert [network.link(*pair).usd_per_gb for pair in pairs] == [0.01, 0.09, 0.02, 0.05, 0.0, 0.0]
+    assert network_from_json(network_to_json(network)) == network

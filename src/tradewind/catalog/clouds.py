@@ -44,7 +44,8 @@ def _skyplane() -> Network:
         Site(row["region"], provider=row["region"].partition(":")[0], lat=float(row["lat"]), lon=float(row["lon"]))
         for row in datafiles.rows("skyplane_regions.csv")
     ]
-    return Network("skyplane", sites, mbps * 1e6, rtt_ms / 2 / 1e3)
+    _, usd_per_gb = datafiles.matrix("skyplane_usd_per_gb.csv")
+    return Network("skyplane", sites, mbps * 1e6, rtt_ms / 2 / 1e3, usd_per_gb=usd_per_gb)
 
 
 def skyplane(options: SkyplaneOptions) -> Network:
@@ -104,4 +105,4 @@ def ec2_hotcloud18(options: HotCloudOptions) -> Network:
     known = _skyplane().subnetwork([region[city] for city in names])
     sites = [Site(city, provider="aws", lat=s.lat, lon=s.lon) for city, s in zip(names, known.sites, strict=True)]
     oriented = mbps if options.rows == "source" else mbps.T
-    return Network("ec2-hotcloud18", sites, oriented * 1e6, known.latency_s)
+    return Network("ec2-hotcloud18", sites, oriented * 1e6, known.latency_s, usd_per_gb=known.usd_per_gb)

@@ -29,5 +29,9 @@ DefaultBandwidthOption = Annotated[
     str | None,
     typer.Option("--default-bandwidth", metavar="RATE", help="Bandwidth of links for which a graph file gives none."),
 ]
+PricesOption = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="Prices of egress: CSV of src,dst,usd_per_gb; * means all sites."),
+]
 
 DEFAULT_BYTES = "100MB"

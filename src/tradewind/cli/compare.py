@@ -16,6 +16,7 @@ from tradewind.cli.arguments import (
     MembersOption,
     NetworkArgument,
     OptionOption,
+    PricesOption,
     SeedOption,
 )
 
@@ -46,6 +47,7 @@ def run(
     option: OptionOption = None,
     latency: LatencyOption = None,
     default_bandwidth: DefaultBandwidthOption = None,
+    prices: PricesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare planners by predicted time, share of the limit, egress and planning time.
@@ -60,7 +62,7 @@ def run(
     check_picture(out)
     nbytes = parse_size(size)
     wanted = parse_names(planners, "--planners")
-    found = resolve_network(network, seed, option, latency, default_bandwidth)
+    found = resolve_network(network, seed, option, latency, default_bandwidth, prices)
     with console(stderr=True).status("planning") as status:
         comparison = compare_planners(
             found, nbytes, parse_names(members, "--members"), wanted, lambda name: status.update(f"planning: {name}")
@@ -125,7 +127,7 @@ def _show(comparison: Comparison, egress: bool) -> None:
 
 def _table(comparison: Comparison) -> Table:
     from tradewind.cli.output import table
-    from tradewind.units import format_duration, format_rate, format_size
+    from tradewind.units import format_duration, format_rate, format_size, format_usd
 
     made = table(
         "planner",
@@ -137,8 +139,10 @@ def _table(comparison: Comparison) -> Table:
         ">fan-out",
         ">egress",
         ">most by one",
+        *([">price"] if comparison.network.usd_per_gb.any() else []),
         ">planned in",
     )
+    columns = len(made.columns)
     for contender in comparison.contenders:
         predicted, plan, sent = contender.predicted, contender.plan, contender.cost.egress_bytes
         made.add_row(
@@ -151,10 +155,11 @@ def _table(comparison: Comparison) -> Table:
             str(contender.shape.fan_out),
             format_size(float(sent.sum())),
             format_size(float(sent.max())),
+            *([format_usd(contender.egress_usd(comparison.network))] if comparison.network.usd_per_gb.any() else []),
             format_duration(plan.planning_seconds or 0.0),
         )
     for failure in comparison.failures:
-        made.add_row(failure.planner, "bug" if failure.is_bug else "no plan", *["-"] * 8, style="dim")
+        made.add_row(failure.planner, "bug" if failure.is_bug else "no plan", *["-"] * (columns - 2), style="dim")
     return made
 
 
@@ -210,6 +215,7 @@ def _contender_json(contender: Contender, network: Network) -> dict[str, Any]:
         "egress_bytes": {site: float(nbytes) for site, nbytes in zip(network.names, sent, strict=True)},
         "egress_total_bytes": float(sent.sum()),
         "egress_most_bytes": float(sent.max()),
+        "egress_usd": contender.egress_usd(network) if network.usd_per_gb.any() else None,
         "planning_seconds": contender.plan.planning_seconds,
         "reason": contender.plan.reason,
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +18,13 @@ from tradewind.cli.arguments import (
     MembersOption,
     NetworkArgument,
     OptionOption,
+    PricesOption,
     SeedOption,
 )
+
+if TYPE_CHECKING:
+    from tradewind.network import Network
+    from tradewind.planning.plan import Plan
 
 EXAMPLE = "tradewind plan gscale --planner ring --bytes 1GB --out plan.json"
 
@@ -33,10 +39,19 @@ def run(
     size: BytesOption = DEFAULT_BYTES,
     out: Annotated[Path | None, typer.Option("--out", metavar="F.json", help="Write the plan to this file.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the trees, and what limits the plan.")] = False,
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective",
+            metavar="WHAT",
+            help="time: the fastest plan; cost: that of the least price of egress; mix: between (`tradewind pareto`).",
+        ),
+    ] = "time",
     seed: SeedOption = None,
     option: OptionOption = None,
     latency: LatencyOption = None,
     default_bandwidth: DefaultBandwidthOption = None,
+    prices: PricesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Plan an all-reduce, by default with the planner that predicts the shortest time, and compare it with the limit.
@@ -55,11 +70,14 @@ def run(
     check_out(out)
     options = options_from_flags(planner, context.meta[FLAGS_KEY])
     nbytes = parse_size(size)
-    found = resolve_network(network, seed, option, latency, default_bandwidth)
+    found = resolve_network(network, seed, option, latency, default_bandwidth, prices)
     chosen = resolve_members(found, parse_names(members, "--members"))
     with progress(f"planning {planner} on {found.name}"):
         limit = bound(found, chosen, nbytes)
-        plan = timed_plan(planner, found, nbytes, chosen, limit, options)
+        if objective == "time":
+            plan = timed_plan(planner, found, nbytes, chosen, limit, options)
+        else:
+            plan = _cheaper_plan(objective, planner, found, nbytes, chosen, options)
     text = plan_to_json(plan) + "\n"
     if out is not None:
         write_whole(out, text.encode())
@@ -72,3 +90,27 @@ def run(
     show_plan(plan, found, host)
     if explain:
         show_explanation(plan, found, limit, host)
+
+
+def _cheaper_plan(
+    objective: str,
+    planner: str,
+    network: Network,
+    nbytes: int,
+    members: tuple[str, ...],
+    options: Mapping[str, object],
+) -> Plan:
+    from time import perf_counter
+
+    from tradewind.errors import BadOption
+    from tradewind.planning.pareto import choose, offers
+
+    if objective not in ("cost", "mix"):
+        raise BadOption(f"unknown --objective {objective!r}; expected time, cost or mix.")
+    if options:
+        raise BadOption(
+            f"--objective {objective} takes no options of a planner, got {', '.join(options)}. Leave them out."
+        )
+    began_s = perf_counter()
+    plan = choose(offers(network, nbytes, members, planner), "cost" if objective == "cost" else "mix").plan
+    return plan.with_planning_seconds(perf_counter() - began_s)

@@ -15,7 +15,10 @@ from tradewind.cli.verbs import VerbCommand
 from tradewind.errors import BadOption
 
 FLAGS_KEY = "tradewind.planner_flags"
-OWN_FLAGS = ("planner", "members", "bytes", "out", "explain", "seed", "option", "latency", "default_bandwidth", "json")
+OWN_FLAGS = (
+    *("planner", "members", "bytes", "out", "explain", "objective"),
+    *("seed", "option", "latency", "default_bandwidth", "prices", "json"),
+)
 """The verb's own flags. A planner's option of the same name is written with a prefix: `--planner-seed 7`."""
 PREFIX = "planner_"
 

@@ -11,7 +11,7 @@ from tradewind.planning.cost import Cost, cost, link_seconds
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.shape import shard_shape
 from tradewind.planning.shortfall import explain_shortfall
-from tradewind.units import format_count, format_duration, format_rate, format_size
+from tradewind.units import format_count, format_duration, format_rate, format_size, format_usd
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,7 +64,10 @@ def _prediction(plan: Plan, network: Network, host: HostCost) -> Table:
     made.add_row("bottleneck", spent.bottleneck)
     made.add_row("why this limit", predicted.bound_argument)
     made.add_row("why no faster", explain_shortfall(plan, network, spent, predicted))
-    made.add_row("egress", f"{format_size(float(spent.egress_bytes.sum()))} in all")
+    egress = f"{format_size(float(spent.egress_bytes.sum()))} in all"
+    if network.usd_per_gb.any():
+        egress += f", {format_usd(network.egress_usd(spent.link_bytes))} a round"
+    made.add_row("egress", egress)
     if plan.planning_seconds is not None:
         made.add_row("planned in", format_duration(plan.planning_seconds))
     return made

@@ -18,7 +18,7 @@ def show(results: list[SimulationResult], network: Network, links: bool) -> None
     """Print a table with one row per scheme, and discarded and lost bytes; `links` adds the busiest links."""
     from tradewind.cli.output import console
     from tradewind.cli.output import show as show_table
-    from tradewind.units import format_count, format_duration, format_size
+    from tradewind.units import format_count, format_duration, format_size, format_usd
 
     out, first = console(), results[0]
     head = f"{network.name}: {format_count(len(first.workers), 'rank')}, {format_size(first.nbytes)}"
@@ -32,6 +32,10 @@ def show(results: list[SimulationResult], network: Network, links: bool) -> None
         for what, nbytes in (("discarded", result.discarded_bytes), ("lost to failures", result.lost_bytes)):
             if nbytes:
                 out.print(f"{result.scheme.name}: {format_size(nbytes)} {what}")
+        if network.usd_per_gb.any():
+            usd = network.egress_usd(result.link_bytes)
+            hourly = format_usd(usd / result.seconds * 3600)
+            out.print(f"{result.scheme.name}: egress for {format_usd(usd)}, {hourly} an hour")
     if links:
         for result in results:
             show_table(out, _links_table(result, network))
@@ -108,6 +112,7 @@ def as_json(result: SimulationResult, network: Network) -> dict[str, Any]:
         "seed": result.seed,
         "bytes": result.nbytes,
         "seconds": result.seconds,
+        "egress_usd": network.egress_usd(result.link_bytes) if network.usd_per_gb.any() else None,
         "rounds_per_worker": result.rounds_per_worker,
         "rounds": result.finished_rounds,
         "steps": result.steps,

@@ -15,6 +15,7 @@ from tradewind.cli.arguments import (
     LatencyOption,
     NetworkArgument,
     OptionOption,
+    PricesOption,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def run(
     option: OptionOption = None,
     latency: LatencyOption = None,
     default_bandwidth: DefaultBandwidthOption = None,
+    prices: PricesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate how ranks train and synchronise under one or several schemes.
@@ -106,7 +108,7 @@ def run(
             raise BadOption("--trace follows one scheme; several are given. Name one with --scheme.")
     if flows and trace is None:
         raise BadOption("--flows adds flows to a trace. Give a file with --trace.")
-    found = resolve_network(network, None, option, latency, default_bandwidth)
+    found = resolve_network(network, None, option, latency, default_bandwidth, prices)
     moving = None if rates is None else load_trace(rates)
     steps = _step_times(compute, compute_range)
     nbytes, detect_s = parse_size(size), parse_duration(detect)

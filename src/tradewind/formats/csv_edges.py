@@ -25,9 +25,9 @@ COLUMNS: dict[str, Sequence[str]] = {
     "bandwidth": tuple(_BANDWIDTHS),
     "latency": ("ms", *LATENCY_NAMES),
     "loss": ("loss",),
-    "price": ("price",),
+    "price": ("usd_per_gb", "price"),
 }
-"""Accepted names of each column, in lower case. The price is checked but not used: a Network has none."""
+"""Accepted names of each column, in lower case. The price is that of egress, in USD per GB."""
 
 
 def is_edge_list(header: Sequence[str]) -> bool:
@@ -110,7 +110,8 @@ def _link(cells: dict[str, str], unit: str, where: str) -> Link:
             f"{where}: bandwidth of {src}->{dst} must be finite and above 0, got {cells['bandwidth']!r}. Remove the "
             "row if there is no link."
         )
-    return Link(src, dst, numbers["bandwidth"], numbers.get("latency", 0.0) / 1e3, numbers.get("loss", 0.0))
+    rest = numbers.get("latency", 0.0) / 1e3, numbers.get("loss", 0.0), numbers.get("price", 0.0)
+    return Link(src, dst, numbers["bandwidth"], *rest)
 
 
 def _to_limited(text: str, limit: float) -> float:

@@ -36,9 +36,9 @@ def network_from_csv(
     with a list of links.
 
     >>> network_from_csv(",a,b\\na,,200\\nb,1.5Gbps,", ",a,b\\na,0,30\\nb,30,0").link("b", "a")
-    Link(src='b', dst='a', bandwidth_bps=1500000000.0, latency_s=0.03, loss=0.0)
+    Link(src='b', dst='a', bandwidth_bps=1500000000.0, latency_s=0.03, loss=0.0, usd_per_gb=0.0)
     >>> network_from_csv("src,dst,mbps,ms\\nb,a,1500,30").link("b", "a")
-    Link(src='b', dst='a', bandwidth_bps=1500000000.0, latency_s=0.03, loss=0.0)
+    Link(src='b', dst='a', bandwidth_bps=1500000000.0, latency_s=0.03, loss=0.0, usd_per_gb=0.0)
     """
     rows = _rows(decode(bandwidth, source), source)
     if is_edge_list(rows[0][1]):

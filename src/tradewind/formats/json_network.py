@@ -25,6 +25,24 @@ MBPS = 1e6
 MS_PER_S = 1e3
 
 
+class EgressPrices(msgspec.Struct, forbid_unknown_fields=True):
+    """Prices of a site's egress in USD per GB, by where it goes: the same zone, the same provider, anywhere else."""
+
+    internet: float
+    provider: float | None = None
+    """None: as to the internet."""
+    zone: float | None = None
+    """None: as within the provider."""
+
+    def to(self, src: SiteDocument, dst: SiteDocument) -> float:
+        """The price of the way between two sites."""
+        same = src.provider is not None and src.provider == dst.provider
+        within = self.internet if self.provider is None else self.provider
+        if same and src.zone is not None and src.zone == dst.zone:
+            return within if self.zone is None else self.zone
+        return within if same else self.internet
+
+
 class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A site in a file; a missing cap means no cap."""
 
@@ -35,6 +53,8 @@ class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     lon: float | None = None
     egress_mbps: float | None = None
     ingress_mbps: float | None = None
+    egress_usd_per_gb: float | EgressPrices | None = None
+    """Price of its links that have none; read, and written as the prices of links."""
 
 
 class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,6 +65,7 @@ class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
     bandwidth_mbps: float
     latency_ms: float = 0.0
     loss: float = 0.0
+    usd_per_gb: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class TrunkDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,12 +109,20 @@ def network_from_json(data: bytes | str, source: str = "network JSON") -> Networ
 
 def network_from_document(document: NetworkDocument, source: str = "network document") -> Network:
     """The network of a decoded document. Raises `BadNetwork` if it is not a valid network."""
+    sites = {site.name: site for site in document.sites}
     try:
         return Network.from_links(
             document.name,
             [_site(site) for site in document.sites],
             [
-                Link(link.src, link.dst, link.bandwidth_mbps * MBPS, link.latency_ms / MS_PER_S, link.loss)
+                Link(
+                    link.src,
+                    link.dst,
+                    link.bandwidth_mbps * MBPS,
+                    link.latency_ms / MS_PER_S,
+                    link.loss,
+                    _price(link, sites.get(link.src), sites.get(link.dst)),
+                )
                 for link in document.links
             ],
             [Trunk(t.name, t.src_zone, t.dst_zone, t.capacity_mbps * MBPS) for t in document.trunks],
@@ -108,13 +137,16 @@ def network_to_document(network: Network) -> NetworkDocument:
     bandwidth_mbps = _in_mbps(network.bandwidth_bps[rows, columns])
     latency_ms = _in_ms(network.latency_s[rows, columns])
     loss = network.loss[rows, columns].tolist()
+    prices = [price or msgspec.UNSET for price in network.usd_per_gb[rows, columns].tolist()]
     names = network.names
     return NetworkDocument(
         network.name,
         [_site_document(site) for site in network.sites],
         [
             LinkDocument(names[i], names[j], *numbers)
-            for i, j, *numbers in zip(rows.tolist(), columns.tolist(), bandwidth_mbps, latency_ms, loss, strict=True)
+            for i, j, *numbers in zip(
+                rows.tolist(), columns.tolist(), bandwidth_mbps, latency_ms, loss, prices, strict=True
+            )
         ],
         [TrunkDocument(t.name, t.src_zone, t.dst_zone, _in_mbps([t.capacity_bps])[0]) for t in network.trunks],
     )
@@ -130,6 +162,17 @@ def network_to_json(network: Network) -> bytes:
 
 def _block(key: str, items: Iterable[msgspec.Struct]) -> bytes:
     return f'"{key}": ['.encode() + b",".join(b"\n  " + _ENCODER.encode(item) for item in items) + b"\n ]"
+
+
+def _price(link: LinkDocument, src: SiteDocument | None, dst: SiteDocument | None) -> float:
+    """The link's own price, or that of its source for where it goes; zero if there is none."""
+    if link.usd_per_gb is not msgspec.UNSET:
+        return link.usd_per_gb
+    by_site = None if src is None else src.egress_usd_per_gb
+    if isinstance(by_site, EgressPrices):
+        assert src is not None
+        return by_site.internet if dst is None else by_site.to(src, dst)
+    return by_site or 0.0
 
 
 def _site(site: SiteDocument) -> Site:

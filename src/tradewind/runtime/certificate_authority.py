@@ -63,7 +63,9 @@ class Authority:
             loaded = serialization.load_pem_private_key(key, None)
             found = x509.load_pem_x509_certificate(certificate)
         except (ValueError, TypeError) as error:
-            raise BadOption(f"not a CA's certificate and private key in PEM format ({error}).") from None
+            raise BadOption(
+                f"expected a CA's certificate and private key in PEM format, got neither ({error})."
+            ) from None
         if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != found.public_key():
             raise BadOption("the private key is not that of the CA's certificate. Use the files of one CA.")
         return cls(found, loaded)
@@ -86,9 +88,9 @@ class Authority:
         try:
             asked = x509.load_pem_x509_csr(request)
         except ValueError as error:
-            raise BadOption(f"not a certificate signing request in PEM format ({error}).") from None
+            raise BadOption(f"expected a certificate signing request in PEM format ({error}).") from None
         if not asked.is_signature_valid:
-            raise BadOption("the certificate signing request has a wrong signature.")
+            raise BadOption("the certificate signing request has a wrong signature. Make it again with its own key.")
         left_s = (self.certificate.not_valid_after_utc - datetime.now(UTC)).total_seconds()
         usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -129,7 +131,7 @@ def read_certificate(pem: bytes) -> CertificateFacts:
     try:
         found = x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise BadOption(f"not a certificate in PEM format ({error}).") from None
+        raise BadOption(f"expected a certificate in PEM format ({error}).") from None
     try:
         said = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         named = [("DNS", name) for name in said.get_values_for_type(x509.DNSName)]
