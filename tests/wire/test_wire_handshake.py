@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frames import body_of
 from tradewind.errors import BadFrame, NotAdmitted
-from tradewind.wire.frames import HEADER_BYTES, WIRE_VERSION, FrameHeader, FrameKind, encode_header
+from tradewind.wire.frames import WIRE_VERSION, FrameHeader, FrameKind, encode_header
 from tradewind.wire.handshake import Channel, ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
 from tradewind.wire.messages import Accepted, Proof, decode_message, encode_message
 
@@ -89,7 +90,7 @@ def test_a_proof_is_worth_nothing_on_another_connection() -> None:
 
 def test_a_proof_cannot_be_reflected_as_a_welcome() -> None:
     a, b = client(), server()
-    proof = decode_message(a.receive(b.receive(a.start()))[HEADER_BYTES:])
+    proof = decode_message(body_of(a.receive(b.receive(a.start()))))
     assert isinstance(proof, Proof)
     with pytest.raises(NotAdmitted, match="secret"):
         a.receive(encode_message(Accepted(proof.digest), 1))
@@ -128,7 +129,7 @@ def test_random_bytes_never_admit_a_peer(data: bytes, after: int) -> None:
 def test_data_before_the_end_of_the_handshake_is_refused_with_a_reason() -> None:
     b = server()
     with pytest.raises(BadFrame, match="CHUNK frame arrived before"):
-        b.receive(encode_header(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=1, chunks=1)) + b"x")
+        b.receive(encode_header(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=1, chunks=1), payload=b"x") + b"x")
     with pytest.raises(NotAdmitted, match="refused the connection"):
         client().receive(b.last_words)
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tradewind.control.deadlines import Deadlines
-from tradewind.errors import RemoteFault
+from tradewind.errors import BadFrame, RemoteFault
 from tradewind.node import events as ev
 from tradewind.node.actions import Transmit
 from tradewind.runtime.addresses import HostPort
@@ -356,8 +356,10 @@ class Peers:
         link.start()
 
     def _link(self, peer: int, sock: socket.socket, bundle: Bundle, there: str) -> Link | PolledLink:
-        def broke(reason: str) -> None:
-            self.drop(peer, reason, bundle)
+        def broke(error: Exception) -> None:
+            if isinstance(error, BadFrame):
+                log.warning("%s closes its connections to %s: %s", self._credentials.site, there, error)
+            self.drop(peer, (error.strerror if isinstance(error, OSError) else "") or str(error), bundle)
 
         def ended() -> None:
             self._ended(peer, bundle)

@@ -538,6 +538,11 @@ class Worker:
         """The arrays of a round; None if it has ended."""
         return self._plane.payloads.get(round_)
 
+    def is_wanted(self, action: do.Receive) -> bool:
+        """Whether the chunk that is being received is still needed."""
+        with self._lock:
+            return self._plane.engine is not None and self._plane.engine.wants(action)
+
     def keep(self, buffer: int, nbytes: int) -> memoryview:
         """Memory for a kept chunk."""
         self._buffers[buffer] = self._pool.take(nbytes)

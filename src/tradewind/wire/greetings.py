@@ -13,7 +13,7 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 MOST_SITES = 65536
 """How many site numbers a frame can represent."""
 SiteNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SITES)]
-Digest = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Digest = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class MessageBase(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):

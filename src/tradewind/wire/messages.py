@@ -605,7 +605,7 @@ def encode_message(message: Message, run: int) -> bytes:
             f"a {type(message).__name__} message must have at most {MAX_MESSAGE_BYTES} bytes, got {len(body)}. "
             "Plan with fewer shards."
         )
-    return encode_header(FrameHeader(FrameKind.MESSAGE, run, len(body))) + body
+    return encode_header(FrameHeader(FrameKind.MESSAGE, run, len(body)), payload=body) + body
 
 
 def decode_message(body: bytes) -> Message:

@@ -153,6 +153,10 @@ class Engine:
         """Numbers of the open rounds."""
         return tuple(sorted(self._rounds))
 
+    def wants(self, action: Receive) -> bool:
+        """Whether a chunk that is being received is still needed."""
+        return action.how is not How.DISCARD and (action.buffer is None or not self._buffers[action.buffer].doomed)
+
     def waiting_for(self) -> tuple[int, ...]:
         """Return the sites whose chunks an open round still needs. This is slow, for use when there is no progress."""
         return tuple(sorted({origin for state in self._rounds.values() for origin in state.late()}))
