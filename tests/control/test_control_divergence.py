@@ -53,7 +53,7 @@ def test_a_round_with_different_results_is_repeated_and_no_rank_is_removed() -> 
         first = told[worker][0]
         assert isinstance(first, m.Abandon) and "at 'c' differs" in first.reason
     again = start_in(told["a"])
-    assert again.round > start.round
+    assert again.round > start.round and controller.diverged == 1
     assert m.Commit(again.round) in finish(controller, again, (7, 7, 7))["c"]
 
 

@@ -81,6 +81,8 @@ class Controller:
         self._outbox = Outbox(self._members)
         self._term: Term | None = None
         self._last_term = -1
+        self.diverged = 0
+        """Rounds that were not applied because their members held different results."""
         self._diverging = 0
         """Rounds in a row whose members held different results."""
         self._decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
@@ -315,6 +317,7 @@ class Controller:
         self._diverging = (self._diverging + 1 if odd else 0) if is_by_plan else self._diverging
         if not odd:
             return False
+        self.diverged += 1
         what = f"the result of round {round_.number} at {', '.join(map(repr, odd))} differs from that of the others"
         without_end = self._diverging > MOST_DIVERGING if is_by_plan else len(odd) == len(round_.ready)
         if without_end or not self.options.is_tolerant:
