@@ -154,6 +154,7 @@ class Worker:
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
         self._meters_lock = threading.Lock()
         self._tally, self._tally_lock = Tally(), threading.Lock()
+        self._transfers = threading.Semaphore(state_transfer.MAX_TRANSFERS)
         self._samples: dict[str, LinkSample] = {}
         """The last measurement of the link from each peer, by the peer's name."""
 
@@ -405,7 +406,13 @@ class Worker:
         """Serve a connection from an authenticated peer: a data connection, or a request for the model."""
         self.joined.wait(self.deadlines.gather_s)
         if peer.purpose == state_transfer.PURPOSE:
-            state_transfer.give(sock, self.offer, self.deadlines.silence_s)
+            if not self._transfers.acquire(blocking=False):
+                hang_up(sock)  # the rank that joins asks another member
+                return
+            try:
+                state_transfer.give(sock, self.offer, self.deadlines.silence_s)
+            finally:
+                self._transfers.release()
             return
         number = self._node.numbers.get(peer.site)
         if number is None or self._closed.is_set():

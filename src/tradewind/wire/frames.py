@@ -298,6 +298,8 @@ class FrameReader:
     def _next(self) -> tuple[FrameHeader, bytes] | None:
         buffer = self._buffer
         if len(buffer) < HEADER_BYTES:
+            if len(buffer) >= len(_BEGIN) and not buffer.startswith(_BEGIN):
+                raise _not_a_header(bytes(buffer[:2]), buffer[2])
             return None
         rest = rest_bytes(bytes(buffer[:HEADER_BYTES]))
         start = HEADER_BYTES + rest
