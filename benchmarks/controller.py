@@ -34,7 +34,7 @@ from tradewind.runtime.control_link import ControlLink
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.dialling import Dialling
 from tradewind.wire import messages as m
-from tradewind.wire.frames import HEADER_BYTES
+from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials
 
 RANKS = (8, 64, 256, 1000, 2000)
@@ -78,7 +78,8 @@ class SimulatedRun:
         """Let the controller handle a message as its driver does; return what it sends, each message once."""
         frame = m.encode_message(message, 1)
         start_s = time.process_time()
-        actions: list[Action] = self.controller.received(name, m.decode_message(frame[HEADER_BYTES:]), 0.0)
+        ((_, body),) = FrameReader().feed(frame)
+        actions: list[Action] = self.controller.received(name, m.decode_message(body), 0.0)
         encoded: dict[int, tuple[m.Message, bytes]] = {}
         sent, sent_bytes = 0, 0
         for action in actions:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"<!-- options (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 DURATION = re.compile(r"\b\d+(\.\d+)? (ns|µs|ms|s|h)\b|planning_seconds\": [\d.e-]+")
-MEASURED = re.compile(r"tradewind (demo|bench|lab|doctor)\b|local_sgd")
+MEASURED = re.compile(r"tradewind (demo|bench|lab|doctor|secret)\b|local_sgd")
 MEASUREMENT = re.compile(r"\S+->\S+|[\d.]+(e-?\d+)?%?x?( (ns|µs|ms|s|h|[kMG]?bps))?")
 SPACES = re.compile(r"[\s─]+")
 

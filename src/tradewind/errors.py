@@ -16,6 +16,7 @@
     │   └── CannotEmulate        the lab cannot emulate the network faithfully on this machine
     ├── RemoteFault              another process, machine or link failed                           exit 1
     │   ├── BadFrame             a peer sent bytes that are not valid in the protocol
+    │   │   └── CorruptFrame     bytes were changed between two processes: a checksum does not match
     │   ├── NotAdmitted          a handshake failed: wrong secret, protocol version or run
     │   │   └── NoAnswer         a peer accepted the connection but did not complete the handshake in time
     │   ├── PeerLost             a rank or the controller died, left the run, or cannot be reached
@@ -168,6 +169,13 @@ class BadFrame(RemoteFault):
     """Raised when received bytes are not valid in the protocol; the connection that they arrived on is closed.
 
     Check that the peer runs Tradewind, in a compatible version, and that no other program uses the port.
+    """
+
+
+class CorruptFrame(BadFrame):
+    """Raised when a checksum does not match: bytes were changed between two processes, and none of them is used.
+
+    The connection is closed and made again. If it happens often, check the network and the memory of both hosts.
     """
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 
 from control_driver import said
 from data_planes import InstantPlane
+from frames import body_of
 from tradewind.arithmetic import DTYPES, OPERATIONS, storage_of
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action
@@ -19,7 +18,7 @@ from tradewind.errors import BadFrame
 from tradewind.node.actions import SendControl, Succeeded
 from tradewind.node.node import Node, small_array
 from tradewind.wire import messages as m
-from tradewind.wire.frames import HEADER_BYTES
+from tradewind.wire.frames import digest_of
 from tradewind.wire.messages import decode_message, encode_message
 
 SUM = m.Operation(2, 4, "float32", "sum")
@@ -67,7 +66,7 @@ def test_a_tolerant_round_takes_effect_when_all_members_have_it() -> None:
     controller = gathered(**POLICY)
     answer = all_ready(controller, m.POLICY_STREAM)["a"][0]
     assert isinstance(answer, m.InlineResult) and not answer.final
-    digest = zlib.crc32(answer.array)
+    digest = digest_of(answer.array)
     for worker in "ab":
         assert controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, digest), 1.0) == []
     told = said(controller.received("c", m.Finished(answer.round, m.INLINE_VERSION, digest), 1.0))
@@ -80,11 +79,12 @@ def test_a_member_that_is_lost_has_contributed_and_the_others_go_on(finished: st
     answer = all_ready(controller, m.POLICY_STREAM)["a"][0]
     assert isinstance(answer, m.InlineResult)
     actions: list[Action] = []
+    done = m.Finished(answer.round, m.INLINE_VERSION, digest_of(answer.array))
     for worker in finished:
-        actions += controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, 7), 1.0)
+        actions += controller.received(worker, done, 1.0)
     actions += controller.disconnected("c", "reset", 1.0)
     for worker in "ab" if finished != "ab" else "":
-        actions += controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, 7), 1.0)
+        actions += controller.received(worker, done, 1.0)
     told = said(actions)
     for worker in "ab":
         assert m.Commit(answer.round) in told[worker]
@@ -103,7 +103,8 @@ def test_a_member_that_received_something_else_is_sent_away_and_the_others_go_on
     answer = all_ready(controller, m.POLICY_STREAM)["a"][0]
     assert isinstance(answer, m.InlineResult)
     actions: list[Action] = []
-    for worker, digest in zip("abc", (7, 8, 7), strict=True):
+    good = digest_of(answer.array)
+    for worker, digest in zip("abc", (good, good + 1, good), strict=True):
         actions += controller.received(worker, m.Finished(answer.round, m.INLINE_VERSION, digest), 1.0)
     told = said(actions)
     assert isinstance(told["b"][0], m.Refused) and "a different result" in told["b"][0].reason
@@ -145,7 +146,7 @@ def test_a_node_holds_an_answer_back_until_the_commit_and_reports_it_meanwhile()
     node = joined("a", tolerant=True)
     node.submit(SUM, inline=array(1, 2))
     (finished,) = node.told(inline_result(5, final=False))
-    digest = zlib.crc32(array(9, 12))
+    digest = digest_of(array(9, 12))
     assert finished == SendControl(m.Finished(5, m.INLINE_VERSION, digest))
     report = node.report()
     assert report is not None and report.ready == ()
@@ -187,7 +188,7 @@ def test_an_array_that_does_not_fit_its_operation_is_refused(
 ) -> None:
     """Whatever comes through can be computed with."""
     wanted = m.Operation(items, item_bytes, dtype, op, root="a" if op == "broadcast" else "")
-    whole = encode_message(m.Ready(0, 1, wanted), 1)[HEADER_BYTES:]
+    whole = body_of(encode_message(m.Ready(0, 1, wanted), 1))
     assert whole.endswith(b"\xc0\xc0\xc2"), "no array, nothing that was sent before, and the input stays"
     body = whole[:-3] + b"\xc4" + bytes([len(brought)]) + brought + whole[-2:]
     fits = len(brought) == items * item_bytes
@@ -207,4 +208,4 @@ def test_an_array_that_is_too_long_is_refused() -> None:
     wanted = m.Operation(m.MAX_INLINE_BYTES + 1, 1, "bytes", "broadcast", root="a")
     frame = encode_message(m.Ready(0, 1, wanted, bytes(m.MAX_INLINE_BYTES + 1)), 1)
     with pytest.raises(BadFrame, match="length"):
-        decode_message(frame[HEADER_BYTES:])
+        decode_message(body_of(frame))

@@ -99,7 +99,7 @@ def test_a_stranger_gets_no_payload_and_no_round_without_proof() -> None:
         if group.rank == 0:
             stranger = socket.create_connection(("127.0.0.1", group.stats().port), 5)
             chunk = FrameHeader(FrameKind.CHUNK, Credentials("tradewind", "x", b"").number, 8, chunks=1)
-            stranger.sendall(encode_header(chunk) + b"12345678")
+            stranger.sendall(encode_header(chunk, payload=b"12345678") + b"12345678")
             said = b""
             while more := stranger.recv(4096):
                 said += more

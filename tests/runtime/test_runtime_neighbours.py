@@ -95,7 +95,7 @@ def test_strangers_get_nothing_through_it_either() -> None:
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.settimeout(10.0)
             stranger.connect(address)
-            stranger.sendall(encode_header(chunk) + b"12345678")
+            stranger.sendall(encode_header(chunk, payload=b"12345678") + b"12345678")
             said = b""
             while more := stranger.recv(4096):
                 said += more

@@ -159,7 +159,7 @@ class Driver:
             if action.how is How.ADD:
                 coming = BytesIO(body)
                 scratch = np.empty(64, np.uint8)  # smaller than most chunks: block by block
-                payload.add(action, scratch, lambda block: fill(block, coming))
+                payload.add(action, scratch, lambda block, _: fill(block, coming))
             else:
                 payload.result_of(action)[:] = payload.items(bytearray(body))
         self.tell(wire[1], ev.Received(action))

@@ -41,7 +41,8 @@ def run_ranks(
 ) -> list[Any]:
     """Run `body` on every rank; what it returns, or the exception that it or `connect` raised, by rank.
 
-    Options are fields of `RunOptions` and its groups by name; `each` adds a rank's own, its secret and run included.
+    Options are fields of `RunOptions` and its groups by name; `each` adds a rank's own, its secret, run and address of
+    the controller included.
     Arrays go by plans, however small: most tests are about what happens between members. `connected` is called with
     rank, peer and socket of every data connection.
     """
@@ -51,9 +52,9 @@ def run_ranks(
     def run(rank: int) -> Any:
         try:
             own = {"secret": SECRET, "run": "tradewind", **chosen, **(each[rank] if each else {})}
-            secret, run = own.pop("secret"), own.pop("run")
+            secret, run, there = own.pop("secret"), own.pop("run"), own.pop("address", where)
             hooks = Hooks(shape=shape, connected=None if connected is None else functools.partial(connected, rank))
-            with connect(where, rank, world, options_by_field(own), secret=secret, run=run, hooks=hooks) as group:
+            with connect(there, rank, world, options_by_field(own), secret=secret, run=run, hooks=hooks) as group:
                 answer = body(group)
                 if each is None:
                     group.barrier()

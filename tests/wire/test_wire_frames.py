@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.errors import BadFrame
+from tradewind.errors import BadFrame, CorruptFrame
 from tradewind.wire.frames import (
+    BLOCK_BYTES,
     HEADER_BYTES,
     MAX_CHUNK_BYTES,
     MAX_PATH_SITES,
+    SUM_BYTES,
     FrameHeader,
     FrameKind,
     FrameReader,
     Phase,
+    check_payload,
     decode_header,
     encode_header,
+    sums_of,
 )
 from tradewind.wire.messages import Closing, Join, Operation, Ready, decode_message, encode_message
 
@@ -56,13 +62,14 @@ def test_a_header_survives_the_wire(header: FrameHeader) -> None:
 
 @given(st.lists(headers(), max_size=5), st.randoms(use_true_random=False))
 def test_frames_come_out_whole_however_the_stream_is_cut(sent: list[FrameHeader], random: object) -> None:
-    stream = b"".join(encode_header(h) + bytes([i % 256]) * h.payload_bytes for i, h in enumerate(sent))
+    bodies = [bytes([i % 256]) * h.payload_bytes for i, h in enumerate(sent)]
+    stream = b"".join(encode_header(h, payload=body) + body for h, body in zip(sent, bodies, strict=True))
     reader, received = FrameReader(), []
     while stream:
         cut = random.randint(1, len(stream))  # type: ignore[attr-defined]
         received += list(reader.feed(stream[:cut]))
         stream = stream[cut:]
-    assert received == [(h, bytes([i % 256]) * h.payload_bytes) for i, h in enumerate(sent)]
+    assert received == [(replace(h, sums=sums_of(b)), b) for h, b in zip(sent, bodies, strict=True)]
 
 
 @given(st.binary(max_size=200))
@@ -75,15 +82,26 @@ def test_random_bytes_are_refused_or_incomplete_and_nothing_else(data: bytes) ->
     assert len(data) < HEADER_BYTES or frames == []
 
 
-@given(headers(), st.integers(0, HEADER_BYTES - 1), st.integers(1, 255))
-def test_a_changed_byte_is_another_header_or_refused(header: FrameHeader, place: int, change: int) -> None:
-    data = bytearray(encode_header(header))
-    data[place] ^= change
-    try:
-        changed = decode_header(data)
-    except BadFrame:
-        return
-    assert changed != header and encode_header(changed) == bytes(data)
+@given(headers(), st.integers(0, 2**20), st.integers(1, 255))
+def test_a_changed_byte_anywhere_in_a_frame_is_refused(header: FrameHeader, place: int, change: int) -> None:
+    body = bytes(range(256)) * 8
+    data = bytearray(encode_header(header, payload=body[: header.payload_bytes]) + body[: header.payload_bytes])
+    data[place % len(data)] ^= change
+    reader = FrameReader()
+    with pytest.raises(BadFrame):
+        list(reader.feed(bytes(data)))
+
+
+def test_every_block_of_a_payload_has_its_own_checksum() -> None:
+    body = bytearray(2 * BLOCK_BYTES + 100)
+    header = decode_header(encode_header(FrameHeader(FrameKind.CHUNK, 1, len(body), chunks=1), payload=body))
+    assert len(header.sums) == 3 * SUM_BYTES
+    body[BLOCK_BYTES + 5] ^= 1
+    blocks = [memoryview(body)[at : at + BLOCK_BYTES] for at in range(0, len(body), BLOCK_BYTES)]
+    check_payload(header, blocks[0])
+    check_payload(header, blocks[2], 2 * BLOCK_BYTES)
+    with pytest.raises(CorruptFrame, match=f"from byte {BLOCK_BYTES} "):
+        check_payload(header, blocks[1], BLOCK_BYTES)
 
 
 @pytest.mark.parametrize(

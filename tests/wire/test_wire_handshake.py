@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frames import body_of
 from tradewind.errors import BadFrame, NotAdmitted
-from tradewind.wire.frames import HEADER_BYTES, WIRE_VERSION, FrameHeader, FrameKind, encode_header
-from tradewind.wire.handshake import Channel, ClientHandshake, Credentials, Handshake, Peer, ServerHandshake
+from tradewind.wire.frames import WIRE_VERSION, FrameHeader, FrameKind, encode_header
+from tradewind.wire.handshake import (
+    LONG_SECRET_BYTES,
+    Channel,
+    ClientHandshake,
+    Credentials,
+    Handshake,
+    Peer,
+    ServerHandshake,
+    key_of,
+)
 from tradewind.wire.messages import Accepted, Proof, decode_message, encode_message
 
 SECRET = b"correct horse"
@@ -89,7 +100,7 @@ def test_a_proof_is_worth_nothing_on_another_connection() -> None:
 
 def test_a_proof_cannot_be_reflected_as_a_welcome() -> None:
     a, b = client(), server()
-    proof = decode_message(a.receive(b.receive(a.start()))[HEADER_BYTES:])
+    proof = decode_message(body_of(a.receive(b.receive(a.start()))))
     assert isinstance(proof, Proof)
     with pytest.raises(NotAdmitted, match="secret"):
         a.receive(encode_message(Accepted(proof.digest), 1))
@@ -128,7 +139,7 @@ def test_random_bytes_never_admit_a_peer(data: bytes, after: int) -> None:
 def test_data_before_the_end_of_the_handshake_is_refused_with_a_reason() -> None:
     b = server()
     with pytest.raises(BadFrame, match="CHUNK frame arrived before"):
-        b.receive(encode_header(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=1, chunks=1)) + b"x")
+        b.receive(encode_header(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=1, chunks=1), payload=b"x") + b"x")
     with pytest.raises(NotAdmitted, match="refused the connection"):
         client().receive(b.last_words)
 
@@ -152,3 +163,13 @@ def test_certificates_must_name_the_site_of_the_other_side() -> None:
         shake(over_tls(("bob",)), over_tls(("alice",), problem="it expired yesterday"))
     with pytest.raises(NotAdmitted, match="'alice' does not know the secret"):  # a relay with other certificates
         shake(over_tls(("bob",)), over_tls(("alice",), binding=b"c" * 32))
+
+
+def test_a_short_secret_is_stretched_and_none_is_in_what_is_logged() -> None:
+    short, long = Credentials("run", "a", b"8 chars!"), Credentials("run", "a", b"x" * LONG_SECRET_BYTES)
+    assert key_of(short.secret, "run") == hashlib.scrypt(
+        b"8 chars!", salt=b"tradewind key\0run", n=2**15, r=8, p=1, maxmem=2**27, dklen=32
+    )
+    assert key_of(long.secret, "run") not in (key_of(long.secret, "other"), long.secret)
+    for credentials in (short, long):
+        assert credentials.secret.decode() not in repr(credentials) + str(credentials)

@@ -33,6 +33,7 @@ from tradewind.cli import (
     probe,
     reproduce,
     schemes,
+    secret,
     simulate,
     timeline,
 )
@@ -67,6 +68,7 @@ for _name, _module in (
     ("timeline", timeline),
     ("reproduce", reproduce),
     ("config", config),
+    ("secret", secret),
     ("controller", controller),
     ("probe", probe),
     ("doctor", doctor),

@@ -59,6 +59,8 @@ from tradewind.wire import messages as m
 __all__ = ["Action", "ControlOptions", "Controller", "Disconnect", "Send"]
 
 KEPT_DECISIONS = 100
+MOST_DIVERGING = 3
+"""Rounds in a row whose members hold different results and that are repeated; one more ends the run."""
 
 
 class Controller:
@@ -79,6 +81,10 @@ class Controller:
         self._outbox = Outbox(self._members)
         self._term: Term | None = None
         self._last_term = -1
+        self.diverged = 0
+        """Rounds that were not applied because their members held different results."""
+        self._diverging = 0
+        """Rounds in a row whose members held different results."""
         self._decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         self._now_s = self._deserted_s = now_s
 
@@ -300,15 +306,27 @@ class Controller:
         self._lose(worker, f"{worker!r} {what}")
 
     def _differ(self, round_: Round, term: Term) -> bool:
-        """Whether members hold different results, which must not be used; members outside the majority are removed."""
+        """Whether members hold different results, which must not be used.
+
+        A result that the controller sent itself proves who changed it: that member is removed. Otherwise the sender of
+        a part may have changed it as well as its receiver, so the round is repeated, and after `MOST_DIVERGING` in a
+        row the run ends.
+        """
         odd = term.rounds.diverging(round_)
+        is_by_plan = round_.expected is None
+        self._diverging = (self._diverging + 1 if odd else 0) if is_by_plan else self._diverging
         if not odd:
             return False
+        self.diverged += 1
         what = f"the result of round {round_.number} at {', '.join(map(repr, odd))} differs from that of the others"
-        if len(odd) == len(round_.ready) or not self.options.is_tolerant:
-            raise RunOver(f"{what}. Nothing was applied. Check these machines' memory.", odd[0])
-        for worker in odd:
-            self._misbehaved(worker, f"has a different result of round {round_.number} than the others")
+        without_end = self._diverging > MOST_DIVERGING if is_by_plan else len(odd) == len(round_.ready)
+        if without_end or not self.options.is_tolerant:
+            raise RunOver(f"{what}. Nothing was applied. Check the memory of all machines, of these first.", odd[0])
+        if is_by_plan:
+            term.schedule.failed(round_, what, self._now_s)
+        else:
+            for worker in odd:
+                self._misbehaved(worker, f"has a different result of round {round_.number} than was sent to it")
         return True
 
     # --- joining and leaving -----------------------------------------------------------------------------------

@@ -18,6 +18,11 @@ from tradewind.wire import messages as m
 from tradewind.wire.greetings import MOST_SITES
 
 
+def _numbers_in(report: m.Report) -> int:
+    """How many numbers were assigned according to a report."""
+    return max(report.numbers, max((address.number + 1 for address in report.roster), default=0))
+
+
 class Members:
     """All ranks that are connected or have joined."""
 
@@ -80,7 +85,8 @@ class Members:
         is_new = not self.begun and message.report is None and not self.reports
         if is_new and (message.rank >= world or self._ranks[message.rank]):
             return f"rank must be in [0, {world}) and not in use by another process, got {message.rank}."
-        if worker not in self.numbers and self._given == MOST_SITES:
+        claimed = 0 if message.report is None else _numbers_in(message.report)
+        if worker not in self.numbers and max(self._given, claimed) == MOST_SITES:
             return f"a run can have at most {MOST_SITES} different ranks over time; start a new run."
         self.joined[worker] = message
         self._ranks[message.rank] += 1
@@ -124,9 +130,12 @@ class Members:
     def _take_numbers(self, report: m.Report | None) -> None:
         """Keep the numbers that ranks already have, since their frames carry them."""
         if report is not None:
+            taken = set(self.numbers.values())
             for address in report.roster:
-                self.numbers.setdefault(address.site, address.number)
-            self._given = max(self._given, report.numbers)
+                if address.number not in taken and address.site not in self.numbers:
+                    self.numbers[address.site] = address.number
+                    taken.add(address.number)
+            self._given = max(self._given, _numbers_in(report))
 
     def _number(self, worker: str) -> None:
         if worker not in self.numbers:

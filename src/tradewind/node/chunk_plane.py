@@ -112,6 +112,7 @@ class ChunkPlane:
         if self.engine is None:
             self.engine = Engine(self._run, here)
             self.forget_below(roster.floor)
+        self.engine.present = self._numbers.values()
 
     def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
         """Prepare for rounds by this plan: connect to its peers, and lay it out for the sizes in use."""
@@ -157,6 +158,8 @@ class ChunkPlane:
         """Forget a lost peer."""
         self._numbers = {site: number for site, number in self._numbers.items() if number != peer}
         self._layouts.renumbered()
+        assert self.engine is not None
+        self.engine.present = self._numbers.values()
         self._tell(ev.PeerGone(peer))
 
     def steer(self, change: ev.Explore | ev.AuxiliaryChanged) -> None:

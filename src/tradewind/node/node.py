@@ -18,7 +18,6 @@ than the acknowledged one comes from a controller that has been replaced: the dr
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from tradewind.node.actions import (
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
+from tradewind.wire.frames import digest_of
 
 COMMITTED = 256
 """Number of the last committed rounds that are reported to a new controller."""
@@ -592,7 +592,7 @@ class Node:
         number = self._asked[done.stream]
         about = members, *_weights_and_staleness(done, members), len(done.array), done.round
         self._operations[number].outcome = Outcome(*about, inline=True)
-        digest = None if done.final else zlib.crc32(done.array)
+        digest = None if done.final else digest_of(done.array)
         self._rounds[done.round] = ActiveRound(m.INLINE_VERSION, members, number, True, digest, done.array)
         if done.final:
             self._commit(done.round)

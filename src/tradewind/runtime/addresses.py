@@ -122,7 +122,7 @@ def _listen(found: tuple[int, int, int, str, tuple[object, ...]], port: int) -> 
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address[0], port, *address[2:]))
-        listener.listen(128)  # of two sockets bound to the same port only one can listen
+        listener.listen(1024)  # of two sockets bound to the same port only one can listen
     except OSError:
         listener.close()
         raise

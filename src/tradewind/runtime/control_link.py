@@ -149,6 +149,8 @@ class Control:
         """Whether the connected controller has sent a roster, which makes it the active one."""
         self._orphaned_s: float | None = None
         """When the active controller was lost; None while there is one, or before the first."""
+        self._alone = False
+        """Whether there has been none for `patience_s`."""
 
     @property
     def elsewhere(self) -> str | None:
@@ -188,6 +190,9 @@ class Control:
     def joined(self) -> None:
         """Note that a roster arrived: the connected controller is active."""
         self._acts, self._orphaned_s = True, None
+        if self._alone:
+            self._alone = False
+            log.warning("%s follows the controller %s again", self._credentials.site, self._link.controller)
 
     def try_next(self) -> None:
         """Try the next controller."""
@@ -205,6 +210,13 @@ class Control:
         if not self._acts and len(self._controllers) > 1 and now_s - self._called_s > silence_s:
             self.try_next()
         if self._orphaned_s is not None and now_s - self._orphaned_s > self._deadlines.patience_s:
+            if not self._alone:
+                self._alone = True
+                log.warning(
+                    "%s has had no controller for %.0f s: it goes on alone, without synchronising, and keeps looking",
+                    self._credentials.site,
+                    now_s - self._orphaned_s,
+                )
             self._host.give_up()
 
     @property
@@ -227,6 +239,8 @@ class Control:
             self._called_s = math.inf  # `try_next` applies to a connected controller only
             if self._acts:
                 self._acts, self._orphaned_s = False, time.monotonic()
+                lost = self._credentials.site, self._link.controller, how
+                log.warning("%s has lost the controller %s (%s) and looks for one", *lost)
             self._find()
 
     def _find(self) -> None:

@@ -18,10 +18,24 @@ from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.forking import close_in_children
 from tradewind.runtime.threads import start_thread
 from tradewind.wire import messages as m
-from tradewind.wire.frames import FrameReader
-from tradewind.wire.messages import decode_message
+from tradewind.wire.frames import MAX_MESSAGE_BYTES, FrameReader
+from tradewind.wire.messages import MAX_INLINE_BYTES, MAX_STREAMS, decode_message
 
 READ_BYTES = 64 * 1024
+MAX_REPORT_BYTES = MAX_INLINE_BYTES * MAX_STREAMS
+MAX_REPORT_BYTES_OF_RANK = 1024
+
+
+def limit_bytes(world: int) -> int:
+    """The size of the largest message that a rank of a run with so many ranks may send.
+
+    Its largest message is a report: the roster, and the small arrays of its requests. Decoded, a message of many tiny
+    values takes up to 25 times its size in memory, so the limit is far below that of messages of the controller.
+
+    >>> limit_bytes(8), limit_bytes(100_000) == MAX_MESSAGE_BYTES
+    (4202496, True)
+    """
+    return min(MAX_MESSAGE_BYTES, MAX_REPORT_BYTES + MAX_REPORT_BYTES_OF_RANK * world)
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +46,7 @@ class Connection:
     sock: socket.socket
     sender: ControlSender
     frames: FrameReader = field(default_factory=FrameReader)
+    """With a limit for the messages of ranks (`limit_bytes`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import PeerLost, TradewindError, as_own_error
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
-from tradewind.runtime.control_reader import READ_BYTES, Arrived, Connection, ControlReader
+from tradewind.runtime.control_reader import READ_BYTES, Arrived, Connection, ControlReader, limit_bytes
 from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
 from tradewind.runtime.forking import OwnerProcess
@@ -36,6 +36,7 @@ from tradewind.runtime.stats import HostedController
 from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.runtime.tracing import ControlTrace, TraceWriter
 from tradewind.wire import messages as m
+from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
 from tradewind.wire.messages import encode_message
 
@@ -67,6 +68,7 @@ class ControlServer:
         self._senders: dict[str, ControlSender] = {}
         self._ending: list[tuple[float, ControlSender]] = []
         """Connections to disconnected ranks, and when each is closed: a stopped process never closes its own end."""
+        self._limit_bytes = limit_bytes(options.world)
         self._hang_up_s = options.deadlines.handshake_s
         self._closed = False
         self._wakes_at_s = 0.0
@@ -166,7 +168,7 @@ class ControlServer:
                     before.cut_off()
                 self._senders[worker] = sender
                 self._do(actions)
-                self._reader.add(Connection(worker, sock, sender))
+                self._reader.add(Connection(worker, sock, sender, FrameReader(self._limit_bytes)))
                 self._changed.notify_all()
         if refused:
             self._refuse(sock, sender, actions)

@@ -431,7 +431,7 @@ def find_secret(given: str | bytes | None) -> bytes:
     if len(packed) < MIN_SECRET_BYTES:
         raise BadOption(
             f"a run needs a secret of at least {MIN_SECRET_BYTES} characters, the same on every rank: pass secret= or "
-            f"set {SECRET_VARIABLE}."
+            f"set {SECRET_VARIABLE}. `tradewind secret` prints a good one."
         )
     return packed
 

@@ -16,20 +16,29 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from tradewind.errors import BadFrame
+from tradewind.errors import BadFrame, CorruptFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.node.payload import RoundPayload
 from tradewind.runtime.connections import BufferUse
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.shaping import ShapedSender
-from tradewind.runtime.sockets import SharedSocket, has_unsent, receive_header, receive_into, send_all
+from tradewind.runtime.sockets import SharedSocket, has_unsent, needs_sums, receive_header, receive_into, send_all
 from tradewind.runtime.stats import Traffic
 from tradewind.runtime.threads import start_thread
 from tradewind.runtime.tls import TlsSocket
-from tradewind.wire.frames import HEADER_BYTES, MAX_PATH_SITES, FrameHeader, FrameKind, encode_header
+from tradewind.wire.frames import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    MAX_REST_BYTES,
+    FrameHeader,
+    FrameKind,
+    check_payload,
+    encode_header,
+)
 
-SCRATCH_BYTES = 256 * 1024
+SCRATCH_BYTES = BLOCK_BYTES
+"""Each block is verified in the scratch buffer before it is added."""
 Transport = Literal["tcp", "tls", "unix"]
 
 
@@ -61,6 +70,10 @@ class Host(Protocol):
         """The arrays of a round; None if it has ended."""
         ...
 
+    def is_wanted(self, action: Receive) -> bool:
+        """Whether the chunk that is being received is still needed: its round may have been halted or have ended."""
+        ...
+
     def keep(self, buffer: int, nbytes: int) -> memoryview:
         """Memory for a kept chunk."""
         ...
@@ -76,18 +89,38 @@ def transport_of(sock: socket.socket) -> Transport:
 
 
 def frame_of(
-    host: Host, action: Transmit, sock: socket.socket, kernel_queues: bool = True
+    host: Host, action: Transmit, sock: socket.socket, summed: bool, kernel_queues: bool = True
 ) -> tuple[bytes, memoryview] | None:
     """Header and payload of a frame that is sent now; None if its round has ended.
 
-    `kernel_queues`: frames wait for the link in the socket's send queue, and the header records whether any do.
+    `summed`: the header has checksums of the payload. `kernel_queues`: frames wait for the link in the socket's send
+    queue, and the header records whether any do.
     """
     body = host.bytes_to_send(action)
     if body is None:
         return None
     sent_us = host.stamp_us()
     queued = bool(sent_us) and kernel_queues and has_unsent(sock)
-    return encode_header(action.header, sent_us, queued), body
+    return encode_header(action.header, sent_us, queued, body if summed else None), body
+
+
+def check_received(host: Host, traffic: Traffic, action: Receive, part: memoryview, start: int = 0) -> None:
+    """Raise CorruptFrame if a part of a payload, from byte `start`, was changed on the way, and count it.
+
+    The sender of a chunk that is not needed any more may overwrite it while it is being sent: that is only counted.
+    """
+    try:
+        check_payload(action.header, part.cast("B"), start)
+    except CorruptFrame:
+        if host.is_wanted(action):
+            raise
+        traffic.corrupt_frames += 1
+
+
+def check_summed(header: FrameHeader) -> None:
+    """Raise BadFrame if a payload without checksums is announced on a connection that needs them."""
+    if header.payload_bytes and not header.sums:
+        raise BadFrame(f"a {header.kind.name} frame has no checksums, which this connection needs.")
 
 
 class Link:
@@ -102,13 +135,14 @@ class Link:
         peer: int,
         sock: socket.socket,
         outbox: queue.SimpleQueue[Transmit | None],
-        broke: Callable[[str], None],
+        broke: Callable[[Exception], None],
         ended: Callable[[], None],
         shaped: ShapedSender | None = None,
     ) -> None:
         self.peer = peer
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
         self._broke, self._ended, self._traces = broke, ended, host.traces
+        self._summed = needs_sums(sock)
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, self.users)
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
@@ -138,10 +172,9 @@ class Link:
         try:
             with np.errstate(all="ignore"):  # infinities and NaN are valid results
                 self._receive_frames()
-        except BadFrame as error:
-            self._broke(str(error))
-        except OSError as error:
-            self._broke(error.strerror or str(error))
+        except (BadFrame, OSError) as error:
+            self.traffic.corrupt_frames += isinstance(error, CorruptFrame)
+            self._broke(error)
         finally:
             self.close()
             if self._receiving is not None:
@@ -151,9 +184,11 @@ class Link:
 
     def _receive_frames(self) -> None:
         sock, host = self._sock, self._host
-        scratch = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
+        scratch = memoryview(bytearray(HEADER_BYTES + MAX_REST_BYTES))
         while True:
             header = receive_header(sock, scratch)
+            if self._summed:
+                check_summed(header)
             action = host.tell(ev.HeaderReceived(self.peer, header))
             self.liveness.received()
             self.traffic.received_frames += 1
@@ -170,21 +205,21 @@ class Link:
         nbytes = action.header.payload_bytes
         if action.how is How.KEEP:
             assert action.buffer is not None
-            receive_into(self._sock, self._host.keep(action.buffer, nbytes))
+            self._receive_block(action, self._host.keep(action.buffer, nbytes))
             return
         payload = None if action.how is How.DISCARD else self._host.payload_of(action.header.round)
         if payload is None:
-            self._discard(nbytes)
+            for start in range(0, nbytes, SCRATCH_BYTES):
+                self._receive_block(action, self._scratch.data[: nbytes - start], start)
         elif action.how is How.STORE:
-            receive_into(self._sock, payload.result_of(action).data)
+            self._receive_block(action, payload.result_of(action).data)
         else:
-            payload.add(action, self._scratch, partial(receive_into, self._sock))
+            payload.add(action, self._scratch, partial(self._receive_block, action))
 
-    def _discard(self, nbytes: int) -> None:
-        while nbytes > 0:
-            block = self._scratch[: min(SCRATCH_BYTES, nbytes)]
-            receive_into(self._sock, block.data)
-            nbytes -= len(block)
+    def _receive_block(self, action: Receive, place: memoryview, start: int = 0) -> None:
+        """Receive and verify a part of a payload, from byte `start`."""
+        receive_into(self._sock, place)
+        check_received(self._host, self.traffic, action, place, start)
 
     # --- sending -------------------------------------------------------------------------------------------------
 
@@ -194,7 +229,7 @@ class Link:
         try:
             host.tell(ev.LinkIdle(self.peer))
             while (action := self._outbox.get()) is not None:
-                frame = frame_of(host, action, self._sock, self._crosses_network)
+                frame = frame_of(host, action, self._sock, self._summed, self._crosses_network)
                 if frame is not None:
                     began_s = time.monotonic() if self._traces else 0.0
                     self._send_frame(*frame)
@@ -204,7 +239,7 @@ class Link:
                     self.traffic.sent_bytes += len(frame[1])
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:
-            self._broke(error.strerror or str(error))
+            self._broke(error)
         finally:
             self.close()
             if action is not None:  # it may not have arrived, but its buffer is no longer used

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tradewind.control.deadlines import Deadlines
-from tradewind.errors import RemoteFault
+from tradewind.errors import BadFrame, RemoteFault
 from tradewind.node import events as ev
 from tradewind.node.actions import Transmit
 from tradewind.runtime.addresses import HostPort
@@ -49,6 +49,8 @@ FIRST_RETRY_S = 0.02
 LONGEST_RETRY_S = 2.0
 Connected = Callable[[str, socket.socket], None]
 """Called with the peer's name and the socket of every new data connection."""
+MAX_LINKS = 2 * MAX_CONNECTIONS
+"""The most connections of a bundle: both sides may add some at the same time."""
 SHORT_LIFE_S = 1.0
 """After a bundle that broke sooner, the next call is delayed."""
 
@@ -335,7 +337,8 @@ class Peers:
             bundle = self._bundles.get(peer)
             address = self._roster.get(peer)
             stale = bundle is not None and (bundle.made_s != made_s or bool(bundle.broken))
-            if self._closed or address is None or stale:
+            too_many = bundle is not None and len(bundle.links) >= MAX_LINKS
+            if self._closed or address is None or stale or too_many:
                 hang_up(sock)
                 return
             if bundle is None:
@@ -356,8 +359,10 @@ class Peers:
         link.start()
 
     def _link(self, peer: int, sock: socket.socket, bundle: Bundle, there: str) -> Link | PolledLink:
-        def broke(reason: str) -> None:
-            self.drop(peer, reason, bundle)
+        def broke(error: Exception) -> None:
+            if isinstance(error, BadFrame):
+                log.warning("%s closes its connections to %s: %s", self._credentials.site, there, error)
+            self.drop(peer, (error.strerror if isinstance(error, OSError) else "") or str(error), bundle)
 
         def ended() -> None:
             self._ended(peer, bundle)

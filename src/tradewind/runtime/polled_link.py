@@ -15,25 +15,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tradewind.errors import BadFrame
+from tradewind.errors import BadFrame, CorruptFrame
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.runtime.connections import BufferUse
-from tradewind.runtime.links import SCRATCH_BYTES, Host, frame_of, transport_of
+from tradewind.runtime.links import SCRATCH_BYTES, Host, check_received, check_summed, frame_of, transport_of
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.polling import Poller
-from tradewind.runtime.sockets import SharedSocket, rest_of
+from tradewind.runtime.sockets import SharedSocket, needs_sums, rest_of
 from tradewind.runtime.stats import Traffic
 from tradewind.runtime.threads import is_ending, start_thread
 from tradewind.runtime.tls import RECORD_BYTES
 from tradewind.wire.frames import (
     HEADER_BYTES,
-    MAX_PATH_SITES,
-    PATH_LENGTH_AT,
+    MAX_REST_BYTES,
     FrameHeader,
     FrameKind,
     decode_header,
-    path_bytes,
+    rest_bytes,
 )
 
 log = logging.getLogger("tradewind.runtime")
@@ -59,7 +58,7 @@ class PolledLink:
         peer: int,
         sock: socket.socket,
         outbox: queue.SimpleQueue[Transmit | None],
-        broke: Callable[[str], None],
+        broke: Callable[[Exception], None],
         ended: Callable[[], None],
         poller: Poller,
     ) -> None:
@@ -70,6 +69,7 @@ class PolledLink:
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
         self.transport = transport_of(sock)
+        self._summed = needs_sums(sock)
         self._over = self._gone = self._readable = self._full = False
         """It has ended; the other side has closed it, and the rest is still to be read; there may be something to read;
         the send buffer is full."""
@@ -83,11 +83,13 @@ class PolledLink:
         """The most bytes that have left the kernel and are not decrypted yet."""
         self._awaited = 1
         """Bytes that must have arrived before the kernel reports input (SO_RCVLOWAT)."""
-        self._missing = self._block = 0
-        """Outstanding bytes of the payload that is being received, and the size of the current block of it."""
+        self._missing = 0
+        """Outstanding bytes of the payload that is being received, from the current block on."""
+        self._block = memoryview(b"")
+        """The memory for the current block of it."""
         self._add: Callable[[int], None] | None = None
         """Adds that many bytes of the scratch buffer to the destination; None: they are not added."""
-        self._head = memoryview(bytearray(HEADER_BYTES + 2 * MAX_PATH_SITES))
+        self._head = memoryview(bytearray(HEADER_BYTES + MAX_REST_BYTES))
         self._head_bytes = HEADER_BYTES
         self._place = self._head[:HEADER_BYTES]
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -126,17 +128,16 @@ class PolledLink:
                 self._send()
             if self._readable:
                 self._receive()
-        except BadFrame as error:
-            self._end(str(error))
-        except OSError as error:
-            self._end(error.strerror or str(error))
+        except (BadFrame, OSError) as error:
+            self.traffic.corrupt_frames += isinstance(error, CorruptFrame)
+            self._end(error)
         except Exception as error:  # the other connections continue
             log.exception("internal error on a data connection; please report it")
-            self._end(f"{type(error).__name__}: {error}")
+            self._end(error)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, error: Exception) -> None:
         self._over = True
-        self._broke(reason)
+        self._broke(error)
         self._poller.remove(self._sock.fileno())
         if self._receiving is not None:
             self._host.tell(ev.ReceiveFailed(self._receiving))
@@ -182,11 +183,13 @@ class PolledLink:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def _header_came(self) -> None:
-        if self._head_bytes == HEADER_BYTES and self._head[PATH_LENGTH_AT]:
-            self._head_bytes += path_bytes(self._head[:HEADER_BYTES])
+        if self._head_bytes == HEADER_BYTES and (rest := rest_bytes(self._head[:HEADER_BYTES])):
+            self._head_bytes += rest
             self._place = self._head[HEADER_BYTES : self._head_bytes]
             return
-        header = decode_header(self._head[: self._head_bytes])
+        header = decode_header(self._head[: self._head_bytes], self._head_bytes - HEADER_BYTES)
+        if self._summed:
+            check_summed(header)
         action = self._host.tell(ev.HeaderReceived(self.peer, header))
         self.liveness.received()
         self.traffic.received_frames += 1
@@ -195,8 +198,7 @@ class PolledLink:
             return
         assert action is not None
         self._receiving, self._missing = action, header.payload_bytes
-        self._place = self._place_of(action)
-        self._block = len(self._place)
+        self._place = self._block = self._place_of(action)
 
     def _place_of(self, action: Receive) -> memoryview:
         """The memory that a payload is received into: its destination, or as much of the scratch buffer as it needs."""
@@ -212,12 +214,13 @@ class PolledLink:
         return self._scratch.data[: self._missing]
 
     def _block_came(self, action: Receive) -> None:
+        done = action.header.payload_bytes - self._missing
+        check_received(self._host, self.traffic, action, self._block, done)
         if self._add is not None:
-            self._add(self._block)
-        self._missing -= self._block
+            self._add(len(self._block))
+        self._missing -= len(self._block)
         if self._missing:
-            self._place = self._scratch.data[: self._missing]
-            self._block = len(self._place)
+            self._place = self._block = self._scratch.data[: self._missing]
             return
         self.traffic.received_bytes += action.header.payload_bytes  # before the round can end
         self._host.tell(ev.Received(action))
@@ -253,7 +256,7 @@ class PolledLink:
                 return False
             if action is not None:  # None wakes a waiting sender thread, of which there is none here
                 self._sending = action
-                frame = frame_of(self._host, action, self._sock)
+                frame = frame_of(self._host, action, self._sock, self._summed)
                 self._began_s = time.monotonic() if self._traces else 0.0
                 self._frame_bytes = None if frame is None else len(frame[1])
                 self._unsent = [] if frame is None else [*frame] if len(frame[1]) else [frame[0]]

@@ -15,14 +15,13 @@ from tradewind.errors import BadFrame, NoAnswer, NotAdmitted
 from tradewind.runtime.addresses import HostPort, is_own_process, neighbour_address
 from tradewind.runtime.dialling import Dialling, dial
 from tradewind.runtime.forking import close_in_children
-from tradewind.runtime.tls import secure
+from tradewind.runtime.tls import TlsSocket, secure
 from tradewind.wire.frames import (
     HEADER_BYTES,
-    PATH_LENGTH_AT,
     FrameHeader,
     decode_header,
-    path_bytes,
     payload_length,
+    rest_bytes,
 )
 from tradewind.wire.handshake import (
     MAX_HANDSHAKE_BYTES,
@@ -46,6 +45,11 @@ def shorten_queue(sock: socket.socket, nbytes: int) -> None:
     """Limit the unsent bytes in the kernel, for slow links; on fast ones that only costs wake-ups."""
     with contextlib.suppress(OSError):  # optional: not every kernel has it
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
+
+
+def needs_sums(sock: socket.socket) -> bool:
+    """Whether payloads need checksums: not with TLS, nor where they stay in the memory of one kernel."""
+    return sock.family != socket.AF_UNIX and not isinstance(sock, TlsSocket)
 
 
 def has_unsent(sock: socket.socket) -> bool:
@@ -100,11 +104,10 @@ def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
     """Receive the header of the next frame; `buffer` is scratch memory for it."""
     fixed = buffer[:HEADER_BYTES]
     receive_into(sock, fixed)
-    if not fixed[PATH_LENGTH_AT]:  # almost always
-        return decode_header(fixed)
-    path = path_bytes(fixed)
-    receive_into(sock, buffer[HEADER_BYTES : HEADER_BYTES + path])
-    return decode_header(buffer[: HEADER_BYTES + path])
+    rest = rest_bytes(fixed)
+    end = HEADER_BYTES + rest
+    receive_into(sock, buffer[HEADER_BYTES:end])
+    return decode_header(buffer[:end], rest)
 
 
 def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, other: str) -> bytes:
@@ -138,7 +141,7 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, ot
                     f"{other} announced {payload_length(fixed)} bytes in the handshake, expected at most "
                     f"{MAX_HANDSHAKE_BYTES}."
                 )
-            body = _receive_exactly(sock, path_bytes(fixed) + payload_length(fixed), deadline_s, other)
+            body = _receive_exactly(sock, rest_bytes(fixed) + payload_length(fixed), deadline_s, other)
             answer += handshake.receive(body)
             if answer:
                 sock.sendall(answer)

@@ -24,6 +24,8 @@ log = logging.getLogger("tradewind.runtime")
 
 PURPOSE = "state"
 MAX_STATE_BYTES = 2**40
+MAX_TRANSFERS = 16
+"""The most transfers from one member at a time."""
 _NOTHING = 2**64 - 1
 _LENGTH = struct.Struct("!Q")
 _CHECK = struct.Struct("!I")

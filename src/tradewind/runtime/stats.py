@@ -24,6 +24,7 @@ class Traffic:
     sent_bytes: int = 0
     received_frames: int = 0
     received_bytes: int = 0
+    corrupt_frames: int = 0
 
     def add(self, other: Traffic) -> None:
         """Add the counters of another one."""
@@ -31,6 +32,7 @@ class Traffic:
         self.sent_bytes += other.sent_bytes
         self.received_frames += other.received_frames
         self.received_bytes += other.received_bytes
+        self.corrupt_frames += other.corrupt_frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class PeerStats:
     sent_bytes: int
     received_frames: int
     received_bytes: int
+    corrupt_frames: int
+    """Received frames whose checksum did not match. One that was needed closes the connections to the peer."""
     bandwidth_bps: float | None
     """The last bandwidth sample of the link from the peer to this rank; None: not measured."""
     latency_s: float | None
@@ -197,6 +201,7 @@ class PeerLinks:
             moved.sent_bytes,
             moved.received_frames,
             moved.received_bytes,
+            moved.corrupt_frames,
             None if sample is None else sample.bandwidth_bps,
             None if sample is None else sample.latency_s,
         )

@@ -154,6 +154,7 @@ class Worker:
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
         self._meters_lock = threading.Lock()
         self._tally, self._tally_lock = Tally(), threading.Lock()
+        self._transfers = threading.Semaphore(state_transfer.MAX_TRANSFERS)
         self._samples: dict[str, LinkSample] = {}
         """The last measurement of the link from each peer, by the peer's name."""
 
@@ -405,7 +406,13 @@ class Worker:
         """Serve a connection from an authenticated peer: a data connection, or a request for the model."""
         self.joined.wait(self.deadlines.gather_s)
         if peer.purpose == state_transfer.PURPOSE:
-            state_transfer.give(sock, self.offer, self.deadlines.silence_s)
+            if not self._transfers.acquire(blocking=False):
+                hang_up(sock)  # the rank that joins asks another member
+                return
+            try:
+                state_transfer.give(sock, self.offer, self.deadlines.silence_s)
+            finally:
+                self._transfers.release()
             return
         number = self._node.numbers.get(peer.site)
         if number is None or self._closed.is_set():
@@ -537,6 +544,11 @@ class Worker:
     def payload_of(self, round_: int) -> RoundPayload | None:
         """The arrays of a round; None if it has ended."""
         return self._plane.payloads.get(round_)
+
+    def is_wanted(self, action: do.Receive) -> bool:
+        """Whether the chunk that is being received is still needed."""
+        with self._lock:
+            return self._plane.engine is not None and self._plane.engine.wants(action)
 
     def keep(self, buffer: int, nbytes: int) -> memoryview:
         """Memory for a kept chunk."""

@@ -1,9 +1,13 @@
-"""Frames: a fixed header of 44 bytes, the path of a relayed chunk if it has one, and a payload.
+"""Frames: a fixed header of 60 bytes, the path of a relayed chunk if it has one, checksums, and a payload.
 
      0  magic "TW"      2  wire version   3  kind            4  run             8  round
     16  plan version   20  shard         24  index          28  chunks         32  payload bytes
     36  phase          37  hop           38  flags          39  path length, in sites of 2 bytes each after the header
-    40  sent, in microseconds modulo 2**32
+    40  sent, in microseconds modulo 2**32              44  checksum of path and checksums   52  checksum of 0 to 51
+
+The path is followed by a checksum of each block of `BLOCK_BYTES` of the payload. Every checksum is XXH3-64. The fixed
+part is verified before a length in it is used, path and checksums before the frame is decoded, and each block before it
+is added to anything. Only connections that protect their bytes otherwise send payloads without checksums (`summed`).
 
 All kinds share the layout, so that a reader needs one rule and one limit for every length. `index` and `chunks` give
 the progress of a chunk to sites that do not know its plan: relays order their queue by it. A relayed chunk carries its
@@ -31,20 +35,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tradewind.errors import BadFrame
+import xxhash
 
-WIRE_VERSION = 6
+from tradewind.errors import BadFrame, CorruptFrame
+
+WIRE_VERSION = 7
 MAGIC = b"TW"
-HEADER = struct.Struct("!2sBBIQIIIIIBBBBI")
-HEADER_BYTES = HEADER.size
-PATH_LENGTH_AT = 39
+_BEGIN = MAGIC + bytes([WIRE_VERSION])
+HEADER = struct.Struct("!2sBBIQIIIIIBBBBI8s")
+SUM_BYTES = 8
+_NO_REST = bytes(SUM_BYTES)
+HEADER_BYTES = HEADER.size + SUM_BYTES
+_FLAGS_AT, PATH_LENGTH_AT = 38, 39
 MAX_CHUNK_BYTES = 8 * 2**20
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Largest control message; a plan of 60 shards over 60 sites is below 1 MiB."""
 MAX_PATH_SITES = 64
+BLOCK_BYTES = 256 * 1024
+"""Bytes of a payload under one checksum: a block stays in the cache from its check until it is added."""
+MAX_REST_BYTES = 2 * MAX_PATH_SITES + SUM_BYTES * (MAX_MESSAGE_BYTES // BLOCK_BYTES)
+"""Most bytes between the fixed part of a header and the payload."""
 SENT_MODULUS_US = 2**32
 """Send times wrap around after 71 minutes; only differences are used."""
-_FOLLOWS, _AUXILIARY, _QUEUED = 1, 2, 4
+Bytes = bytes | bytearray | memoryview
+_FOLLOWS, _AUXILIARY, _QUEUED, _SUMMED = 1, 2, 4, 8
 
 
 class FrameKind(IntEnum):
@@ -104,10 +118,52 @@ class FrameHeader:
     sent_us: int = 0
     queued: bool = False
     """Whether it waited in the sender's kernel behind earlier bytes."""
+    sums: bytes = b""
+    """The checksums of the blocks of the payload, in order; empty: the connection protects its bytes otherwise."""
 
 
-def encode_header(header: FrameHeader, sent_us: int | None = None, queued: bool = False) -> bytes:
-    """Return the bytes of a header with its path; `sent_us` and `queued`, known when it is sent, replace its fields."""
+def sums_of(payload: Bytes) -> bytes:
+    """Return the checksums of the blocks of a payload, one after the other.
+
+    >>> len(sums_of(bytes(BLOCK_BYTES))), len(sums_of(bytes(BLOCK_BYTES + 1)))
+    (8, 16)
+    """
+    if len(payload) <= BLOCK_BYTES:  # almost always
+        return xxhash.xxh3_64_digest(payload) if len(payload) else b""
+    view = memoryview(payload)
+    return b"".join(xxhash.xxh3_64_digest(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES))
+
+
+def digest_of(result: Bytes) -> int:
+    """Return a digest of a whole result in 63 bits: it detects results that differ, not forgery."""
+    return xxhash.xxh3_64_intdigest(result) >> 1
+
+
+def check_payload(header: FrameHeader, part: Bytes, start: int = 0) -> None:
+    """Raise `CorruptFrame` if a part of a payload, from byte `start`, does not match its checksums.
+
+    `start` must be a multiple of `BLOCK_BYTES`, and the part must end with a block or with the payload.
+    """
+    found, at = sums_of(part), start // BLOCK_BYTES * SUM_BYTES
+    if header.sums and found != header.sums[at : at + len(found)]:
+        raise CorruptFrame(
+            f"bytes of a {header.kind.name} frame (round {header.round}, shard {header.shard}, index {header.index}) "
+            f"were changed on the way: from byte {start} the checksum is {found.hex()}, expected "
+            f"{header.sums[at : at + len(found)].hex()}."
+        )
+
+
+def encode_header(
+    header: FrameHeader, sent_us: int | None = None, queued: bool = False, payload: Bytes | None = None
+) -> bytes:
+    """Return the bytes of a header with its path and the checksums of its payload.
+
+    `sent_us` and `queued`, known when it is sent, replace its fields; `payload` replaces its `sums` unless it has the
+    checksums of this payload already, as a relayed frame does.
+    """
+    sums = header.sums if payload is None or header.sums else sums_of(payload)
+    path = header.path
+    rest = struct.pack(f"!{len(path)}H", *path) + sums if path else sums
     fixed = HEADER.pack(
         MAGIC,
         WIRE_VERSION,
@@ -121,50 +177,69 @@ def encode_header(header: FrameHeader, sent_us: int | None = None, queued: bool 
         header.payload_bytes,
         header.phase,
         header.hop,
-        _FOLLOWS * header.follows | _AUXILIARY * header.auxiliary | _QUEUED * (queued or header.queued),
-        len(header.path),
+        _FOLLOWS * header.follows
+        | _AUXILIARY * header.auxiliary
+        | _QUEUED * (queued or header.queued)
+        | _SUMMED * bool(sums),
+        len(path),
         header.sent_us if sent_us is None else sent_us,
+        xxhash.xxh3_64_digest(rest) if rest else _NO_REST,
     )
-    return fixed + struct.pack(f"!{len(header.path)}H", *header.path) if header.path else fixed
+    return fixed + xxhash.xxh3_64_digest(fixed) + rest
 
 
-def path_bytes(fixed: bytes | bytearray | memoryview) -> int:
-    """Return how many bytes of path follow a header's fixed part; raise `BadFrame` if it is not a valid header."""
-    magic, version = bytes(fixed[:2]), fixed[2]
-    if magic != MAGIC:
-        raise BadFrame(f"a frame must start with {MAGIC!r}, got {magic!r}: the sender is not a Tradewind process.")
-    if version != WIRE_VERSION:
-        raise BadFrame(f"a frame has wire version {version}, expected {WIRE_VERSION}. Run the same release everywhere.")
+def rest_bytes(fixed: Bytes) -> int:
+    """Return how many bytes of path and checksums follow a header's fixed part; raise `BadFrame` if it is not valid."""
+    if xxhash.xxh3_64_digest(fixed[: HEADER.size]) != fixed[HEADER.size : HEADER_BYTES] or fixed[:3] != _BEGIN:
+        raise _not_a_header(bytes(fixed[:2]), fixed[2])
     length = fixed[PATH_LENGTH_AT]
     if length > MAX_PATH_SITES:
         raise BadFrame(f"a frame's path must have at most {MAX_PATH_SITES} sites, got {length}.")
-    return 2 * length
+    if not fixed[_FLAGS_AT] & _SUMMED:
+        return 2 * length
+    if payload_length(fixed) > MAX_MESSAGE_BYTES:
+        raise BadFrame(f"a frame must have at most {MAX_MESSAGE_BYTES} bytes, got {payload_length(fixed)}.")
+    return 2 * length + SUM_BYTES * -(-payload_length(fixed) // BLOCK_BYTES)
 
 
-def payload_length(fixed: bytes | bytearray | memoryview) -> int:
+def _not_a_header(magic: bytes, version: int) -> BadFrame:
+    if magic != MAGIC:
+        return BadFrame(f"a frame must start with {MAGIC!r}, got {magic!r}: the sender is not a Tradewind process.")
+    if version != WIRE_VERSION:
+        return BadFrame(
+            f"a frame has wire version {version}, expected {WIRE_VERSION}. Run the same release everywhere."
+        )
+    return CorruptFrame("bytes of a frame header were changed on the way: its checksum does not match.")
+
+
+def payload_length(fixed: Bytes) -> int:
     """Return the payload size in a header's fixed part, without validation."""
     return int.from_bytes(fixed[32:36], "big")
 
 
-def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
-    """Return the header from exactly its bytes, with its path; raise `BadFrame` if they are not valid."""
+def decode_header(data: Bytes, rest: int | None = None) -> FrameHeader:
+    """Return the header from exactly its bytes, with path and checksums; raise `BadFrame` if they are not valid.
+
+    `rest`: what `rest_bytes` has returned for it, if it was called.
+    """
     nbytes = len(data)
     if nbytes < HEADER_BYTES:
         raise BadFrame(f"a frame header must have at least {HEADER_BYTES} bytes, got {nbytes}.")
-    (magic, wire, kind, run, round_, version, shard, index, chunks, payload, phase, hop, flags, length, sent_us) = (
+    (_, _, kind, run, round_, version, shard, index, chunks, payload, phase, hop, flags, length, sent_us, check) = (
         HEADER.unpack_from(data)
     )
-    # A quick check for the most frequent case; `path_bytes` repeats it and raises the precise error.
-    plain = magic == MAGIC and wire == WIRE_VERSION and nbytes == HEADER_BYTES and not length
-    if not plain and nbytes != HEADER_BYTES + path_bytes(data):
+    rest = rest_bytes(data[:HEADER_BYTES]) if rest is None else rest
+    if nbytes != HEADER_BYTES + rest:
         raise BadFrame(f"a frame header of {nbytes} bytes does not fit its path of {length} sites.")
+    if check != (xxhash.xxh3_64_digest(data[HEADER_BYTES:]) if rest else _NO_REST):
+        raise CorruptFrame("bytes of a frame's path or checksums were changed on the way.")
     try:
         kind, phase = _KINDS[kind], _PHASES[phase]
     except KeyError as error:
         raise BadFrame(f"a frame header has an unknown kind or phase {error}.") from None
     if payload > _MOST_PAYLOAD[kind]:
         raise BadFrame(f"a frame of kind {kind.name} must have at most {_MOST_PAYLOAD[kind]} bytes, got {payload}.")
-    if flags > _FOLLOWS | _AUXILIARY | _QUEUED:
+    if flags > _FOLLOWS | _AUXILIARY | _QUEUED | _SUMMED:
         raise BadFrame(f"a frame header has unknown flags {flags:#x}.")
     path = struct.unpack_from(f"!{length}H", data, HEADER_BYTES) if length else ()
     if path and (len(path) < 3 or not 0 < hop < len(path)):
@@ -195,6 +270,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> FrameHeader:
         bool(flags & _AUXILIARY),
         sent_us,
         bool(flags & _QUEUED),
+        bytes(data[HEADER_BYTES + 2 * length :]) if flags & _SUMMED else b"",
     )
 
 
@@ -204,7 +280,7 @@ class FrameReader:
     Data connections read header and payload themselves, to receive payloads directly into their place.
 
     >>> reader = FrameReader(max_payload_bytes=100)
-    >>> frame = encode_header(FrameHeader(FrameKind.MESSAGE, run=7, payload_bytes=2)) + b"hi"
+    >>> frame = encode_header(FrameHeader(FrameKind.MESSAGE, run=7, payload_bytes=2), payload=b"hi") + b"hi"
     >>> [bytes(payload) for _, payload in [*reader.feed(frame[:5]), *reader.feed(frame[5:])]]
     [b'hi']
     """
@@ -222,11 +298,14 @@ class FrameReader:
     def _next(self) -> tuple[FrameHeader, bytes] | None:
         buffer = self._buffer
         if len(buffer) < HEADER_BYTES:
+            if len(buffer) >= len(_BEGIN) and not buffer.startswith(_BEGIN):
+                raise _not_a_header(bytes(buffer[:2]), buffer[2])
             return None
-        start = HEADER_BYTES + path_bytes(buffer)
+        rest = rest_bytes(bytes(buffer[:HEADER_BYTES]))
+        start = HEADER_BYTES + rest
         if len(buffer) < start:
             return None
-        header = decode_header(memoryview(buffer)[:start].tobytes())
+        header = decode_header(bytes(buffer[:start]), rest)
         if header.payload_bytes > self.max_payload_bytes:
             raise BadFrame(
                 f"a frame must have at most {self.max_payload_bytes} bytes here, got {header.payload_bytes}."
@@ -234,6 +313,9 @@ class FrameReader:
         end = start + header.payload_bytes
         if len(buffer) < end:
             return None
-        payload = bytes(buffer[start:end])
+        payload = bytes(memoryview(buffer)[start:end])
+        if payload and not header.sums:
+            raise BadFrame(f"a {header.kind.name} frame has no checksums.")
+        check_payload(header, payload)
         del buffer[:end]
         return header, payload

@@ -12,8 +12,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 MOST_SITES = 65536
 """How many site numbers a frame can represent."""
+SiteCount = Annotated[int, msgspec.Meta(ge=0, le=MOST_SITES)]
 SiteNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SITES)]
-Digest = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+MOST_TERMS = 4096
+"""How many terms the numbers of rounds and plans in frames can tell apart."""
+Term = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TERMS)]
+Digest = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class MessageBase(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):

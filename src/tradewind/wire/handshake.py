@@ -16,10 +16,11 @@ certificate does not name the site that it says it is.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -30,6 +31,10 @@ from tradewind.wire.messages import Accepted, Challenge, Hello, Message, Proof, 
 MAX_HANDSHAKE_BYTES = 4096
 NONCE_BYTES = 32
 MIN_SECRET_BYTES = 8
+LONG_SECRET_BYTES = 32
+"""Shorter secrets are taken for ones that people type, and stretched."""
+SCRYPT_N, SCRYPT_R = 2**15, 8
+"""The cost of stretching: 32 MiB and about a tenth of a second for each guess."""
 SECRET_VARIABLE = "TRADEWIND_SECRET"
 """Environment variable that holds the secret of the run if it is not passed as an argument."""
 
@@ -39,13 +44,32 @@ def run_number(run: str) -> int:
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
 
 
+@functools.lru_cache(maxsize=8)
+def key_of(secret: bytes, run: str) -> bytes:
+    """Return the key of a run's proofs.
+
+    A short secret may be guessed: every guess against a recorded handshake has to be stretched with scrypt. For a long,
+    random one HKDF (RFC 5869) is enough. The name of the run is the salt.
+
+    >>> len(key_of(b"correct horse", "run")), key_of(bytes(32), "a") == key_of(bytes(32), "b")
+    (32, False)
+    """
+    salt = b"tradewind key\0" + run.encode()
+    if 0 < len(secret) < LONG_SECRET_BYTES:  # none at all is that of a run without security
+        memory = 2 * 128 * SCRYPT_N * SCRYPT_R
+        return hashlib.scrypt(secret, salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=1, maxmem=memory, dklen=32)
+    drawn = hmac.digest(salt, secret, "sha256")
+    return hmac.digest(drawn, b"handshake\1", "sha256")
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What a process needs for every handshake."""
 
     run: str
     site: str
-    secret: bytes
+    secret: bytes = field(repr=False)
+    """The secret of the run, which must never be in a log."""
 
     @property
     def number(self) -> int:
@@ -153,7 +177,7 @@ class Handshake:
     def _digest(self, who: str) -> bytes:
         binding = () if self._channel is None else (self._channel.binding,)
         said = msgspec.msgpack.encode((who, self._hello, self._challenge, *binding))
-        return hmac.new(self.credentials.secret, said, hashlib.sha256).digest()
+        return hmac.new(key_of(self.credentials.secret, self.credentials.run), said, hashlib.sha256).digest()
 
 
 class ClientHandshake(Handshake):

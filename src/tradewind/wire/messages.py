@@ -29,7 +29,9 @@ from tradewind.wire.greetings import (
     MessageBase,
     Name,
     Port,
+    SiteCount,
     SiteNumber,
+    Term,
     Text,
 )
 from tradewind.wire.greetings import (
@@ -327,19 +329,19 @@ class RoundReport(MessageBase, frozen=True):
 class Report(MessageBase, frozen=True):
     """The state of a rank that was in the run before, for a new controller, which has no state of its own."""
 
-    term: Count
+    term: Term
     """The newest term that it has acknowledged."""
     sequence: Count
     roster: tuple[Address, ...]
     """The last roster that it received; `sequence` is its number within the term."""
-    numbers: Count
+    numbers: SiteCount
     """How many site numbers were ever assigned, according to that roster."""
     electorates: tuple[tuple[Name, ...], ...] = ()
     """The possible electorates, according to that roster."""
     rounds: tuple[RoundReport, ...] = ()
     ready: tuple[Ready, ...] = ()
     """Requests that are in no round yet."""
-    committed: tuple[tuple[Count, Count], ...] = ()
+    committed: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=1024)] = ()
     """The last rounds that were committed at this rank, each with its version."""
 
 
@@ -415,11 +417,11 @@ class Roster(MessageBase, frozen=True):
     """Whether the run continues when a rank is lost."""
     floor: Count = 0
     """No round below this one concerns a rank that has just joined."""
-    term: Count = 0
+    term: Term = 0
     """Term of the controller that sent it; ranks ignore older ones from then on."""
     sequence: Count = 0
     """Number of the roster within the term."""
-    numbers: Count = 0
+    numbers: SiteCount = 0
     """How many site numbers were ever assigned."""
     electorates: tuple[tuple[Name, ...], ...] = ()
     """The possible electorates: a controller that takes over needs a majority of each."""
@@ -428,7 +430,7 @@ class Roster(MessageBase, frozen=True):
 class RosterSeen(MessageBase, frozen=True):
     """A rank acknowledges a roster, and with it the term of its controller."""
 
-    term: Count
+    term: Term
     sequence: Count
 
 
@@ -605,7 +607,7 @@ def encode_message(message: Message, run: int) -> bytes:
             f"a {type(message).__name__} message must have at most {MAX_MESSAGE_BYTES} bytes, got {len(body)}. "
             "Plan with fewer shards."
         )
-    return encode_header(FrameHeader(FrameKind.MESSAGE, run, len(body))) + body
+    return encode_header(FrameHeader(FrameKind.MESSAGE, run, len(body)), payload=body) + body
 
 
 def decode_message(body: bytes) -> Message:

@@ -51,6 +51,7 @@ from tradewind.planning.check import check
 from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
+from tradewind.wire.frames import digest_of
 from tradewind.wire.packed_plans import PackedPlan
 
 Items = NDArray[np.int64]
@@ -161,6 +162,7 @@ class Rounds:
                     set(sites),
                     now_s,
                     inline=True,
+                    expected=digest_of(result),
                 )
             )
         return final
@@ -183,8 +185,13 @@ class Rounds:
         return [self._done[number] for number in sorted(self._done) if self._done[number].is_finished]
 
     def diverging(self, round_: Round) -> tuple[str, ...]:
-        """Return the members whose result differs from that of the majority; all members if there is no majority."""
+        """Return the members whose result differs from that of the majority; all members if there is no majority.
+
+        In an inline round, the members whose result differs from what the controller sent.
+        """
         digests = {name: round_.finished[name] for name in sorted(round_.ready)}
+        if round_.expected is not None:
+            return tuple(name for name, digest in digests.items() if digest != round_.expected)
         count = Counter(digests.values())
         if len(count) < 2 or any(not shard.broadcast for shard in round_.plan.shards):
             return ()  # if every member sums for itself, the order of the parts may differ

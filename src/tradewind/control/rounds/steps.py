@@ -117,6 +117,8 @@ class Round:
     """Number of shards that got another root because a rank or link was lost."""
     inline: bool = False
     """Whether it is an inline round: its result was sent in a message, and nothing has to be repaired."""
+    expected: int | None = None
+    """The digest of the result that the controller made itself, in an inline round; None: members made the result."""
     scattered: bool = False
     """Whether members have sent parts of it before its start."""
 

@@ -23,6 +23,7 @@ lock for it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -87,11 +88,18 @@ def _round_written(action: Receive | Combine) -> int | None:
     return action.round if action.into is None else None
 
 
+def _is_relayed(header: FrameHeader) -> bool:
+    """Whether a frame goes on to another site."""
+    return bool(header.path) and header.hop < len(header.path) - 1
+
+
 class Engine:
     """The chunk engine of one site, numbered `site` in the run with number `run`."""
 
     def __init__(self, run: int, site: int) -> None:
         self.run, self.site = run, site
+        self.present: Collection[int] | None = None
+        """The sites of the run, to which chunks may be relayed; None: any."""
         self._rounds: dict[int, RoundState] = {}
         self._closed, self._floor = set[int](), 0
         self._early = EarlyChunks()
@@ -153,6 +161,10 @@ class Engine:
         """Numbers of the open rounds."""
         return tuple(sorted(self._rounds))
 
+    def wants(self, action: Receive) -> bool:
+        """Whether a chunk that is being received is still needed."""
+        return action.how is not How.DISCARD and (action.buffer is None or not self._buffers[action.buffer].doomed)
+
     def waiting_for(self) -> tuple[int, ...]:
         """Return the sites whose chunks an open round still needs. This is slow, for use when there is no progress."""
         return tuple(sorted({origin for state in self._rounds.values() for origin in state.late()}))
@@ -167,6 +179,7 @@ class Engine:
             )
         if known:
             self._drop(known)
+        self._drop_early(self._early.opened())
         state = self._rounds[event.round] = RoundState(self.run, event)
         if event.scattered is not None:
             self._outgoing.scatters.adopt(event.scattered, state)
@@ -246,15 +259,26 @@ class Engine:
         if header.auxiliary and header.hop == len(header.path) - 1:
             self._outgoing.came(header, self._actions)
         if header.kind is FrameKind.ACK:
-            self._outgoing.acknowledged(peer, header, self._actions)
+            if not (_is_relayed(header) and self._is_gone(header)):
+                self._outgoing.acknowledged(peer, header, self._actions)
         elif header.kind is FrameKind.SCATTER:
             self._scatter(peer, header)
-        elif header.path and header.hop < len(header.path) - 1:
-            self._keep(peer, header, None)  # to be relayed, whether or not its round has ended here
+        elif _is_relayed(header):  # whether or not its round has ended here
+            self._relay(peer, header)
         elif header.kind is FrameKind.PROBE or header.round < self._floor or header.round in self._closed:
             self._actions.append(Receive(How.DISCARD, peer, header))
         else:
             self._chunk(peer, header)
+
+    def _is_gone(self, header: FrameHeader) -> bool:
+        """Whether the next site of a frame's path is not in the run: it was lost, or never existed."""
+        return self.present is not None and header.path[header.hop + 1] not in self.present
+
+    def _relay(self, peer: int, header: FrameHeader) -> None:
+        if self._is_gone(header):
+            self._actions.append(Receive(How.DISCARD, peer, header))
+        else:
+            self._actions.append(Receive(How.KEEP, peer, header, self._buffers.relay(header.payload_bytes)))
 
     def _scatter(self, peer: int, header: FrameHeader) -> None:
         """Handle a chunk that was sent before its round was known."""
@@ -270,7 +294,7 @@ class Engine:
     def _chunk(self, peer: int, header: FrameHeader) -> None:
         state = self._rounds.get(header.round)
         if state is None or header.plan_version > state.version:
-            self._early.admit(peer, header)
+            self._early.admit(header.path[0] if header.path else peer, header)
             self._keep(peer, header, None)
             return
         if header.plan_version < state.version or state.halted:
@@ -303,8 +327,11 @@ class Engine:
         header, buffer = action.header, action.buffer
         if action.how is How.DISCARD or (buffer is not None and not self._buffers.unpin(buffer, self._actions)):
             return
-        if header.path and header.hop < len(header.path) - 1:
+        if _is_relayed(header):
             assert buffer is not None
+            if self._is_gone(header):
+                self._doom(buffer)
+                return
             self._buffers[buffer].waiting = 1
             self._outgoing.forward(header, buffer, self._actions)
             return
@@ -332,8 +359,8 @@ class Engine:
             return
         if header.kind is FrameKind.SCATTER:
             self._scattered.failed(action.peer, header)
-        elif self._buffers[buffer].round is None and header.hop >= len(header.path) - 1:
-            self._early.left(Early(action.peer, header, buffer))
+        elif self._buffers[buffer].round is None and not self._buffers[buffer].relayed:
+            self._early.left(Early(header.path[0] if header.path else action.peer, header, buffer))
         self._doom(buffer)
         self._buffers.unpin(buffer, self._actions)
 

@@ -145,6 +145,8 @@ class SimulatedController:
                     )
         if self.state is not None and self.state.closed is not None:
             raise InternalError(f"controller {self.index} closed the run: {self.state.closed.reason}")
+        if self.state is not None and self.state.diverged:  # here no memory is bad
+            raise InternalError("the members of a round hold different results.")
         self.acted()
         self._arm()
 

@@ -217,7 +217,7 @@ class SimulatedWorker:
         self._applied.add(mark)
         if action.how is How.ADD:
             coming = np.frombuffer(body, np.uint8)
-            payload.add(action, np.empty(len(body), np.uint8), lambda block: np.copyto(np.asarray(block), coming))
+            payload.add(action, np.empty(len(body), np.uint8), lambda block, _: np.copyto(np.asarray(block), coming))
         else:
             payload.result_of(action)[:] = payload.items(bytearray(body))
 

@@ -1,0 +1,44 @@
+"""Numbers in the messages of a rank cannot make the controller send what no rank can decode."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_driver import said
+from frames import body_of
+from tradewind.control import Controller, ControlOptions
+from tradewind.errors import BadFrame
+from tradewind.wire import messages as m
+from tradewind.wire.greetings import MOST_SITES, MOST_TERMS
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        m.Report(0, 0, (), 2**40),
+        m.Report(2**40, 0, (), 1),
+        m.Report(0, 0, (), 1, committed=((1, 1),) * 2000),
+    ],
+    ids=["numbers", "term", "committed"],
+)
+def test_a_report_with_numbers_out_of_range_is_refused(report: m.Report) -> None:
+    with pytest.raises(BadFrame):
+        m.decode_message(body_of(m.encode_message(m.Join("host", 1000, 0, report), 1)))
+
+
+def test_a_report_cannot_take_the_number_of_another_rank_or_leave_none() -> None:
+    controller = Controller(ControlOptions(2, tolerant=True), 0.0)
+    for rank, worker in enumerate("ab"):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    controller.connected("c", 1.0)
+    claimed = tuple(m.Address(number, "c", "host", 1) for number in (0, 1))
+    report = m.Report(0, 0, claimed, MOST_SITES)
+    sent = said(controller.received("c", m.Join("host", 1002, 2, report), 1.0))
+    assert isinstance(sent["c"][0], m.Refused)
+    for messages in sent.values():
+        for message in messages:
+            assert m.decode_message(body_of(m.encode_message(message, 1))) == message, "ranks can read it"
+            numbers = [a.number for a in message.workers] if isinstance(message, m.Roster) else []
+            assert len(set(numbers)) == len(numbers)
+    assert controller.closed is None and MOST_TERMS * 2**20 <= 2**32

@@ -1,0 +1,88 @@
+"""What a rank of the run can make another one keep in memory is limited, whatever it sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine_driver import RUN
+from tradewind.errors import BadFrame
+from tradewind.node import events as ev
+from tradewind.node.actions import How, Receive, Release, Transmit
+from tradewind.node.engine import buffers
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.layout import lay_out
+from tradewind.planning.plan import Plan, Shard
+from tradewind.wire.frames import FrameHeader, FrameKind
+
+PAIR = Plan("star", "mesh", ("a", "b"), 400, (Shard(1.0, "a", (("b", "a"),), (("a", "b"),), 100),))
+MIB = 2**20
+RELAYED = FrameHeader(FrameKind.CHUNK, RUN, 8 * MIB, round=1, chunks=4, path=(1, 0, 7), hop=1)
+EARLY = FrameHeader(FrameKind.CHUNK, RUN, 8 * MIB, round=2**62, chunks=4)
+
+
+def arrives(engine: Engine, peer: int, header: FrameHeader) -> Receive:
+    (action,) = engine.handle(ev.HeaderReceived(peer, header))
+    assert isinstance(action, Receive)
+    return action
+
+
+def open_round(engine: Engine, number: int) -> list[object]:
+    opened = list(engine.handle(ev.OpenRound(number, 1, lay_out(PAIR, {"a": 0, "b": 1}, "a", 100, 4))))
+    return [*opened, *engine.handle(ev.CloseRound(number))]
+
+
+def test_a_chunk_for_a_site_that_does_not_exist_is_not_kept() -> None:
+    engine = Engine(RUN, 0)
+    engine.present = (0, 1, 2)
+    for _ in range(3):
+        coming = arrives(engine, 1, RELAYED)
+        assert coming.how is How.DISCARD
+        assert engine.handle(ev.Received(coming)) == []
+    assert engine.handle(ev.HeaderReceived(1, replace(RELAYED, kind=FrameKind.ACK, payload_bytes=0))) == []
+    assert engine.kept_bytes == 0 and engine.handle(ev.LinkIdle(7)) == []
+
+
+def test_a_chunk_for_a_site_that_is_lost_while_it_arrives_is_not_kept() -> None:
+    engine = Engine(RUN, 0)
+    engine.present = (0, 1, 7)
+    coming = arrives(engine, 1, RELAYED)
+    engine.present = (0, 1)
+    assert coming.buffer is not None and engine.handle(ev.Received(coming)) == [Release(coming.buffer)]
+    assert engine.kept_bytes == 0
+
+
+def test_relayed_chunks_that_cannot_go_on_are_limited_and_their_room_is_used_again() -> None:
+    engine = Engine(RUN, 0)
+    most = buffers.MAX_RELAYED_BYTES // RELAYED.payload_bytes
+    for index in range(most):
+        engine.handle(ev.Received(arrives(engine, 1, replace(RELAYED, index=index, chunks=1000))))
+    with pytest.raises(BadFrame, match="to be relayed"):
+        engine.handle(ev.HeaderReceived(1, replace(RELAYED, index=most, chunks=1000)))
+    (sent,) = engine.handle(ev.LinkIdle(7))
+    assert isinstance(sent, Transmit)
+    engine.handle(ev.Transmitted(sent))
+    assert arrives(engine, 1, replace(RELAYED, index=most, chunks=1000)).how is How.KEEP
+
+
+def test_one_site_cannot_use_up_the_room_for_early_chunks() -> None:
+    engine = Engine(RUN, 0)
+    most = buffers.MAX_EARLY_BYTES_OF_SITE // EARLY.payload_bytes
+    for number in range(most):
+        engine.handle(ev.Received(arrives(engine, 1, replace(EARLY, round=2**62 - number))))
+    with pytest.raises(BadFrame, match="site 1: early chunks"):
+        engine.handle(ev.HeaderReceived(1, EARLY))
+    assert arrives(engine, 2, EARLY).how is How.KEEP
+
+
+def test_early_chunks_of_a_round_that_never_starts_are_dropped() -> None:
+    engine = Engine(RUN, 0)
+    coming = arrives(engine, 1, EARLY)
+    engine.handle(ev.Received(coming))
+    for number in range(buffers.MOST_EARLY_ROUNDS):
+        open_round(engine, number)
+    assert engine.kept_bytes == EARLY.payload_bytes
+    assert coming.buffer is not None and Release(coming.buffer) in open_round(engine, buffers.MOST_EARLY_ROUNDS)
+    assert engine.kept_bytes == 0
+    assert arrives(engine, 1, EARLY).how is How.KEEP
