@@ -66,6 +66,7 @@ def test_a_storm_of_resets_delays_rounds_and_changes_no_result(tmp_path: Path) -
         run.stop()
 
 
+@pytest.mark.slow
 def test_lost_packets_delay_rounds_and_change_no_result(tmp_path: Path) -> None:
     """One in twenty."""
     with encrypted(mesh(3, loss=0.05), tmp_path, more={"items": 20_000}) as run:
