@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-all test-torch check bench docs clean help
+.PHONY: demo test test-all test-torch storm check bench docs clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all  the same with the long sweeps"
 	@echo "make test PYTHON=python3.13  the same with another interpreter, in an environment of its own; so for all commands"
 	@echo "make test-torch TORCH=2.15.0  the PyTorch tests with that version, in an environment of its own"
+	@echo "make storm N=100000  that many simulated fault schedules on all cores; FIRST= is the first seed"
 	@echo "make check     lint and types only"
 	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
 	@echo "make docs      the documentation as a site in build/site; a dead link is an error"
@@ -50,6 +51,11 @@ test-torch:
 	@test -n "$(TORCH)" || { echo "say which version: make test-torch TORCH=2.15.0"; exit 2; }
 	$(PYTHON) tests/support/torch_environment.py $(TORCH) $(VENV)-torch-$(TORCH)
 	$(VENV)-torch-$(TORCH)/bin/python -m pytest -n 2 -rs tests/torch
+
+N ?= 2000
+FIRST ?= 0
+storm: $(STAMP)
+	$(BIN)/python tests/support/storms.py $(N) $(FIRST)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

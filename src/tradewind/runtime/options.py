@@ -40,11 +40,13 @@ from tradewind.wire.messages import MAX_INLINE_BYTES
 PREFIX = "TRADEWIND_"
 FILE = "tradewind.toml"
 FILE_VARIABLE = PREFIX + "CONFIG"
+LAB_VARIABLE = "TRADEWIND_CONTROLLERS"
+"""Set for every process that a lab starts in a site."""
 OTHER_VARIABLES = (
     "TRADEWIND_CONFIG",
     "TRADEWIND_SECRET",
     "TRADEWIND_SHAPE",
-    "TRADEWIND_CONTROLLERS",
+    LAB_VARIABLE,
     "TRADEWIND_DEBUG",
 )
 """TRADEWIND_* variables that are not options: a secret is never printed or written to a file."""

@@ -1,0 +1,118 @@
+"""Drill: a man in the middle changes bytes of a data connection; every change is noticed, and no result is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificate_files import issue, options
+from drill_ranks import drill_on_loopback
+from ranks import free_port
+from tradewind.runtime.certificate_authority import Authority
+
+HIDDEN = "127.0.0.2"
+"""Where rank 1 listens; others are told the address of the man in the middle."""
+
+
+class Proxy:
+    """Forwards connections, and changes one byte of each, at a random place after the handshake."""
+
+    def __init__(self, port: int, seed: int = 0) -> None:
+        self.changed = 0
+        self._random, self._lock, self._armed = random.Random(seed), threading.Lock(), threading.Event()
+        self._port, self._open = port, True
+        self._listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def arm(self) -> None:
+        """Change bytes from now on."""
+        self._armed.set()
+
+    def disarm(self) -> None:
+        """Only forward from now on."""
+        self._armed.clear()
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._open = False
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while self._open:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection((HIDDEN, self._port), timeout=10.0)
+                far.settimeout(None)
+            except OSError:
+                near.close()
+                continue
+            threading.Thread(target=self._serve, args=(near, far), daemon=True).start()
+
+    def _serve(self, near: socket.socket, far: socket.socket) -> None:
+        done = threading.Event()
+        back = threading.Thread(target=self._forward, args=(far, near, done), daemon=True)
+        with near, far:
+            back.start()
+            self._forward(near, far, done)
+            back.join()
+
+    def _forward(self, source: socket.socket, sink: socket.socket, done: threading.Event) -> None:
+        with self._lock:
+            at = self._random.randrange(20_000, 400_000)
+        with contextlib.suppress(OSError):
+            while data := bytearray(source.recv(65536)):
+                if self._armed.is_set() and not done.is_set() and (at := at - len(data)) < 0:
+                    with self._lock:
+                        if not done.is_set():
+                            data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+                            self.changed += 1
+                            done.set()
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(("security", "changes"), [("tls", 5), pytest.param("tls", 200, marks=pytest.mark.slow)])
+def test_every_changed_byte_breaks_its_connection_and_no_result_is_wrong(
+    security: str, changes: int, tmp_path: Path
+) -> None:
+    authority = Authority.create("drill")
+    files = [issue(authority, tmp_path, f"rank{n}") for n in range(2)]
+    port = free_port()
+
+    def own(rank: int) -> dict[str, Any]:
+        hidden = {"bind": HIDDEN, "advertise": "127.0.0.1", "ports": port} if rank else {}
+        return {**options(files[rank], security), **hidden, "connections": 1}
+
+    man = Proxy(port)
+    with contextlib.closing(man):
+        address = f"127.0.0.1:{free_port()}"
+        with drill_on_loopback(2, address, own, {"pause_s": 0.0}, patience_s=6.0) as run:
+            run.rounds(2, 2)
+            man.arm()
+            for _ in range(50 * changes):
+                run.rounds(1, 2)
+                if man.changed >= changes:
+                    break
+            else:
+                pytest.fail(f"connections go on although {man.changed} bytes were changed")
+            man.disarm()
+            run.rounds(3, 2)
+            run.ranks[1].tell("stop")
+            broken = run.ranks[1].wait_for(lambda said: "broken" in said)
+            assert broken["transports"] == ["tls" if security == "tls" else "tcp"]
+            assert broken["broken"]["rank0"] >= man.changed >= changes, "a change was not noticed"
+            run.ranks[1].wait_for(lambda said: "done" in said)
+            run.stop([0])
