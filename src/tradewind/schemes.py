@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from tradewind.errors import UnknownName
+from tradewind.planning.patch import Failover
 
 ExecutionModel = Literal["store-and-forward", "pipelined", "chunked"]
 EXECUTION_MODELS: tuple[str, ...] = get_args(ExecutionModel)
@@ -28,8 +29,11 @@ class Scheme:
     """store-and-forward: a site sends a shard when it holds all of it, as the papers simulate; pipelined: chunks flow
     through all hops at once; chunked: shards are cut into pieces, so that the order of sending inside a round
     matters."""
-    discipline: str = "fcfs"
-    """Which flow goes first on a link that several flows use, by name (`sim.fluid.discipline`)."""
+    discipline: str | None = None
+    """Which flow goes first on a link that several flows use (`sim.fluid.discipline`). A live run has `task-fcfs` and
+    `fcfs`. None: `task-fcfs`, but `fcfs` in store-and-forward, as the papers simulate."""
+    failover: Failover = "reroute"
+    """How a round goes on after a link was lost; replace: by CREW's Eq. (3)."""
     scatter: Literal["blocking", "non-blocking"] = "blocking"
     """non-blocking: a ready rank scatters by a default plan before its round is known (CREW IV-A2)."""
     policy_options: Mapping[str, object] = field(default_factory=dict)
@@ -37,6 +41,11 @@ class Scheme:
     helpers: bool = True
     """Whether sites that are not members of a round may aggregate and relay for it. If they are in other rounds at the
     same time, as under `shuffle` and `selective`, they slow those rounds down as much as they speed this one up."""
+
+    @property
+    def order(self) -> str:
+        """The discipline of a simulation: as given, or the default of its execution model."""
+        return self.discipline or ("fcfs" if self.execution == "store-and-forward" else "task-fcfs")
 
 
 _SCHEMES = (
@@ -51,6 +60,8 @@ _SCHEMES = (
         "scatter",
         "CREW: the first p ready average, all n aggregate; flows first come, first served",
         execution="store-and-forward",
+        discipline="fcfs",
+        failover="replace",
     ),
     Scheme(
         "crew-non-blocking",
@@ -58,10 +69,16 @@ _SCHEMES = (
         "scatter",
         "CREW whose ranks scatter before they know their round",
         execution="store-and-forward",
+        discipline="fcfs",
+        failover="replace",
         scatter="non-blocking",
     ),
-    Scheme("opr", "partial", "opr", "P-Reduce: the first p ready average among themselves", "store-and-forward"),
-    Scheme("a2a", "partial", "all-to-all", "the first p ready send everything to each other", "store-and-forward"),
+    Scheme(
+        "opr", "partial", "opr", "P-Reduce: the first p ready average among themselves", "store-and-forward", "fcfs"
+    ),
+    Scheme(
+        "a2a", "partial", "all-to-all", "the first p ready send everything to each other", "store-and-forward", "fcfs"
+    ),
     Scheme("partial-ring", "partial", "ring", "the first p ready average on a ring"),
     Scheme("selective", "selective", "ring", "Selective Reduce: groups of similar bandwidth, on rings"),
     Scheme("ds-sync", "shuffle", "ring", "DS-Sync: small groups, shuffled after every round"),

@@ -147,6 +147,7 @@ class Members:
             sequence=sequence,
             numbers=self._given,
             electorates=tuple(tuple(sorted(voters)) for voters in electorates),
+            discipline=self.options.discipline,
         )
 
     # --- time --------------------------------------------------------------------------------------------------

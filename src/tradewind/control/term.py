@@ -37,6 +37,7 @@ class Term:
                 options.chunk_bytes,
                 first_version=members.term * VERSIONS_PER_TERM,
                 helpers=options.helpers,
+                failover=options.failover,
             )
         except TradewindError as error:
             raise RunOver(str(error)) from error

@@ -110,7 +110,7 @@ class ChunkPlane:
         self._numbers = {address.site: address.number for address in roster.workers}
         self._layouts.renumbered()
         if self.engine is None:
-            self.engine = Engine(self._run, here)
+            self.engine = Engine(self._run, here, roster.discipline)
             self.forget_below(roster.floor)
 
     def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
@@ -124,9 +124,12 @@ class ChunkPlane:
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
         own, result = (None, None) if operation is None else self._arrays[operation]
-        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result, start.version)
+        by_number = None
+        if scattered is not None and len(set(weights.values())) > 1:
+            by_number = {self._numbers[name]: weight for name, weight in weights.items()}
+        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result, start.version, by_number)
         self._connect(layout.peers)
-        done = start.done, scattered, start.turn
+        done = start.done, scattered, start.turn, by_number is not None
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
 
     def halt(self, number: int) -> None:

@@ -26,6 +26,7 @@ from tradewind.control.options import STRICT_POLICY, Scatter, check_scatter
 from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
 from tradewind.network import Network
 from tradewind.planning import planner_options as look_up_planner_options
+from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.policy import policy as look_up_policy
 from tradewind.policy import policy_names
@@ -35,7 +36,7 @@ from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.certificates import CertificateFiles, SecurityMode
 from tradewind.schemes import make_scheme
-from tradewind.wire.messages import MAX_INLINE_BYTES
+from tradewind.wire.messages import MAX_INLINE_BYTES, Discipline
 
 PREFIX = "TRADEWIND_"
 FILE = "tradewind.toml"
@@ -215,6 +216,10 @@ class RunOptions(OptionGroup):
     """The plan to use, or its file, instead of a planner."""
     scatter: Scatter = "blocking"
     """non-blocking: a ready rank sends before its round is known (docs/guides/synchronizer.md)."""
+    discipline: Discipline = "task-fcfs"
+    """What a connection sends first: the round that started first (task-fcfs), or the flow that came first (fcfs)."""
+    failover: Failover = "reroute"
+    """After a lost link, go around it (reroute) or move the block to another aggregator (replace: CREW's Eq. 3)."""
     network: Network | Path | str | None = None
     """The links between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
     site: str | None = None
@@ -272,8 +277,8 @@ class RunOptions(OptionGroup):
         parts: dict[str, object] = {"policy": made.policy, "policy_options": made.policy_options}
         if self.plan is None:
             parts |= {"planner": made.planner, "planner_options": made.planner_options}
-        if "scatter" not in self.given:
-            parts["scatter"] = made.scatter
+        own = {"scatter": made.scatter, "discipline": made.discipline or "task-fcfs", "failover": made.failover}
+        parts |= {name: value for name, value in own.items() if name not in self.given}
         for name, value in parts.items():
             object.__setattr__(self, name, value)
 
@@ -325,7 +330,7 @@ class RunOptions(OptionGroup):
     def check_combination(self) -> None:
         """Raise BadOption for options that exclude each other; to be called when all sources are merged."""
         look_up_policy_options(self.policy, self.policy_options)
-        check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
+        check_scatter(self.scatter, self.planner)
         self.tls.files  # noqa: B018 - raises if some are missing
 
     def control_options(self, world: int, controllers: int = 1, index: int = 0) -> ControlOptions:
@@ -340,6 +345,8 @@ class RunOptions(OptionGroup):
             self.policy_options,
             self.tolerance.deadlines,
             self.scatter,
+            self.discipline,
+            self.failover,
             tolerant=True if controllers > 1 else self.tolerance.tolerant,
             awareness=self.awareness,
             chunk_bytes=self.transport.chunk_bytes,
@@ -358,6 +365,8 @@ class RunFields(TypedDict, total=False):
     planner_options: Mapping[str, Any]
     plan: Plan | Path | str | None
     scatter: Scatter
+    discipline: Discipline
+    failover: Failover
     network: Network | Path | str | None
     site: str | None
     controller: str | tuple[str, ...] | None
@@ -371,7 +380,7 @@ class RunFields(TypedDict, total=False):
     log: str
 
 
-SCHEME_PARTS = ("policy", "policy_options", "planner", "planner_options", "plan", "scatter")
+SCHEME_PARTS = ("policy", "policy_options", "planner", "planner_options", "plan", "scatter", "discipline", "failover")
 _CHECKED_TOGETHER = ("policy_options", "planner_options", "scatter")
 """Options whose validity depends on other options, which another source may set."""
 

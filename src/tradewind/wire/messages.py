@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -59,6 +59,8 @@ MAX_INLINE_BYTES = 64 * 1024
 
 SmallArray = Annotated[bytes, msgspec.Meta(max_length=MAX_INLINE_BYTES)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+Discipline = Literal["task-fcfs", "fcfs"]
+"""The order in which a rank sends flows: of the round that started first, or those that came first (CREW IV-C)."""
 INLINE_VERSION = 0
 """The version of inline rounds, which have no plan; plans are numbered from 1."""
 
@@ -423,6 +425,8 @@ class Roster(MessageBase, frozen=True):
     """How many site numbers were ever assigned."""
     electorates: tuple[tuple[Name, ...], ...] = ()
     """The possible electorates: a controller that takes over needs a majority of each."""
+    discipline: Discipline = "task-fcfs"
+    """The order in which ranks send flows; the same during the whole run."""
 
 
 class RosterSeen(MessageBase, frozen=True):

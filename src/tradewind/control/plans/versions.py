@@ -19,7 +19,7 @@ from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import with_fitted_chunks
-from tradewind.planning.patch import patch_plan
+from tradewind.planning.patch import Failover, Patch, patch_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard
 
 FAST_CHUNK_BYTES = 4 * 2**20
@@ -93,8 +93,12 @@ class Plans:
         chunk_bytes: int | None = None,
         first_version: int = 0,
         helpers: bool = True,
+        failover: Failover = "reroute",
     ) -> None:
-        """`helpers`: whether plans may use sites that are not members. Raises `BadPlan` or `BadOption`."""
+        """`helpers`: whether plans may use sites that are not members; `failover`: how plans are patched.
+
+        Raises `BadPlan` or `BadOption`.
+        """
         self.view = view
         self.by_version: dict[int, Plan] = {}
         self.is_fixed = given is not None
@@ -110,7 +114,7 @@ class Plans:
         """Versions of plans derived from others, by the version of the original and the purpose."""
         self._used: dict[Key, None] = {}
         """Kinds of rounds that were used last, the latest last."""
-        self._helpers = helpers
+        self._helpers, self.failover = helpers, failover
         self._generation = view.generation
         """Newest generation of the network that a plan was made for."""
         if given is not None:
@@ -221,11 +225,15 @@ class Plans:
         for key, version in before.items():
             plan, now = self.by_version[version], (*key[:3], generation)
             try:
-                self._version[now] = self.add(patch_plan(plan, network).plan) if check(plan, network) else version
+                self._version[now] = self.add(self.patch(plan, network).plan) if check(plan, network) else version
             except ImpossibleProblem:  # the next round of this kind makes a new plan, or fails
                 continue
             self._used[now] = self._used.pop(key)
         return True
+
+    def patch(self, plan: Plan, network: Network) -> Patch:
+        """Return the plan patched for the sites and links that work, by the run's failover."""
+        return patch_plan(plan, network, self.failover)
 
     def wanted(self, least_bytes: int = SMALL_BYTES + 1) -> list[PlanWanted]:
         """Return requests for new plans for the current network, for the few kinds of rounds that were used last.

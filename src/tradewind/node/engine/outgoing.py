@@ -14,22 +14,29 @@ from tradewind.node.engine.receiving import RoundState, ShardState
 from tradewind.node.engine.scatter import OwnScatters, ScatterFlow
 from tradewind.node.engine.sending import Flow, Outbox
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+from tradewind.wire.messages import Discipline
 
 
 class _Outboxes(dict[int, Outbox]):
     """Send queues by peer, created on first use."""
 
+    def __init__(self, discipline: Discipline) -> None:
+        super().__init__()
+        self._discipline = discipline
+
     def __missing__(self, peer: int) -> Outbox:
-        self[peer] = Outbox(peer)
+        self[peer] = Outbox(peer, self._discipline)
         return self[peer]
 
 
 class Outgoing:
     """The outgoing frames of one site; its methods append what to send now to `actions`."""
 
-    def __init__(self, run: int, rounds: Mapping[int, RoundState], buffers: Buffers) -> None:
+    def __init__(
+        self, run: int, rounds: Mapping[int, RoundState], buffers: Buffers, discipline: Discipline = "task-fcfs"
+    ) -> None:
         self._run, self._rounds, self._buffers = run, rounds, buffers
-        self._outboxes = _Outboxes()
+        self._outboxes = _Outboxes(discipline)
         self._auxiliary = AuxiliaryPaths()
         self.scatters = OwnScatters(run)
 

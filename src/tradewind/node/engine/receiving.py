@@ -105,12 +105,12 @@ class ShardState:
 class RoundState:
     """One round at one site."""
 
-    __slots__ = ("early_bytes", "gathers", "halted", "layout", "number", "remaining", "shards", "version")
+    __slots__ = ("early_bytes", "gathers", "halted", "layout", "number", "remaining", "shards", "version", "weighs")
 
     def __init__(self, run: int, opened: OpenRound) -> None:
         self.number, self.version = opened.round, opened.version
         self.layout: Layout = opened.layout
-        self.gathers = opened.gathers
+        self.gathers, self.weighs = opened.gathers, opened.weighs
         self.halted = False
         self.shards = [ShardState(run, opened, work) for work in opened.layout.shards]
         self.remaining = sum(state.final.count(0) * (state.work.receives + len(state.flows)) for state in self.shards)

@@ -1,13 +1,20 @@
 """The send queue of a peer, and the order in which chunks are sent.
 
-Each peer has one queue for all its connections. Rounds are served in the order in which they started, which is the
-order of their numbers: first come, first served, and the same at all sites, so that no two sites wait for each other's
-later round. Parts of one step share a turn: of those that have something to send, the one that started last goes first,
-since it holds the layers that the next forward pass needs first. Within a round the chunk with the least progress,
-(index + 0.5) / chunks of its shard, goes first, own or relayed: leaves have all their chunks ready at once and would
-otherwise block relayed chunks. A result counts as a little further than a contribution, which has more hops left. A
-round that has nothing to send does not delay others. Acknowledgements go first: they are small, and a sender waits for
-them. Chunks whose round is not known yet (`scatter`) go after all rounds. Probes go last: no rank waits for them.
+Each peer has one queue for all its connections. The run's discipline is the order among rounds:
+
+- `task-fcfs`, the default: rounds are served in the order in which they started, which is the order of their numbers,
+  and the same at all sites. Parts of one step share a turn: of those that have something to send, the one that started
+  last goes first, since it holds the layers that the next forward pass needs first. Within a round the chunk with the
+  least progress, (index + 0.5) / chunks of its shard, goes first, own or relayed: leaves have all their chunks ready at
+  once and would otherwise block relayed chunks. A result counts as a little further than a contribution, which has more
+  hops left. Chunks whose round is not known yet (`scatter`) go after all rounds.
+- `fcfs`: first come, first served among flows (CREW IV-C). A flow comes when its first chunk may be sent, whichever
+  round and phase it belongs to, and no later flow overtakes it: a scatter of round 7 that is being sent goes on when a
+  result of round 4 is ready. A scatter keeps its place when its round becomes known; flows of a repaired round come
+  anew. A relayed chunk is a flow of its own, since a relay does not know the plan.
+
+A flow that has nothing to send does not delay others. Acknowledgements go first: they are small, and a sender waits for
+them. Probes go last: no rank waits for them.
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ from tradewind.node.actions import Source, Transmit
 from tradewind.node.engine.layout import Path
 from tradewind.node.events import Explore
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+from tradewind.wire.messages import Discipline
 
 RESULT_AHEAD = 0.05
 """Progress that is added for a result. With 8 sites it shortens a round by 1%, with others by up to 1%, and never
@@ -59,6 +67,8 @@ class Flow:
     closed: bool = False
     turn: int | None = None
     """First round of its step, if that has several parts, which share a turn."""
+    came: int | None = None
+    """Its place in the order of arrival, under `fcfs`; None: it has not come yet, or rounds are served in order."""
 
     def __post_init__(self) -> None:
         self._skip_done()
@@ -66,6 +76,8 @@ class Flow:
     @property
     def order(self) -> tuple[int, int]:
         """Key of the order among flows; lower ones go first."""
+        if self.came is not None:
+            return (self.came, 0)
         return (self.round if self.turn is None else self.turn, -self.round)
 
     def advance(self) -> None:
@@ -152,6 +164,7 @@ class Sending(Protocol):
     """A sequence of chunks to send: a flow of a round, or of a scatter."""
 
     queued: bool
+    came: int | None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -175,10 +188,11 @@ Entry = Sending | Forward
 class Outbox:
     """The send queue of one peer."""
 
-    __slots__ = ("_heap", "_sequence", "acks", "idle", "peer", "probes")
+    __slots__ = ("_by_arrival", "_heap", "_sequence", "acks", "idle", "peer", "probes")
 
-    def __init__(self, peer: int) -> None:
+    def __init__(self, peer: int, discipline: Discipline = "task-fcfs") -> None:
         self.peer = peer
+        self._by_arrival = discipline == "fcfs"
         self.idle = 0
         """Number of connections that are ready to send a frame."""
         self.acks: deque[FrameHeader] = deque()
@@ -190,12 +204,15 @@ class Outbox:
         """Queue a flow's next chunk, if it may be sent and is not queued yet."""
         if not flow.queued and flow.sendable:
             flow.queued = True
+            if self._by_arrival and flow.came is None:
+                flow.came = self._sequence
             self._push(flow.order, flow.progress, flow)
 
     def forward(self, header: FrameHeader, buffer: int) -> None:
         """Queue a relayed chunk."""
         progress = progress_of(header.index, header.chunks, header.phase)
-        self._push((header.round, -header.round), progress, Forward(header, buffer))
+        order = (self._sequence, 0) if self._by_arrival else (header.round, -header.round)
+        self._push(order, progress, Forward(header, buffer))
 
     @property
     def backlog(self) -> int:
