@@ -6,6 +6,7 @@ A name of the form `POLICY+PLANNER` is a scheme too, so that any pair can be tri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -38,6 +39,8 @@ class Scheme:
     """non-blocking: a ready rank scatters by a default plan before its round is known (CREW IV-A2)."""
     policy_options: Mapping[str, object] = field(default_factory=dict)
     planner_options: Mapping[str, object] = field(default_factory=dict)
+    run_options: Mapping[str, object] = field(default_factory=dict)
+    """Options of a live run by path, such as `awareness.measure`, where they differ from the defaults."""
     helpers: bool = True
     """Whether sites that are not members of a round may aggregate and relay for it. If they are in other rounds at the
     same time, as under `shuffle` and `selective`, they slow those rounds down as much as they speed this one up."""
@@ -48,12 +51,61 @@ class Scheme:
         return self.discipline or ("fcfs" if self.execution == "store-and-forward" else "task-fcfs")
 
 
+_NETSTORM: Mapping[str, object] = {
+    "awareness.measure": True,
+    "awareness.estimator": "delays",
+    "awareness.confirm": False,
+    "awareness.min_chunk_bytes": 40_000,
+    "awareness.probe_chunks": 4,
+    "awareness.update_time_s": 5.0,
+    "awareness.refresh": "always",
+    "awareness.significant_change": 0.0,
+    "awareness.reroute_gain": math.inf,
+    "awareness.explore_share": 0.0,
+    "awareness.auxiliary": False,
+    "awareness.auxiliary_scheduler": "occupancy",
+    "awareness.primary_busy_bound": 2,
+    "awareness.auxiliary_queue_length": 1,
+    "transport.chunk_bytes": 4_000_000,
+}
+"""NetStorm's Tables I and II. CHUNK_SIZE is a million parameters. PROBE_CHUNK_SIZE is the least that the paper
+recommends, 0.01 million: the table's 2 million exceed CHUNK_SIZE, so that no chunk would be measured."""
+
 _SCHEMES = (
     Scheme("bsp-ring", "bsp", "ring", "all ranks in every round, on a ring: the usual all-reduce"),
     Scheme("bsp-ps", "bsp", "star", "all ranks in every round, through one parameter server"),
     Scheme("bsp-optimal", "bsp", "optimal", "all ranks in every round, at the limit of the network"),
-    Scheme("mtree", "bsp", "mtree", "MTREE: several trees of limited height"),
-    Scheme("netstorm", "bsp", "fapt", "NetStorm: one tree of shortest paths for each of several roots"),
+    Scheme(
+        "mtree",
+        "bsp",
+        "mtree",
+        "MTREE: several trees of limited height, each with its own chunk size",
+        run_options={"transport.fit_chunks": False},
+    ),
+    Scheme(
+        "netstorm-lite",
+        "bsp",
+        "fapt",
+        "NetStorm: one tree of shortest paths for each of several roots, planned once",
+        planner_options={"keep_roots": True},
+        run_options={**_NETSTORM, "awareness.measure": False},
+    ),
+    Scheme(
+        "netstorm-std",
+        "bsp",
+        "fapt",
+        "NetStorm-lite, and every UPDATE_TIME the trees follow Eq. (17)",
+        planner_options={"keep_roots": True},
+        run_options=_NETSTORM,
+    ),
+    Scheme(
+        "netstorm-pro",
+        "bsp",
+        "fapt",
+        "NetStorm-std, and chunks take auxiliary paths when the primary queue is busy",
+        planner_options={"keep_roots": True},
+        run_options={**_NETSTORM, "awareness.auxiliary": True},
+    ),
     Scheme(
         "crew",
         "partial",
@@ -82,6 +134,9 @@ _SCHEMES = (
     Scheme("partial-ring", "partial", "ring", "the first p ready average on a ring"),
     Scheme("selective", "selective", "ring", "Selective Reduce: groups of similar bandwidth, on rings"),
     Scheme("ds-sync", "shuffle", "ring", "DS-Sync: small groups, shuffled after every round"),
+    Scheme("ps-asp", "asp", "star", "a parameter server, with which each rank exchanges at its own pace"),
+    Scheme("ps-ssp", "ssp", "star", "a parameter server, and no rank is more than k steps ahead of the slowest"),
+    Scheme("gossip", "gossip", "ring", "pairs of ranks average, at twice the distance each step"),
     Scheme("tradewind", "bsp", "optimal", "Tradewind: the best planner for the policy"),
 )
 

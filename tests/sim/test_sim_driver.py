@@ -166,7 +166,7 @@ def test_a_planner_that_measures_follows_changing_rates_better() -> None:
     moving = load_trace("netstorm9")
     runs = [
         simulate(
-            moving.network_at(0), "netstorm", 1800, compute=1.0, nbytes=50_000_000, rates=moving, measure_every_s=s
+            moving.network_at(0), "netstorm-std", 1800, compute=1.0, nbytes=50_000_000, rates=moving, measure_every_s=s
         )
         for s in (0.0, None)
     ]

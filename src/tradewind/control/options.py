@@ -72,7 +72,8 @@ class ControlOptions:
     """Whether the run continues without lost ranks; None: unless the policy is `bsp`."""
     awareness: Awareness = field(default_factory=Awareness)
     chunk_bytes: int | None = None
-    """Size of the chunks that arrays are cut into; None: as the plan says."""
+    """Size of the chunks that arrays are cut into; 0: as the planner decides; None: small ones of a planner are
+    replaced by those that suit network and processors (`planning.fill`)."""
     controllers: int = 1
     """Number of controllers; all but the acting one are standbys."""
     index: int = 0

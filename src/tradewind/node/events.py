@@ -169,6 +169,8 @@ class AuxiliaryChanged:
 
     paths: tuple[tuple[Path, int], ...]
     queue_length: int
+    by_occupancy: bool = False
+    """Whether chunks get their path when they may be sent, by the occupancy of queues (NetStorm's Fig. 7)."""
 
 
 Event = (

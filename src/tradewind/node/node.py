@@ -359,8 +359,8 @@ class Node:
             case m.ScatterBy(sites=sites):
                 self._scatters.told(message)
                 do += [Connect(self.numbers[peer]) for peer in sites if peer in self.numbers and peer != self.site]
-            case m.AuxiliaryChanged(paths, queue_length):
-                self.data.steer(self._auxiliary(paths, queue_length))
+            case m.AuxiliaryChanged():
+                self.data.steer(self._auxiliary(message))
             case m.NetworkSeen():
                 do.append(message)
             case m.Closing(reason, _):
@@ -548,11 +548,11 @@ class Node:
 
     # --- rounds ------------------------------------------------------------------------------------------------
 
-    def _auxiliary(self, paths: tuple[m.AuxiliaryPath, ...], queue_length: int) -> AuxiliaryChanged:
+    def _auxiliary(self, message: m.AuxiliaryChanged) -> AuxiliaryChanged:
         """Return auxiliary paths with site numbers, without those through a lost rank."""
-        known = [path for path in paths if all(site in self.numbers for site in path.sites)]
+        known = [path for path in message.paths if all(site in self.numbers for site in path.sites)]
         numbered = tuple((tuple(self.numbers[s] for s in path.sites), path.busy_bound) for path in known)
-        return AuxiliaryChanged(numbered, queue_length)
+        return AuxiliaryChanged(numbered, message.queue_length, message.by_occupancy)
 
     def _keep_plan(self, message: m.PlanChanged) -> None:
         plan = self._plans[message.version] = message.plan.plan

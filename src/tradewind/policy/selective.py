@@ -40,7 +40,7 @@ class SelectiveOptions:
     """Options of `selective`: the paper's parameters, and extensions."""
 
     p: int | None = None
-    """The least number of ranks in a round; None: 0.3 of the ranks, as in IV-A."""
+    """The least number of ranks in a round (p); None: 0.3 of the ranks, as in IV-A."""
     slack: float = 0.3
     """How much slower than a group's p-th fastest rank its other members may be, as a fraction (eta)."""
     gain: float = 1.0

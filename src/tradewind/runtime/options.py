@@ -74,6 +74,8 @@ class Transport(OptionGroup):
     """Arrays up to this size travel in control messages (an inline round), which saves hops; 0: never."""
     chunk_bytes: int | None = None
     """Size of the chunks that arrays are cut into (NetStorm: CHUNK_SIZE). Default: as the planner decides."""
+    fit_chunks: bool = True
+    """Whether small chunk sizes of a planner are replaced by those that suit network and processors best."""
 
     def __post_init__(self) -> None:
         OptionGroup.__post_init__(self)
@@ -203,7 +205,7 @@ class RunOptions(OptionGroup):
     renamed: ClassVar = _ARGUMENTS
 
     scheme: str | None = None
-    """A system such as crew, or POLICY+PLANNER: sets policy, planner, options and scatter (docs/concepts/scheme.md)."""
+    """A system such as crew, or POLICY+PLANNER: sets policy, planner and their options (docs/concepts/scheme.md)."""
     policy: str = STRICT_POLICY
     """Which ranks average together in `Group.average` and `Synchronizer`; other operations involve all ranks."""
     policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -279,6 +281,10 @@ class RunOptions(OptionGroup):
             parts |= {"planner": made.planner, "planner_options": made.planner_options}
         own = {"scatter": made.scatter, "discipline": made.discipline or "task-fcfs", "failover": made.failover}
         parts |= {name: value for name, value in own.items() if name not in self.given}
+        for group in GROUPS:
+            of_group = {path: value for path, value in made.run_options.items() if path.startswith(group + ".")}
+            values = {path.rpartition(".")[2]: value for path, value in of_group.items()}
+            parts[group] = getattr(self, group).with_defaults(values)
         for name, value in parts.items():
             object.__setattr__(self, name, value)
 
@@ -349,7 +355,7 @@ class RunOptions(OptionGroup):
             self.failover,
             tolerant=True if controllers > 1 else self.tolerance.tolerant,
             awareness=self.awareness,
-            chunk_bytes=self.transport.chunk_bytes,
+            chunk_bytes=self.transport.chunk_bytes or (None if self.transport.fit_chunks else 0),
             controllers=controllers,
             index=index,
         )
@@ -473,7 +479,9 @@ def resolve_options(
         entries = _merged(entries, source)
     options = _build(entries)
     options.check_combination()
-    parts = set(SCHEME_PARTS) - {"plan"} if options.scheme is not None else ()
+    parts = set[str]()
+    if options.scheme is not None:
+        parts = {*SCHEME_PARTS, *make_scheme(options.scheme).run_options} - {"plan"}
     settings = (
         Setting(
             path,

@@ -275,6 +275,8 @@ class AuxiliaryChanged(MessageBase, frozen=True):
     paths: tuple[AuxiliaryPath, ...]
     queue_length: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     """Number of chunks that may be in flight on each path."""
+    by_occupancy: bool = False
+    """Whether chunks get their path when they may be sent, as NetStorm publishes it; else when links are idle."""
 
 
 LOST = "lost"

@@ -448,6 +448,8 @@ class Engine:
         if state is not None and state.version != header.plan_version:
             state = None
         is_ours = header.kind is FrameKind.CHUNK and header.hop < 2  # otherwise an acknowledgement, or relayed
+        if is_ours:
+            self._outgoing.transmitted(self.site, action)
         if buffer is not None:
             kept = self._buffers[buffer]
             kept.waiting -= 1

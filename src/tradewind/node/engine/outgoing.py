@@ -8,7 +8,7 @@ from dataclasses import replace
 from tradewind.errors import InternalError
 from tradewind.node import events as ev
 from tradewind.node.actions import Action, Transmit
-from tradewind.node.engine.auxiliary import AuxiliaryPaths, acknowledgement
+from tradewind.node.engine.auxiliary import AuxiliaryPaths, AuxiliaryQueues, Detour, acknowledgement
 from tradewind.node.engine.buffers import Buffers
 from tradewind.node.engine.receiving import RoundState, ShardState
 from tradewind.node.engine.scatter import OwnScatters, ScatterFlow
@@ -37,7 +37,7 @@ class Outgoing:
     ) -> None:
         self._run, self._rounds, self._buffers = run, rounds, buffers
         self._outboxes = _Outboxes(discipline)
-        self._auxiliary = AuxiliaryPaths()
+        self._auxiliary, self._queues = AuxiliaryPaths(), AuxiliaryQueues()
         self.scatters = OwnScatters(run)
 
     def handle(
@@ -54,7 +54,9 @@ class Outgoing:
     ) -> None:
         """Handle an event that concerns connections, not a round."""
         if isinstance(event, ev.AuxiliaryChanged):
-            self._auxiliary.change(event.paths, event.queue_length)
+            by_occupancy = event.paths if event.by_occupancy else ()
+            self._queues.change(by_occupancy, event.queue_length)
+            self._auxiliary.change(() if event.by_occupancy else event.paths, event.queue_length)
             return
         if isinstance(event, ev.EndScatter):
             self.scatters.end(event.part)
@@ -86,8 +88,13 @@ class Outgoing:
     def offer(self, flow: Flow, actions: list[Action]) -> None:
         """Queue a flow that may have a chunk to send."""
         outbox = self._outboxes[flow.route[1]]
+        detours = self._queues.assign(flow) if self._queues.used else []
         outbox.offer(flow)
         self._serve(outbox, actions)
+        for detour in detours:
+            beside = self._outboxes[detour.path[1]]
+            beside.offer(detour)
+            self._serve(beside, actions)
         if self._auxiliary.used and flow.queued:
             self._auxiliary.note(flow)
             for peer in self._auxiliary.first_hops(flow):
@@ -151,6 +158,7 @@ class Outgoing:
             back = acknowledgement(header)
             self.acknowledge(back.path[1], back, actions)
             return
+        self._queues.acknowledged(header)
         peer = self._auxiliary.acknowledged(header)
         if peer is not None:
             self._serve(self._outboxes[peer], actions)
@@ -158,6 +166,12 @@ class Outgoing:
     def forget(self, round_: int) -> None:
         """Drop the state of a round that has ended here, or starts again."""
         self._auxiliary.forget(round_)
+        self._queues.forget(round_)
+
+    def transmitted(self, site: int, action: Transmit) -> None:
+        """Handle that a chunk of this site has left."""
+        if self._queues.used:
+            self._queues.transmitted(site, action.peer, action.header)
 
     def forward(self, header: FrameHeader, buffer: int, actions: list[Action]) -> None:
         """Queue a relayed chunk."""
@@ -179,6 +193,8 @@ class Outgoing:
                 action = self._rounds[entry.round].next_chunk(entry, follows)
                 outbox.offer(entry)
                 self._auxiliary.note(entry)
+            elif isinstance(entry, Detour):
+                action = self._rounds[entry.flow.round].chunk(entry.flow, entry.index, follows, entry.path)
             elif isinstance(entry, ScatterFlow):
                 action = entry.next_chunk(follows)
                 outbox.offer(entry)

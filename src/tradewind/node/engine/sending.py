@@ -59,8 +59,12 @@ class Flow:
     buffers: dict[int, int] = field(default_factory=dict)
     """Buffers of chunks, by index, for source KEPT."""
     done: bytes | bytearray = b""
-    """For each chunk, whether it need not be sent; empty: all must be sent."""
+    """For each chunk, whether it need not be sent; empty: all must be sent. A bytearray belongs to this flow alone."""
     next_index: int = 0
+    placed_to: int = 0
+    """End of the chunks that were assigned to a path, where that is done in advance (`auxiliary`)."""
+    placed: int = 0
+    """Number of these."""
     sent: int = 0
     acknowledged: int = 0
     queued: bool = False
@@ -87,8 +91,9 @@ class Flow:
         self._skip_done()
 
     def sent_before(self, indices: range) -> None:
-        """Mark chunks that were sent before the flow began."""
-        self.done = bytearray(self.done or self.chunks)
+        """Mark chunks that were sent before the flow began, or take another path."""
+        if not isinstance(self.done, bytearray):
+            self.done = bytearray(self.done or self.chunks)
         for index in indices:
             self.done[index] = 1
         self.sent += len(indices)
@@ -124,6 +129,20 @@ class Flow:
             index += 1
         return index - self.next_index
 
+    def place_next(self) -> int | None:
+        """Return the next chunk that may be sent and has no path yet, and count it as placed; None: there is none."""
+        self.placed_to = max(self.placed_to, self.next_index)
+        while self.placed_to < self.chunks and self.done and self.done[self.placed_to]:
+            self.placed_to += 1
+        index = self.placed_to
+        self.placed = max(self.placed, self.sent)
+        has_room = self.window is None or self.placed < self.acknowledged + self.window
+        if self.closed or index == self.chunks or not self.ready[index] or not has_room:
+            return None
+        self.placed_to += 1
+        self.placed += 1
+        return index
+
     def acknowledge(self, receiver: int, header: FrameHeader) -> bool:
         """Take in an acknowledgement; return whether it is for this flow."""
         if header.auxiliary or self.phase is not header.phase or self.route[-1] != receiver:
@@ -131,8 +150,8 @@ class Flow:
         self.acknowledged = max(self.acknowledged, min(header.index, self.sent))
         return True
 
-    def header(self, payload_bytes: int, follows: bool = False, auxiliary: Path = ()) -> FrameHeader:
-        """Return the header of its next chunk; `auxiliary` is the path that it takes instead of its own."""
+    def header(self, index: int, payload_bytes: int, follows: bool = False, auxiliary: Path = ()) -> FrameHeader:
+        """Return the header of a chunk; `auxiliary` is the path that it takes instead of the flow's own."""
         route = auxiliary or self.route
         relayed = len(route) > 2
         return FrameHeader(
@@ -142,7 +161,7 @@ class Flow:
             round=self.round,
             plan_version=self.version,
             shard=self.shard,
-            index=self.next_index,
+            index=index,
             chunks=self.chunks,
             phase=self.phase,
             hop=1 if relayed else 0,
