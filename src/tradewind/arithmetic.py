@@ -28,6 +28,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": np.minimum,
     "max": np.maximum,
     "product": np.multiply,
+    "init": np.add,
+    "push": np.add,
     "broadcast": lambda _, came, out: np.copyto(out, came),
 }
 _STORAGE: dict[str, np.dtype[Any]] = {

@@ -148,6 +148,7 @@ class Members:
             numbers=self._given,
             electorates=tuple(tuple(sorted(voters)) for voters in electorates),
             discipline=self.options.discipline,
+            has_server=self.options.has_server,
         )
 
     # --- time --------------------------------------------------------------------------------------------------

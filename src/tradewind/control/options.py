@@ -13,6 +13,8 @@ from tradewind.errors import BadOption, TradewindError, UnknownName
 from tradewind.network import Network
 from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan
+from tradewind.policy import policy as look_up_policy
+from tradewind.policy.server import ServerMachine
 from tradewind.wire import messages as m
 
 STRICT_POLICY = "bsp"
@@ -86,6 +88,11 @@ class ControlOptions:
 
     def __post_init__(self) -> None:
         check_scatter(self.scatter, self.planner)
+
+    @property
+    def has_server(self) -> bool:
+        """Whether ranks exchange with a server."""
+        return issubclass(look_up_policy(self.policy).make, ServerMachine)
 
     @property
     def is_tolerant(self) -> bool:

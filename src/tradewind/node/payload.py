@@ -24,6 +24,8 @@ from tradewind.node.events import BeginScatter
 from tradewind.wire.frames import FrameHeader
 
 Bytes = bytearray | memoryview
+Exchange = Callable[[tuple[int, int], Array], None]
+"""(span of items, pushed items that are replaced by the shared ones)."""
 DIGEST_BLOCK_BYTES = 4096
 MOST_DIGESTED_BYTES = 4 * 2**20
 
@@ -68,8 +70,13 @@ class RoundPayload:
         result: Array | None,
         version: int = 0,
         weights: Mapping[int, float] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        """`weights`: of each member by number, where arrays are sent without them and aggregators apply them."""
+        """`weights`: of each member by number, where arrays are sent without them and aggregators apply them.
+
+        `exchange`: at a server, applies a chunk of a rank to the shared array.
+        """
+        self.exchange = exchange
         self.layout, self.arithmetic, self.version = layout, arithmetic, version
         """`version`: of the plan of this layout; frames of other versions are cut differently."""
         self._weights = weights
@@ -124,6 +131,9 @@ class RoundPayload:
             out = self.items(buffers[action.into])
         if action.copy:
             out[...] = parts[0]
+            return
+        if self.exchange is not None:
+            self.exchange(self.layout.shards[action.shard].span(action.index), out)
             return
         factors: list[float] = []
         if self._weights is not None:

@@ -42,6 +42,7 @@ class Ssp(ServerMachine):
 
     def observe(self, event: Event) -> None:
         """Count the steps of each rank."""
+        super().observe(event)
         match event:
             case WorkerReady(worker, _):
                 self._steps[worker] += 1

@@ -28,10 +28,7 @@ from tradewind.network import Network
 from tradewind.planning import planner_options as look_up_planner_options
 from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan, plan_from_json
-from tradewind.policy import policy as look_up_policy
-from tradewind.policy import policy_names
 from tradewind.policy import policy_options as look_up_policy_options
-from tradewind.policy.server import ServerMachine
 from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.certificates import CertificateFiles, SecurityMode
@@ -252,12 +249,6 @@ class RunOptions(OptionGroup):
             raise BadOption(f"planner={self.planner!r} and plan= exclude each other. Give one of them.")
         if self.scheme is not None:
             self._follow(self.scheme)
-        if issubclass(look_up_policy(self.policy).make, ServerMachine):
-            able = [name for name in policy_names() if not issubclass(look_up_policy(name).make, ServerMachine)]
-            raise BadOption(
-                f"policy {self.policy!r} needs a server that keeps a shared model, which only the simulator has. Use "
-                f"{', '.join(able)}."
-            )
         if self.planner is not None:
             look_up_planner_options(self.planner, self.planner_options)
         if self.given & {"policy", "scheme"}:

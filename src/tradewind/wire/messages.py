@@ -125,7 +125,7 @@ class Operation(MessageBase, frozen=True):
     dtype: Name
     op: Name
     root: Text = ""
-    """The source of a broadcast; empty for an all-reduce."""
+    """The source of a broadcast, or the key of an array that a server keeps; empty for an all-reduce."""
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
     """Number of operations in the step that this is a part of; all run with the members of the first."""
 
@@ -429,6 +429,8 @@ class Roster(MessageBase, frozen=True):
     """The possible electorates: a controller that takes over needs a majority of each."""
     discipline: Discipline = "task-fcfs"
     """The order in which ranks send flows; the same during the whole run."""
+    has_server: bool = False
+    """Whether ranks exchange with a server that keeps the model, instead of averaging with each other."""
 
 
 class RosterSeen(MessageBase, frozen=True):

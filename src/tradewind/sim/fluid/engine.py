@@ -327,7 +327,7 @@ class FluidPort:
         self._engine, self._site, self._row = engine, site, row
         self.reports: list[tuple[RoundComplete, int | None] | RoundHalted] = []
 
-    def give(self, operation: int, arrays: Arrays | None) -> None:
+    def give(self, operation: int, arrays: Arrays | None, asked: m.Operation) -> None:
         """Ignore the arrays: the simulation does not compute with them."""
 
     def joined(self, roster: m.Roster, here: int) -> None:
