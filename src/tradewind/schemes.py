@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from tradewind.errors import UnknownName
 from tradewind.planning.patch import Failover
@@ -151,6 +151,16 @@ def schemes() -> tuple[Scheme, ...]:
 def scheme_names() -> tuple[str, ...]:
     """Return the names of all named schemes."""
     return tuple(_BY_NAME)
+
+
+def options_of(name: str, group: str) -> dict[str, Any]:
+    """Return what a scheme sets of a group of a run's options.
+
+    >>> options_of("mtree", "transport")
+    {'fit_chunks': False}
+    """
+    set_by_path = make_scheme(name).run_options.items()
+    return {path.partition(".")[2]: value for path, value in set_by_path if path.partition(".")[0] == group}
 
 
 def make_scheme(

@@ -32,7 +32,7 @@ from tradewind.policy import policy_options as look_up_policy_options
 from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.certificates import CertificateFiles, SecurityMode
-from tradewind.schemes import make_scheme
+from tradewind.schemes import make_scheme, options_of
 from tradewind.wire.messages import MAX_INLINE_BYTES, Discipline
 
 PREFIX = "TRADEWIND_"
@@ -273,9 +273,7 @@ class RunOptions(OptionGroup):
         own = {"scatter": made.scatter, "discipline": made.discipline or "task-fcfs", "failover": made.failover}
         parts |= {name: value for name, value in own.items() if name not in self.given}
         for group in GROUPS:
-            of_group = {path: value for path, value in made.run_options.items() if path.startswith(group + ".")}
-            values = {path.rpartition(".")[2]: value for path, value in of_group.items()}
-            parts[group] = getattr(self, group).with_defaults(values)
+            parts[group] = getattr(self, group).with_defaults(options_of(scheme, group))
         for name, value in parts.items():
             object.__setattr__(self, name, value)
 
