@@ -28,6 +28,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": np.minimum,
     "max": np.maximum,
     "product": np.multiply,
+    "init": np.add,
+    "push": np.add,
     "broadcast": lambda _, came, out: np.copyto(out, came),
 }
 _STORAGE: dict[str, np.dtype[Any]] = {
@@ -86,10 +88,18 @@ class Arithmetic:
         """Whether all parts of a sum must be present before they are added, so that the sum is rounded once."""
         return self.dtype in ("float16", "bfloat16")
 
-    def combine(self, out: Array, own: Array | None, parts: Sequence[Array], finish: bool = False) -> None:
+    def combine(
+        self,
+        out: Array,
+        own: Array | None,
+        parts: Sequence[Array],
+        finish: bool = False,
+        weights: Sequence[float] = (),
+    ) -> None:
         """Fold `own` x weight (if given) and the parts from left to right into `out`, which may be one of them.
 
-        `finish`: whether this completes the sum at the root, which applies `root_scale`.
+        `finish`: whether this completes the sum at the root, which applies `root_scale`. `weights`: factors of the
+        parts; none if each part was multiplied by its sender.
         """
         scale = self.root_scale if finish else 1.0
         step = BLOCK_BYTES // out.itemsize
@@ -97,24 +107,34 @@ class Arithmetic:
             for start in range(0, len(out), step):
                 block = slice(start, start + step)
                 mine = None if own is None else own[block]
-                self._fold(out[block], mine, [part[block] for part in parts], scale)
+                self._fold(out[block], mine, [part[block] for part in parts], scale, weights)
 
-    def adder(self, own: bool, finish: bool) -> Callable[..., object]:
-        """Return a function `(first, received, out=)` that adds a received block to `first`.
+    def adder(self, own: bool, finish: bool, weight: float = 1.0) -> Callable[..., object]:
+        """Return a function `(first, received, out=)` that adds a received block, times `weight`, to `first`.
 
         `own`: whether `first` is the site's own input. In most cases this is numpy's own function. The caller must
         silence numpy's warnings.
         """
         scale = self.root_scale if finish else 1.0
+        if weight != 1.0:
+            if own:
+                return lambda first, came, out: self._fold(out, first, [came], scale, (weight,))
+            return lambda first, came, out: self._fold(out, None, [first, came], scale, (1.0, weight))
         if not self.gathers and scale == 1.0 and not (own and self.weight != 1.0):
             return _FUNCTIONS[self.op]
         if own:
             return lambda first, came, out: self._fold(out, first, [came], scale)
         return lambda first, came, out: self._fold(out, None, [first, came], scale)
 
-    def _fold(self, out: Array, own: Array | None, parts: list[Array], scale: float) -> None:
+    def _fold(
+        self, out: Array, own: Array | None, parts: list[Array], scale: float, weights: Sequence[float] = ()
+    ) -> None:
+        if weights and not self.gathers:
+            parts = [p if w == 1.0 else np.multiply(p, out.dtype.type(w)) for p, w in zip(parts, weights, strict=True)]
         if self.gathers:
             wide = [_widen(part, self.dtype) for part in ([] if own is None else [own]) + parts]
+            for part, weight in zip(wide[len(wide) - len(weights) :], weights, strict=True):
+                part *= np.float32(weight)
             total = wide[0]
             if own is not None and self.weight != 1.0:
                 total *= np.float32(self.weight)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -115,12 +115,22 @@ class OptionGroup:
         """Return a copy with these fields changed. Fields that have their default stay not given."""
         return type(self)(**{**{name: getattr(self, name) for name in self.given}, **changes})
 
+    def with_defaults(self, values: Mapping[str, object]) -> Self:
+        """Return a copy in which fields that were not given have these values instead of their defaults."""
+        return _rebuild(type(self), {**values, **{name: getattr(self, name) for name in self.given}}, self.given)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), {name: getattr(self, name) for name in self.given})
+        return _rebuild, (type(self), {name: getattr(self, name) for name in self.field_names()}, self.given)
 
 
-def _rebuild(kind: type[OptionGroup], given: Mapping[str, object]) -> OptionGroup:
-    return kind(**given)
+Group = TypeVar("Group", bound=OptionGroup)
+
+
+def _rebuild(kind: type[Group], values: Mapping[str, object], given: frozenset[str]) -> Group:
+    """Return options with these values, of which only some count as given."""
+    made = kind(**values)
+    object.__setattr__(made, "given", given)
+    return made
 
 
 @cache

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.control.awareness import Awareness
+from tradewind.control.network.estimates import LinkEstimates
 from tradewind.control.network.view import NetworkView
 from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.trials import MOST_ROUNDS, Trials
@@ -149,6 +151,61 @@ def test_noise_by_itself_takes_few_plans_back(noise: list[float]) -> None:
     for seconds in noise[12:]:
         run.rounds(1, ring=seconds, star=seconds)
     assert len([update for update in run.replanning.updates if update.is_return]) <= 4
+
+
+def test_netstorm_uses_every_new_plan_and_takes_none_back() -> None:
+    """Algorithm 2 every UPDATE_TIME, without a gate, a trial or a rollback."""
+    run = Run(refresh="always", significant_change=0.0)  # type: ignore[arg-type]
+    (key,) = run.plans.keys
+    run.rounds(6, ring=1.0)
+    run.replanning.planned(PlanMade(key, NEW, -0.5, "", seconds=9.0), run.now_s)
+    assert run.planner == "star", "although it promises to be slower"
+    run.rounds(3 * MOST_ROUNDS, star=5.0)
+    assert run.planner == "star" and not any(update.is_return for update in run.replanning.updates)
+
+
+@pytest.mark.parametrize(("update_rate", "plans"), [(0.0, 4), (0.5, 0)])
+def test_netstorm_refreshes_every_update_time_whatever_has_changed(update_rate: float, plans: int) -> None:
+    """UPDATE_RATE 0 as published: no change is needed. Above it, a smaller change is ignored."""
+    run = Run(refresh="always", significant_change=update_rate, update_time_s=5.0)  # type: ignore[arg-type]
+    requests = 0
+    for tick in range(210):
+        now_s = 0.1 * tick
+        run.replanning.measured("b", m.Measured("a", 1e8), now_s)
+        wanted = run.replanning.tick(now_s)
+        requests += len(wanted)
+        for each in wanted:
+            run.replanning.planned(each.make(), now_s)
+    assert requests == plans
+
+
+def test_netstorm_plans_with_the_latest_measurement_of_each_link() -> None:
+    latest, ours = LinkEstimates(MESH, confirm_s=None), LinkEstimates(MESH)
+    for estimates in (latest, ours):
+        estimates.measured(0, 1, 1e8, 1.0)
+        estimates.measured(0, 1, 1e7, 1.1)
+        estimates.measured(0, 1, 5e9, 1.2, full=False)
+    assert latest.bandwidth_bps[0, 1] == 1e7, "one measurement is enough, and a lower bound is none"
+    assert ours.bandwidth_bps[0, 1] != 1e7, "ours waits for others that confirm it"
+
+
+def test_roots_stay_those_of_the_first_plan() -> None:
+    """NetStorm's Algorithm 1: the root set is chosen once; shares and trees follow the network."""
+    rates = np.array([[0, 100, 90, 90], [100, 0, 80, 80], [90, 80, 0, 1], [90, 80, 1, 0]]) * 1e6
+    before = Network("four", [Site(n) for n in "abcd"], rates)
+    after = before.with_bandwidth(rates[::-1, ::-1].copy())
+    for keep in (True, False):
+        view = NetworkView(before, confirm_s=None)
+        plans = Plans(view, "fapt", {"roots": 2, "keep_roots": keep})
+        first = plans.by_version[plans.plan_for(before.names, MEGABYTE)]
+        for i, j in zip(*np.nonzero(after.bandwidth_bps), strict=True):
+            view.estimates.measured(int(i), int(j), float(after.bandwidth_bps[i, j]), 1.0)
+        view.take()
+        (wanted,) = plans.wanted()
+        second = wanted.make().plan
+        assert second is not None and second.shards != first.shards
+        roots = [{shard.root for shard in plan.shards} for plan in (first, second)]
+        assert (roots[0] == roots[1]) is keep
 
 
 def test_a_clock_is_not_set_for_an_answer_that_is_no_better() -> None:

@@ -20,10 +20,11 @@ from tradewind.control.plans.versions import (
 )
 from tradewind.network import Network, Site
 from tradewind.node.engine.layout import FITTED_CHUNK_BYTES, PIPELINED_CHUNKS, lay_out
-from tradewind.planning import make_plan
+from tradewind.planning import checked_plan, make_plan
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import AS_GOOD, LEAST_CHUNK_BYTES, ROOMY_CHUNK_BYTES
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, MIN_CHUNKS_PER_SHARD
+from tradewind.runtime.options import RunOptions
 
 NAMES = ("a", "b", "c", "d")
 MIB = 2**20
@@ -122,3 +123,14 @@ def test_a_planner_that_chooses_its_chunks_gets_them() -> None:
     used = finished_plan("mtree", network, 64 * MIB, NAMES, {}, fast=False)
     assert DEFAULT_CHUNK_BYTES not in {shard.chunk_bytes for shard in planned.shards}, "else this shows nothing"
     assert [s.chunk_bytes for s in used.shards] == [max(MIN_CHUNK_BYTES, s.chunk_bytes) for s in planned.shards]
+
+
+def test_the_scheme_mtree_keeps_the_chunk_size_of_each_tree_also_where_it_is_small() -> None:
+    """MTREE's Eq. (7) with the errata, live: sizes are not fitted to processors."""
+    network, size = mesh(0.0001), MIB
+    control = RunOptions(scheme="mtree", network=network).control_options(len(NAMES))
+    published = Plans(NetworkView(network), "mtree", {}, chunk_bytes=control.chunk_bytes)
+    plan = published.by_version[published.plan_for(NAMES, size)]
+    planned, fitted = (make("mtree", network, size, NAMES) for make in (checked_plan, make_plan))
+    sizes = [[shard.chunk_bytes for shard in each.shards] for each in (plan, planned, fitted)]
+    assert sizes[0] == sizes[1] != sizes[2], "else this shows nothing"

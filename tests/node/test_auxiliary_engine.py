@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from engine_driver import Driver
 from tradewind.arithmetic import Arithmetic
-from tradewind.control.plans.replanning import auxiliary_paths_of
+from tradewind.control.plans.replanning import auxiliary_paths_of, published_paths_of
 from tradewind.network import Network, Site
 from tradewind.node import events as ev
-from tradewind.node.engine.auxiliary import AuxiliaryPaths
+from tradewind.node.engine.auxiliary import AuxiliaryPaths, AuxiliaryQueues
 from tradewind.node.engine.sending import Flow
 from tradewind.planning import make_plan
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
@@ -45,17 +45,21 @@ def taken(driver: Driver) -> int:
     st.sampled_from(("star", "fapt", "ring", "optimal", "spanning-tree")),
     st.integers(1, 2),
     st.integers(1, 4),
+    st.booleans(),
 )
-def test_sums_are_right_whatever_way_chunks_take(seed: int, planner: str, connections: int, queue_length: int) -> None:
+def test_sums_are_right_whatever_way_chunks_take(
+    seed: int, planner: str, connections: int, queue_length: int, by_occupancy: bool
+) -> None:
     random = np.random.default_rng(seed)
     network = uneven(5, random)
     items = 40_000
     plan = make_plan(planner, network, 4 * items)
     driver = Driver(network.names, random, connections)
     connect_all(driver)
-    for name, paths in auxiliary_paths_of(plan, network, busy_bound=1).items():
+    find = published_paths_of if by_occupancy else auxiliary_paths_of
+    for name, paths in find(plan, network, busy_bound=1).items():
         numbered = tuple((tuple(driver.roster[s] for s in path.sites), path.busy_bound) for path in paths)
-        driver.tell(driver.roster[name], ev.AuxiliaryChanged(numbered, queue_length))
+        driver.tell(driver.roster[name], ev.AuxiliaryChanged(numbered, queue_length, by_occupancy))
     arrays = {name: random.integers(-9, 9, items).astype(np.float32) for name in plan.members}
     rounds = dict.fromkeys(range(2), plan)
     results = [driver.add_round(number, plan, arrays, {"": Arithmetic("float32", "sum")}) for number in rounds]
@@ -145,3 +149,60 @@ def test_slow_detours_need_more_waiting_and_hopeless_ones_are_left_out() -> None
         times = sum(1 / network.bandwidth_bps[i, j] for i, j in pairwise(rows))
         assert bound >= max(2, times * network.bandwidth_bps[rows[0], rows[-1]]) - 1
         assert times * network.bandwidth_bps[rows[0], rows[-1]] <= 16
+
+
+# --- NetStorm's scheduler as published -------------------------------------------------------------------------------
+
+FAST, SLOW = (0, 1, 2), (0, 3, 2)
+
+
+def queues(busy_bound: int, queue_length: int) -> AuxiliaryQueues:
+    made = AuxiliaryQueues()
+    made.change([(FAST, busy_bound), (SLOW, busy_bound)], queue_length)
+    return made
+
+
+@pytest.mark.parametrize(("bound", "length"), [(1, 1), (2, 1), (2, 5), (4, 2)])
+def test_chunks_go_to_auxiliary_queues_when_the_primary_one_is_busy_and_back_when_these_are_full(
+    bound: int, length: int
+) -> None:
+    """NetStorm's Fig. 7: PRIMARY_BUSY_BOUND to the primary path, AUXILIARY_QUEUE_LENGTH to each other, the rest back.
+
+    No link has to be idle, one bound holds for all paths, and the faster path is filled first.
+    """
+    detours = queues(bound, length).assign(flow(20))
+    fast, slow = range(bound, bound + length), range(bound + length, bound + 2 * length)
+    assert [(d.index, d.path) for d in detours] == [*((i, FAST) for i in fast), *((i, SLOW) for i in slow)]
+
+
+def test_a_queue_takes_chunks_again_when_those_in_it_have_arrived() -> None:
+    made, first = queues(1, 1), flow(3)
+    assert [d.path for d in made.assign(first)] == [FAST, SLOW]
+    assert made.assign(flow(2)) == [], "all are busy: back to the primary path"
+    made.acknowledged(chunk(2, SLOW[::-1], FrameKind.ACK))
+    assert [d.path for d in made.assign(flow(1))] == [SLOW], "the primary path is still busy"
+    for index in range(3):
+        made.transmitted(0, 2, FrameHeader(FrameKind.CHUNK, 1, plan_version=1, index=index, chunks=10))
+    assert made.assign(flow(1)) == [], "it is idle again"
+    made.forget(0)
+    assert [d.index for d in made.assign(flow(3))] == [1, 2], "the round is over, and all its chunks with it"
+
+
+def test_a_chunk_beyond_the_window_gets_no_path_yet() -> None:
+    made, limited = queues(1, 1), flow(10, window=2)
+    assert [d.index for d in made.assign(limited)] == [1]
+    limited.acknowledged = 1
+    assert [d.index for d in made.assign(limited)] == [2]
+
+
+def test_netstorm_uses_every_disjoint_path_with_one_bound() -> None:
+    """Ours leaves slow detours out, and asks for more waiting chunks before it takes one."""
+    rates = np.array([[0, 100, 100, 100], [100, 0, 25, 0], [100, 100, 0, 1], [100, 1, 1, 0]]) * 1e6
+    network = Network("four", [Site(n) for n in "abcd"], rates)
+    plan = make_plan("star", network, 10**6)
+    published = {path.sites: path for paths in published_paths_of(plan, network, 2).values() for path in paths}
+    ours = {path.sites for paths in auxiliary_paths_of(plan, network, 2).values() for path in paths}
+    assert {path.busy_bound for path in published.values()} == {2}
+    assert ours < published.keys(), "slow ones count, too"
+    printed = published_paths_of(plan, network, 2, "global")
+    assert sum(map(len, printed.values())) < len(published), "Algorithm 3 as printed leaves almost none"

@@ -79,7 +79,7 @@ def test_children_are_added_in_the_plans_order() -> None:
     early = arrives(engine, 1, CHUNK)
     assert (early.how, early.own, early.finish) == (How.ADD, True, False)
     (combine,) = engine.handle(ev.Received(early))
-    assert combine == Combine(0, 0, 0, 0, own=False, parts=(buffer_of(late),), into=None, finish=True)
+    assert combine == Combine(0, 0, 0, 0, own=False, parts=(buffer_of(late),), into=None, finish=True, place=1)
     engine.handle(ev.LinkIdle(1))
     done = engine.handle(ev.Combined(combine))
     assert Release(buffer_of(late)) in done

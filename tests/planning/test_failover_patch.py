@@ -111,6 +111,45 @@ def test_a_lost_link_is_gone_around_and_nothing_else_moves() -> None:
     assert len(moved) == 1 and next(iter(moved))[0] == "s1"
 
 
+def test_replace_moves_the_block_of_an_aggregator_that_lost_a_link_by_eq_3() -> None:
+    """CREW IV-B: another site with live links to all members takes the block; nothing is relayed."""
+    network = mesh(6)
+    members = ("s0", "s1", "s2")
+    plan = make_plan("scatter", network, 10**6, members, weights="even")
+    left = without(network, set(), {("s1", "s4")})
+    patched = patch_plan(plan, left, "replace").plan
+    assert check(patched, left) == ()
+    assert [shard.root for shard in patched.shards] == ["s0", "s1", "s2", "s3", "s0", "s5"], "all are loaded equally"
+    assert all(len(route) == 2 for shard in patched.shards for route in (*shard.reduce, *shard.broadcast))
+    assert [shard.root for shard in patch_plan(plan, left).plan.shards] == list(network.names), "reroute keeps roots"
+    rates = left.bandwidth_bps.copy()
+    rates[left.index["s5"]] *= 4
+    rates[:, left.index["s5"]] *= 4
+    chosen = patch_plan(plan, left.with_bandwidth(rates), "replace").plan.shards[4].root
+    assert chosen == "s5", "the same load takes less time on faster links"
+
+
+@given(st.data())
+def test_a_plan_with_replaced_aggregators_is_valid_or_no_site_could_take_over(data: st.DataObject) -> None:
+    network = mesh(data.draw(st.integers(3, 7)))
+    chosen = data.draw(st.sets(st.sampled_from(network.names), min_size=2))
+    members = tuple(name for name in network.names if name in chosen)
+    plan = make_plan("scatter", network, 10**6, members)
+    ends = [(link.src, link.dst) for link in network.links]
+    left = without(network, set(), data.draw(st.sets(st.sampled_from(ends), max_size=6)))
+    rows = [left.index[name] for name in members]
+    works = (left.bandwidth_bps > 0) | np.eye(len(left), dtype=bool)
+    able = {name for name in left.names if works[rows, left.index[name]].all() and works[left.index[name], rows].all()}
+    try:
+        patched = patch_plan(plan, left, "replace").plan
+    except InfeasiblePlan:
+        assert not able or len(component_of(left, members) & set(rows)) < len(rows)
+        return
+    assert check(patched, left) == () and {shard.root for shard in patched.shards} <= able
+    moved = [new.root != old.root for old, new in zip(plan.shards, patched.shards, strict=True)]
+    assert moved == [old.root not in able for old in plan.shards]
+
+
 def test_a_routed_edge_is_used_where_there_is_no_other_way() -> None:
     bandwidth = 1e8 * np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]], dtype=float)
     network = Network("vee", [Site("hub"), Site("a"), Site("b")], bandwidth)

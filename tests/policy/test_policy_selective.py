@@ -36,6 +36,8 @@ from tradewind.policy.grouping import (
 )
 from tradewind.policy.readiness import LearntReadiness, ready_soon
 from tradewind.policy.weights import staleness_weights
+from tradewind.schemes import make_scheme
+from tradewind.sim import ConstantSteps
 
 # Figure 3: five workers, a model of 5 units, slow workers at 1 unit/s and fast ones at 5. A unit is a byte here.
 READY_S = {"w1": 1.0, "w2": 2.0, "w3": 3.0, "w4": 3.0, "w5": 13.0}
@@ -178,8 +180,29 @@ def test_a_worker_as_fast_as_the_slowest_counts_as_a_replacement() -> None:
     assert verdict.awaited == ("t0", "t1")
 
 
-def test_a_group_of_which_no_member_would_remain_starts() -> None:
-    assert isinstance(judge([1.0, 1.0], [(5.0, 1.0), (5.0, 1.0), (5.0, 1.0)]), Launch)
+def test_a_group_of_which_no_member_would_remain_waits_as_published_and_starts_by_our_switch() -> None:
+    """The extra launch rule is off in the scheme `selective`."""
+    verdict = judge([1.0, 1.0], [(5.0, 1.0), (5.0, 1.0), (5.0, 1.0)])
+    assert isinstance(verdict, WaitAndReplace) and verdict.replaced == ("g0", "g1")
+    rates = {f"w{i}": 8e9 if i > 1 else 1e8 for i in range(5)}
+    sites = [Site(name, egress_bps=rate, ingress_bps=rate) for name, rate in rates.items()]
+    network = Network("nics", sites, [[0.0 if a == b else 1e10 for b in rates] for a in rates])
+    for displaced in (False, True):
+        policy = make_policy(
+            "selective",
+            network,
+            network.names,
+            p=2,
+            full_every=0,
+            nbytes=10**9,
+            horizon_s=1.0,
+            readiness=ConstantSteps(1.5),
+            start_displaced=displaced,
+        )
+        policy.handle(WorkerReady("w0", 1), 1.0)
+        started = [a for a in policy.handle(WorkerReady("w1", 1), 1.0) if isinstance(a, StartRound)]
+        assert bool(started) is displaced
+    assert not make_scheme("selective").policy_options, "as published"
 
 
 # --- readiness and bandwidth ------------------------------------------------------------------------------------

@@ -95,7 +95,6 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
         ({}, "planner = ", r"tradewind.toml: not valid TOML"),
         ({"TRADEWIND_PLANNER": "rng"}, "", "TRADEWIND_PLANNER: .*'rng'. Did you mean 'ring'"),
         ({"TRADEWIND_SCHEME": "crw"}, "", "TRADEWIND_SCHEME: .*'crw'. Did you mean 'crew'"),
-        ({"TRADEWIND_SCHEME": "asp+star"}, "", "TRADEWIND_SCHEME: policy 'asp' needs a server"),
         ({"TRADEWIND_PATIENCE_S": "soon"}, "", "TRADEWIND_PATIENCE_S"),
         ({"TRADEWIND_CONNECTIONS": "many"}, "", "TRADEWIND_CONNECTIONS: connections='many'"),
         ({"TRADEWIND_CONTROLLER": "nowhere"}, "", "TRADEWIND_CONTROLLER: .*HOST:PORT"),
@@ -149,7 +148,6 @@ def test_options_are_checked_when_they_are_made() -> None:
         (lambda: RunOptions(planner="ring", plan=Path("plan.json")), "exclude each other"),
         (lambda: RunOptions(planner="ring", planner_options={"nosuch": 1}), "nosuch"),
         (lambda: RunOptions(policy="partial", policy_options={"nosuch": 1}), "nosuch"),
-        (lambda: RunOptions(policy="ssp"), "policy 'ssp' needs a server"),
         (lambda: RunOptions(network=3), "network must be a Network, a file or a name, got 3"),  # type: ignore[arg-type]
         (lambda: RunOptions(awareness=False), r"awareness must be Awareness\(measure=...\), got False"),  # type: ignore[arg-type]
         (lambda: RunOptions(transport={"port": 1}), "unknown field of Transport 'port'"),  # type: ignore[arg-type]

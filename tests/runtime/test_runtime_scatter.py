@@ -27,7 +27,7 @@ from tradewind.planning import make_plan
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.flows.splitting import block_size, split
 from tradewind.runtime.group import Group
-from tradewind.sim.chunks.storm import Storm, run_storm, storm_of
+from tradewind.sim.chunks.storm import Storm, StormRun, run_storm, storm_of
 from tradewind.wire import messages as m
 
 CREW: dict[str, Any] = {
@@ -168,10 +168,21 @@ def test_a_run_without_a_known_network_and_steps_in_parts_can_scatter_early_too(
     [
         ({"planner": "relay"}, BadOption, "got relay. Use planner scatter, opr or multi-star"),
         ({"planner": None}, BadOption, "got the default one"),
-        ({"policy_options": {"weights": "staleness"}}, BadOption, "before their weights are known"),
         ({"scatter": "sometimes"}, UnknownName, "blocking, non-blocking"),
     ],
 )
 def test_what_cannot_be_scattered_early_is_refused(options: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         ControlOptions(4, **{"policy": "partial", "planner": "scatter", "scatter": "non-blocking", **options})
+
+
+def test_members_that_scattered_early_are_averaged_by_their_staleness() -> None:
+    """Chunks leave before weights are known: the aggregators apply them (CREW IV-A2, with weights)."""
+    weighted = 0
+    for seed in (1, 3, 5, 7):
+        storm = storm_of(seed, 6, "non-blocking")
+        options = {"p": 2, "weights": "staleness"}
+        checked = StormRun(replace(storm, policy="partial", policy_options=options, inline_bytes=0, kinds=("break",)))
+        assert checked.run().early_bytes, "storms check the weighted mean of every round"
+        weighted += checked.checks.weighted
+    assert weighted > 10

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from failing import Process, processes
-from ranks import free_port
+from ranks import free_port, run_ranks
 from tradewind.formats import network_to_json
 from tradewind.network import Network, Site
+from tradewind.runtime.group import Group
+from tradewind.runtime.options import RunOptions, option_paths, resolve_options, value_at
+from tradewind.schemes import make_scheme, scheme_names
+
+PUBLISHED = (
+    "bsp-ring",
+    "mtree",
+    "netstorm-lite",
+    "netstorm-std",
+    "netstorm-pro",
+    "crew",
+    "crew-non-blocking",
+    "selective",
+    "ds-sync",
+    "gossip",
+)
+SERVED = ("ps-asp", "ps-ssp")
 
 WORLD, STEPS = 4, 6
 
@@ -58,3 +76,66 @@ def test_selective_groups_ranks_by_bandwidth_with_its_name_in_the_environment(tm
     }
     rounds = check_means(finished({"scheme": None}, environment))
     assert any(len(members) == 2 for members in rounds), "under bsp all ranks are in every round"
+
+
+def two_racks() -> Network:
+    sites = [Site(f"s{r}", zone=f"rack{r // 2}") for r in range(WORLD)]
+    rates = np.random.default_rng(1).uniform(2e8, 4e8, (WORLD, WORLD)) * (1 - np.eye(WORLD))
+    return Network("racks", sites, rates)
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, "tradewind"])
+def test_every_published_scheme_averages_live_by_its_name(name: str) -> None:
+    """Each result is the weighted mean of what its contributors brought."""
+
+    def body(group: Group) -> list[int]:
+        sizes = []
+        for step in range(4):
+            handle = group.average_async(np.full(30_000, 10.0 * step + group.rank, np.float32))
+            brought = [10.0 * step + group.names.index(who) for who in handle.outcome.contributors]
+            if name in ("crew", "crew-non-blocking", "selective"):
+                assert np.ptp(handle.wait()) == 0, "ranks may be at different steps"
+            else:
+                expected = np.average(brought, weights=handle.outcome.weights)
+                assert np.allclose(handle.wait(), expected, rtol=1e-6)
+            sizes.append(len(brought))
+        return sizes
+
+    answers = run_ranks(WORLD, body, scheme=name, network=two_racks(), update_time_s=0.2)
+    assert not [answer for answer in answers if isinstance(answer, Exception)], answers
+    if make_scheme(name).policy == "bsp":
+        assert answers == [[WORLD] * 4] * WORLD
+    else:
+        assert any(1 < size < WORLD for sizes in answers for size in sizes), "groups, not all ranks"
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_every_scheme_with_a_server_keeps_one_model_live_by_its_name(name: str) -> None:
+    def body(group: Group) -> float:
+        model = group.average(np.zeros(30_000, np.float32))
+        for _ in range(4):
+            model = group.average(model + 1)
+        group.barrier()
+        return float(group.average(model)[0])
+
+    assert run_ranks(WORLD, body, scheme=name, network=two_racks()) == [4.0 * WORLD] * WORLD
+
+
+@pytest.mark.parametrize("name", scheme_names())
+def test_a_scheme_means_the_same_as_an_argument_in_the_environment_and_in_a_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "tradewind.toml").write_text(f'scheme = "{name}"\n[awareness]\nupdate_time_s = 2.5\n')
+    argument, _ = resolve_options(RunOptions(scheme=name), {}, tmp_path.parent)
+    environment, _ = resolve_options(None, {"TRADEWIND_SCHEME": name}, tmp_path.parent)
+    file, settings = resolve_options(None, {}, tmp_path)
+    made = make_scheme(name)
+    for path in option_paths():
+        assert value_at(argument, path) == value_at(environment, path)
+        if path != "awareness.update_time_s":
+            assert value_at(argument, path) == value_at(file, path)
+    for path, value in made.run_options.items():
+        assert value_at(argument, path) == value
+    origins = {setting.name: setting.origin for setting in settings}
+    assert file.awareness.update_time_s == 2.5, "what is given beside the scheme counts"
+    assert all(origins[path] in (f"scheme {name}", str(tmp_path / "tradewind.toml")) for path in made.run_options)
+    assert pickle.loads(pickle.dumps(argument)) == argument
+    assert argument.over(RunOptions(scheme="crew")).awareness == argument.awareness

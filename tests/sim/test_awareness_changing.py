@@ -8,6 +8,7 @@ import pytest
 from tradewind.control.awareness import Awareness
 from tradewind.errors import InternalError
 from tradewind.network import Network, Site
+from tradewind.runtime.options import RunOptions
 from tradewind.sim.chunks import worker as chunk_worker
 from tradewind.sim.chunks.changing import ChangingRun, changing_of, run_changing, run_changing_seed
 from tradewind.sim.chunks.run import ChunkRun
@@ -137,3 +138,14 @@ def test_detours_help_a_star_and_are_measured() -> None:
     )
     assert plain.detoured == 0 and detoured.detoured > 0
     assert detoured.chunks.seconds < plain.chunks.seconds
+
+
+def test_netstorm_pro_as_published_follows_a_changing_network_and_uses_auxiliary_queues() -> None:
+    """Eq. (17), a new plan every UPDATE_TIME, and chunks on auxiliary paths; without them, NetStorm-std has none."""
+    run = ChunkRun(uneven(1), "fapt", 1, (200_000,) * 12, buffer_bytes=2**20)
+    for name, detours in (("netstorm-pro", True), ("netstorm-std", False)):
+        published = RunOptions(scheme=name, awareness=Awareness(update_time_s=0.3, min_chunk_bytes=4096)).awareness
+        assert (published.estimator, published.refresh, published.confirm) == ("delays", "always", False)
+        found = run_changing(ChangingRun(run, published, ((0.5, uneven(2)),), control_s=0.01))
+        assert (found.detoured > 0) is detours
+        assert found.switches > 0, "sums are checked by the run; plans must have followed"

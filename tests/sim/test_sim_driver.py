@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.planning.cost import cost
 from tradewind.planning.host import FREE_HOST
+from tradewind.runtime.options import RunOptions
 from tradewind.schemes import make_scheme, scheme_names
 from tradewind.sim import ConstantSteps, simulate
 from tradewind.sim.fluid.capacity import misjudged
@@ -166,7 +168,7 @@ def test_a_planner_that_measures_follows_changing_rates_better() -> None:
     moving = load_trace("netstorm9")
     runs = [
         simulate(
-            moving.network_at(0), "netstorm", 1800, compute=1.0, nbytes=50_000_000, rates=moving, measure_every_s=s
+            moving.network_at(0), "netstorm-std", 1800, compute=1.0, nbytes=50_000_000, rates=moving, measure_every_s=s
         )
         for s in (0.0, None)
     ]
@@ -276,3 +278,15 @@ def test_two_sites_are_enough() -> None:
     pair = Network("pair", [Site("a"), Site("b")], [[0, 8e6], [8e6, 0]])
     result = simulate(pair, "bsp-ring", 10, compute=0.5, nbytes=1_000_000)
     assert result.finished_rounds > 3
+
+
+def test_the_scheme_crew_serves_flows_in_order_of_arrival_in_the_simulator_as_live() -> None:
+    """CREW IV-C: with task-level order, its Fig. 7's TL, the same run ends fewer rounds or ends them later."""
+    compute = load_compute_times("lstm").rescaled(0.05, 0.2)
+    network = load_network("crew-n2", n=12, seed=1)
+    how: dict[str, Any] = {"compute": compute, "nbytes": 40_000_000, "policy_options": {"p": 4}}
+    published = simulate(network, "crew", 10, 1, **how)
+    by_flow, by_round = (simulate(network, "crew", 10, 1, discipline=d, **how) for d in ("fcfs", "task-fcfs"))
+    assert published.average_sync_s == by_flow.average_sync_s != by_round.average_sync_s
+    assert RunOptions(scheme="crew").discipline == make_scheme("crew").order == "fcfs"
+    assert RunOptions(scheme="tradewind").discipline == "task-fcfs"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tradewind.catalog import load_compute_times, load_network
-from tradewind.control.rounds import rounds
+from tradewind.control.plans import versions
 from tradewind.errors import InfeasiblePlan
-from tradewind.sim import SimulationResult, WorkerOutage, simulate
+from tradewind.schemes import make_scheme
+from tradewind.sim import LinkOutage, SimulationResult, WorkerOutage, simulate
 
 CREW = load_network("crew-n2", n=12, seed=1)
 IMPORTED = """
@@ -43,5 +45,22 @@ def test_a_controller_that_cannot_repair_fails_a_fluid_round(monkeypatch: pytest
     def cannot(*_: object) -> object:
         raise InfeasiblePlan("broken on purpose")
 
-    monkeypatch.setattr(rounds, "patch_plan", cannot)
+    monkeypatch.setattr(versions, "patch_plan", cannot)
     assert lose_an_aggregator().rounds[0].outcome == "failed"
+
+
+def test_crew_answers_a_lost_link_with_another_aggregator() -> None:
+    """Eq. (3) for links, as published; ours goes around the link and keeps the aggregator."""
+    compute = load_compute_times("lstm").rescaled(0.05, 0.2)
+    how = {"compute": compute, "nbytes": 40_000_000, "policy_options": {"p": 4}}
+    first = simulate(CREW, "crew", 5, 1, **how).rounds[0]  # type: ignore[arg-type]
+    aggregator = next(name for name in CREW.names if name not in first.members)
+    faults = [LinkOutage(first.members[0], aggregator, first.start_s + 0.05)]
+    moved = {}
+    for failover in ("replace", "reroute"):
+        scheme = replace(make_scheme("crew"), failover=failover)
+        ended = simulate(CREW, scheme, 5, 1, faults=faults, **how).rounds[0]  # type: ignore[arg-type]
+        assert ended.outcome == "finished"
+        moved[failover] = ended.moved_shards
+    assert make_scheme("crew").failover == "replace"
+    assert moved["replace"] >= 1 and moved["reroute"] == 0

@@ -15,7 +15,7 @@ class InstantPlane:
     def __init__(self) -> None:
         self._reports: list[tuple[RoundComplete, int | None] | RoundHalted] = []
 
-    def give(self, operation: int, arrays: Arrays | None) -> None:
+    def give(self, operation: int, arrays: Arrays | None, asked: m.Operation) -> None:
         """Arrays are not looked at."""
 
     def joined(self, roster: m.Roster, here: int) -> None:

@@ -290,3 +290,32 @@ def test_a_rank_that_joins_a_running_run_starts_from_the_model_of_a_member() -> 
     _, member, (start, outcomes) = run_ranks(3, body, each=[{}, {}, {}], address=address, **PARTIAL)
     assert any(np.array_equal(start, model) for model in models.values())
     assert outcomes[0].contributors == member[0].contributors == ("rank1", "rank2")
+
+
+@pytest.mark.parametrize("scheme", ["ps-asp", "ps-ssp"])
+def test_with_a_server_every_step_adds_its_change_to_one_model(scheme: str) -> None:
+    """The changes of all ranks add up at the server, whatever models they were computed from."""
+
+    def body(group: Group) -> Any:
+        model = network()
+        optimizer = sgd(model)
+        sync = Synchronizer(model, group=group)
+        pulled = start = flat(model)
+        change = np.zeros_like(start, np.float64)
+        for step in range(4 + group.rank):
+            x, y = batch(group.rank, step)
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            change += flat(model) - pulled
+            assert sync.step() is not None
+            pulled = flat(model)
+        group.barrier()
+        sync.step()  # without a change: what the server has
+        return start, change, flat(model)
+
+    answers = run_ranks(3, body, scheme=scheme)
+    start, final = answers[0][0], answers[0][2]
+    assert all(np.array_equal(answer[2], final) for answer in answers)
+    assert np.allclose(final, start + sum(answer[1] for answer in answers), atol=1e-5)
+    assert not np.allclose(final, start)

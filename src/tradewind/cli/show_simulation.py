@@ -108,7 +108,7 @@ def as_json(result: SimulationResult, network: Network) -> dict[str, Any]:
         "policy": scheme.policy,
         "planner": scheme.planner,
         "execution": scheme.execution,
-        "discipline": scheme.discipline,
+        "discipline": scheme.order,
         "seed": result.seed,
         "bytes": result.nbytes,
         "seconds": result.seconds,

@@ -25,12 +25,16 @@ class Awareness(OptionGroup):
     """Whether links are measured and plans follow them (ENABLE_AWARENESS)."""
     estimator: Literal["arrivals", "delays"] = "arrivals"
     """Estimate rates from the time between chunks that follow each other, or by NetStorm's Eq. (17) (delays)."""
+    confirm: bool = True
+    """Whether a measurement that differs waits for others that confirm it; no: the latest one counts (NetStorm)."""
     min_chunk_bytes: int = 8 * 1024
     """Smaller chunks are not used for measurements (PROBE_CHUNK_SIZE)."""
     update_time_s: float = 5.0
     """Seconds between two reviews of the plans (UPDATE_TIME)."""
+    refresh: Literal["better", "always"] = "better"
+    """better: a new plan must promise min_gain and is on trial; always: it is used, as NetStorm refreshes its plan."""
     significant_change: float = 0.2
-    """Relative change of a link that triggers a review of the plans at once (UPDATE_RATE)."""
+    """Relative change of a link that triggers a review at once; with refresh=always, that one needs (UPDATE_RATE)."""
     min_gain: float = 0.05
     """Relative gain in round time that a new plan must promise to be used, so that noise does not change plans."""
     reroute_gain: float = 0.5
@@ -48,6 +52,10 @@ class Awareness(OptionGroup):
     auxiliary: bool = False
     """Whether chunks that would wait take auxiliary paths (ENABLE_AUX_PATH); in our measurements it cost more than it
     gained."""
+    auxiliary_scheduler: Literal["idle", "occupancy"] = "idle"
+    """When a chunk takes an auxiliary path: when its first link is idle, or by queue occupancy (NetStorm's Fig. 7)."""
+    auxiliary_exclusion: Literal["pair", "global"] = "pair"
+    """Auxiliary paths share no link with other paths of their pair of sites, or of any pair (Algorithm 3, printed)."""
     primary_busy_bound: int = 2
     """Number of chunks that must wait for a link before one takes an auxiliary path (PRIMARY_BUSY_BOUND)."""
     auxiliary_queue_length: int = 1

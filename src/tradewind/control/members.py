@@ -156,6 +156,8 @@ class Members:
             sequence=sequence,
             numbers=self._given,
             electorates=tuple(tuple(sorted(voters)) for voters in electorates),
+            discipline=self.options.discipline,
+            has_server=self.options.has_server,
         )
 
     # --- time --------------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from tradewind.control.deadlines import Deadlines
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import BadOption, TradewindError, UnknownName
 from tradewind.network import Network
+from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan
-from tradewind.policy import policy_options as look_up_policy_options
+from tradewind.policy import policy as look_up_policy
+from tradewind.policy.server import ServerMachine
 from tradewind.wire import messages as m
 
 STRICT_POLICY = "bsp"
@@ -34,20 +36,14 @@ STAR_PLANNERS = ("scatter", "opr", "multi-star")
 """Planners by which every block goes directly to its aggregator, so that a rank can send before its round is known."""
 
 
-def check_scatter(scatter: str, planner: str | None, policy: str, policy_options: Mapping[str, object]) -> None:
-    """Raise `BadOption` if a non-blocking scatter does not work with this planner or policy."""
+def check_scatter(scatter: str, planner: str | None) -> None:
+    """Raise `BadOption` if a non-blocking scatter does not work with this planner."""
     if choose_scatter(scatter) == "blocking":
         return
     if planner not in STAR_PLANNERS:
         raise BadOption(
             f"a non-blocking scatter needs a planner whose blocks go directly to their aggregator, got "
             f"{planner or 'the default one'}. Use planner {', '.join(STAR_PLANNERS[:-1])} or {STAR_PLANNERS[-1]}."
-        )
-    weights = getattr(look_up_policy_options(policy, policy_options), "weights", "uniform")
-    if weights != "uniform":
-        raise BadOption(
-            f"policy {policy!r} with weights={weights!r}: in a non-blocking scatter arrays are sent before their "
-            "weights are known. Use weights='uniform', or scatter='blocking'."
         )
 
 
@@ -69,12 +65,17 @@ class ControlOptions:
     deadlines: Deadlines = field(default_factory=Deadlines)
     scatter: Scatter = "blocking"
     """non-blocking: a ready rank sends before its round is known (CREW IV-A2)."""
+    discipline: m.Discipline = "task-fcfs"
+    """The order in which ranks send: rounds, or flows (CREW IV-C), first come, first served."""
+    failover: Failover = "reroute"
+    """How a round goes on after a link was lost (`planning.patch`)."""
     seed: int = 0
     tolerant: bool | None = None
     """Whether the run continues without lost ranks; None: unless the policy is `bsp`."""
     awareness: Awareness = field(default_factory=Awareness)
     chunk_bytes: int | None = None
-    """Size of the chunks that arrays are cut into; None: as the plan says."""
+    """Size of the chunks that arrays are cut into; 0: as the planner decides; None: small ones of a planner are
+    replaced by those that suit network and processors (`planning.fill`)."""
     controllers: int = 1
     """Number of controllers; all but the acting one are standbys."""
     index: int = 0
@@ -86,7 +87,12 @@ class ControlOptions:
     scatter)."""
 
     def __post_init__(self) -> None:
-        check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
+        check_scatter(self.scatter, self.planner)
+
+    @property
+    def has_server(self) -> bool:
+        """Whether ranks exchange with a server."""
+        return issubclass(look_up_policy(self.policy).make, ServerMachine)
 
     @property
     def is_tolerant(self) -> bool:

@@ -27,7 +27,9 @@ class Term:
         by_number = tuple(sorted(members.joined, key=lambda name: members.numbers[name]))
         try:
             known = unknown_network(by_number) if options.network is None else options.network
-            self.view = NetworkView(known, options.network is None, options.awareness.confirm_s)
+            self.view = NetworkView(
+                known, options.network is None, options.awareness.confirm_s if options.awareness.confirm else None
+            )
             self.view.set_present(members.joined)
             plans = Plans(
                 self.view,
@@ -37,6 +39,7 @@ class Term:
                 options.chunk_bytes,
                 first_version=members.term * VERSIONS_PER_TERM,
                 helpers=options.helpers,
+                failover=options.failover,
             )
         except TradewindError as error:
             raise RunOver(str(error)) from error

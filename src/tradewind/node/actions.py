@@ -75,6 +75,8 @@ class Combine:
     finish: bool
     copy: bool = False
     """Whether the only part is the result itself, to be copied."""
+    place: int = 0
+    """Place of the first part's sender among the children of the shard; the others follow it."""
 
     @property
     def buffers(self) -> tuple[int, ...]:

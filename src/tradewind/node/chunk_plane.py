@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tradewind.arithmetic import Array, arithmetic_of
+from tradewind.arithmetic import Array, arithmetic_of, storage_of
 from tradewind.node import actions as do
 from tradewind.node import events as ev
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import Layout, lay_out, peers_in
-from tradewind.node.payload import EarlyPayloads, RoundPayload
+from tradewind.node.payload import EarlyPayloads, Exchange, RoundPayload
+from tradewind.node.served import INIT, PUSH, ServedArray
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameKind
@@ -82,21 +83,50 @@ class ChunkPlane:
         self.payloads: dict[int, RoundPayload] = {}
         """Payloads of the open rounds."""
         self._early = EarlyPayloads()
+        self._served: dict[str, ServedArray] = {}
+        self._exchanged: dict[int, tuple[str, str]] = {}
+        """The operations that are exchanges with a server, each with its kind and key."""
         self._actions: list[Action] = []
         self._reports: list[tuple[do.RoundComplete, int | None] | do.RoundHalted] = []
 
     # --- operations --------------------------------------------------------------------------------------------
 
-    def give(self, operation: int, arrays: tuple[Array, Array] | None) -> None:
+    def give(self, operation: int, arrays: tuple[Array, Array] | None, asked: m.Operation) -> None:
         """Set the input and result arrays of an operation."""
         assert arrays is not None
         self._arrays[operation] = arrays
+        if asked.op in (INIT, PUSH):
+            self._exchanged[operation] = asked.op, asked.root
+
+    def served(self, key: str) -> ServedArray:
+        """Return the array that ranks exchange with a server under this key."""
+        if key not in self._served:
+            self._served[key] = ServedArray(key)
+        return self._served[key]
+
+    def _exchange(self, start: m.Start, plan: Plan) -> Exchange | None:
+        """Return what a server does with the chunks of a rank; None if the round is no exchange."""
+        op, operation = start.operation.op, start.operation
+        if op not in (INIT, PUSH):
+            return None
+        served, member = self.served(operation.root), plan.members[0]
+        served.serve(operation.items, storage_of(operation.dtype))
+        step = start.iterations[0]
+        return lambda span, chunk: served.exchange(op, member, step, start.round, span, chunk)
 
     def end(self, ended: do.Succeeded | do.Failed) -> None:
         """Complete the result array of an operation that has ended, and release its arrays. Drivers call this."""
         own, result = self._arrays.pop(ended.operation)
         self._early.end(ended.operation)
+        op, key = self._exchanged.pop(ended.operation, ("", ""))
         if isinstance(ended, do.Failed):
+            return
+        if key:
+            served, flat = self.served(key), result.reshape(-1)
+            if ended.outcome.alone:
+                served.alone(op, own.reshape(-1), flat)
+            else:
+                served.pulled = flat.copy()
             return
         if ended.array is not None:
             result.reshape(-1).view(np.uint8)[:] = np.frombuffer(ended.array, np.uint8)
@@ -110,7 +140,7 @@ class ChunkPlane:
         self._numbers = {address.site: address.number for address in roster.workers}
         self._layouts.renumbered()
         if self.engine is None:
-            self.engine = Engine(self._run, here)
+            self.engine = Engine(self._run, here, roster.discipline)
             self.forget_below(roster.floor)
         self.engine.present = self._numbers.values()
 
@@ -125,9 +155,13 @@ class ChunkPlane:
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
         own, result = (None, None) if operation is None else self._arrays[operation]
-        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result, start.version)
+        by_number = None
+        if scattered is not None and len(set(weights.values())) > 1:
+            by_number = {self._numbers[name]: weight for name, weight in weights.items()}
+        exchange = self._exchange(start, plan) if operation is None else None
+        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result, start.version, by_number, exchange)
         self._connect(layout.peers)
-        done = start.done, scattered, start.turn
+        done = start.done, scattered, start.turn, by_number is not None
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
 
     def halt(self, number: int) -> None:

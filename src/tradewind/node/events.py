@@ -64,6 +64,8 @@ class OpenRound:
     scattered: ScatteredRound | None = None
     turn: int | None = None
     """First round of the step that it is a part of, if the step has several parts."""
+    weighs: bool = False
+    """Whether contributions arrive without their weights, which aggregators apply: their senders did not know them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class AuxiliaryChanged:
 
     paths: tuple[tuple[Path, int], ...]
     queue_length: int
+    by_occupancy: bool = False
+    """Whether chunks get their path when they may be sent, by the occupancy of queues (NetStorm's Fig. 7)."""
 
 
 Event = (

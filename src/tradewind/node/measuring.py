@@ -207,7 +207,8 @@ class LinkMeter:
             return None
         train = header.round if ends_train else 0
         if self.options.estimator == "delays":
-            rate_bps = _mean(seen.ratios_bps) if len(seen.ratios_bps) >= self.options.chunks else None
+            last = seen.ratios_bps[-self.options.chunks :]
+            rate_bps = _mean(last) if len(last) == self.options.chunks else None
         else:
             rate_bps = self._carried_bps(seen, ends_train)
         if rate_bps is not None:

@@ -41,6 +41,7 @@ from tradewind.node.actions import (
     Succeeded,
 )
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
+from tradewind.node.served import INIT, PUSH
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 from tradewind.wire.frames import digest_of
@@ -57,7 +58,7 @@ Arrays = tuple[Array, Array]
 class DataPlane(Protocol):
     """Executes the rounds that a rank has a part in. `take_reports` returns what has come of them."""
 
-    def give(self, operation: int, arrays: Arrays | None) -> None:
+    def give(self, operation: int, arrays: Arrays | None, asked: m.Operation) -> None:
         """Set the arrays of an operation that was submitted."""
         ...
 
@@ -178,11 +179,13 @@ def scattered_round(start: m.Start, numbers: Mapping[str, int]) -> ScatteredRoun
 
 
 def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, workers: int) -> bytes | None:
-    """Return the bytes that are sent with the request of an operation; None if the array is too large.
+    """Return the bytes that are sent with the request of an operation; None if the array is too large, or for a server.
 
     These are a copy of the array, for a broadcast at its source only.
     """
-    if not most_bytes or own.nbytes * max(INLINE_MEMBERS, workers - 1) > most_bytes * INLINE_MEMBERS:
+    if operation.op in (INIT, PUSH) or not most_bytes:
+        return None
+    if own.nbytes * max(INLINE_MEMBERS, workers - 1) > most_bytes * INLINE_MEMBERS:
         return None
     return b"" if operation.op == "broadcast" and operation.root != site else own.tobytes()
 
@@ -241,6 +244,11 @@ class Node:
         return -1 if self._roster is None else self._roster.term
 
     @property
+    def has_server(self) -> bool:
+        """Whether ranks exchange with a server instead of averaging with each other."""
+        return self._roster is not None and self._roster.has_server
+
+    @property
     def plan_versions(self) -> tuple[int, ...]:
         """Versions of the plans that are kept for future rounds."""
         return tuple(sorted(self._plans))
@@ -286,7 +294,7 @@ class Node:
         self._submitted += 1
         self._operations[number] = asked
         self._waiting.setdefault(asked.stream, deque()).append(number)
-        self.data.give(number, arrays)
+        self.data.give(number, arrays, operation)
         self._ask(asked.stream)
         return number, self.advance()
 
@@ -359,8 +367,8 @@ class Node:
             case m.ScatterBy(sites=sites):
                 self._scatters.told(message)
                 do += [Connect(self.numbers[peer]) for peer in sites if peer in self.numbers and peer != self.site]
-            case m.AuxiliaryChanged(paths, queue_length):
-                self.data.steer(self._auxiliary(paths, queue_length))
+            case m.AuxiliaryChanged():
+                self.data.steer(self._auxiliary(message))
             case m.NetworkSeen():
                 do.append(message)
             case m.Closing(reason, _):
@@ -548,11 +556,11 @@ class Node:
 
     # --- rounds ------------------------------------------------------------------------------------------------
 
-    def _auxiliary(self, paths: tuple[m.AuxiliaryPath, ...], queue_length: int) -> AuxiliaryChanged:
+    def _auxiliary(self, message: m.AuxiliaryChanged) -> AuxiliaryChanged:
         """Return auxiliary paths with site numbers, without those through a lost rank."""
-        known = [path for path in paths if all(site in self.numbers for site in path.sites)]
+        known = [path for path in message.paths if all(site in self.numbers for site in path.sites)]
         numbered = tuple((tuple(self.numbers[s] for s in path.sites), path.busy_bound) for path in known)
-        return AuxiliaryChanged(numbered, queue_length)
+        return AuxiliaryChanged(numbered, message.queue_length, message.by_occupancy)
 
     def _keep_plan(self, message: m.PlanChanged) -> None:
         plan = self._plans[message.version] = message.plan.plan

@@ -23,6 +23,8 @@ from tradewind.node.events import BeginScatter
 from tradewind.wire.frames import FrameHeader, digest_of
 
 Bytes = bytearray | memoryview
+Exchange = Callable[[tuple[int, int], Array], None]
+"""(span of items, pushed items that are replaced by the shared ones)."""
 DIGESTED_BYTES = 4 * 2**20
 
 
@@ -59,10 +61,23 @@ class RoundPayload:
     """The arrays of one round at one site; helpers have none."""
 
     def __init__(
-        self, layout: Layout, arithmetic: Arithmetic, own: Array | None, result: Array | None, version: int = 0
+        self,
+        layout: Layout,
+        arithmetic: Arithmetic,
+        own: Array | None,
+        result: Array | None,
+        version: int = 0,
+        weights: Mapping[int, float] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
+        """`weights`: of each member by number, where arrays are sent without them and aggregators apply them.
+
+        `exchange`: at a server, applies a chunk of a rank to the shared array.
+        """
+        self.exchange = exchange
         self.layout, self.arithmetic, self.version = layout, arithmetic, version
         """`version`: of the plan of this layout; frames of other versions are cut differently."""
+        self._weights = weights
         self.storage = storage_of(arithmetic.dtype)
         self.own = None if own is None else own.reshape(-1).view(self.storage)
         self.result = None if result is None else result.reshape(-1).view(self.storage)
@@ -95,7 +110,8 @@ class RoundPayload:
         """Return a function that adds the next block of a chunk, called with the number of bytes in the scratch."""
         out, start = self.result_of(action), 0
         own = self.chunk(self.own, action.header.shard, action.header.index) if action.own else None
-        add = self.arithmetic.adder(own is not None, action.finish)
+        weight = 1.0 if self._weights is None else self._weights[_origin(action)]
+        add = self.arithmetic.adder(own is not None, action.finish, weight)
         first, items = out if own is None else own, scratch.view(self.storage)
 
         def add_block(nbytes: int) -> None:
@@ -117,11 +133,19 @@ class RoundPayload:
         if action.copy:
             out[...] = parts[0]
             return
+        if self.exchange is not None:
+            self.exchange(self.layout.shards[action.shard].span(action.index), out)
+            return
+        factors: list[float] = []
+        if self._weights is not None:
+            children = self.layout.shards[action.shard].children
+            factors = [self._weights[child] for child in children[action.place : action.place + len(parts)]]
         if action.own:
             own = self.chunk(self.own, action.shard, action.index)
         elif action.into is None or action.into not in action.parts:
             parts.insert(0, out)
-        self.arithmetic.combine(out, own, parts, action.finish)
+            factors = factors and [1.0, *factors]
+        self.arithmetic.combine(out, own, parts, action.finish, factors)
 
     def outgoing(self, action: Transmit) -> memoryview:
         """Return the bytes of a chunk to send, for sources INPUT and RESULT."""
@@ -129,7 +153,7 @@ class RoundPayload:
         if action.source is Source.RESULT:
             return memoryview(self.chunk(self.result, shard, index).data).cast("B")
         own = self.chunk(self.own, shard, index)
-        if self.arithmetic.weight != 1.0:
+        if self.arithmetic.weight != 1.0 and self._weights is None:
             weighted = np.empty_like(own)
             self.arithmetic.combine(weighted, own, [])
             own = weighted
@@ -150,3 +174,7 @@ class RoundPayload:
         raw = self.result.view(np.uint8).data
         start = turn % max(1, -(-len(raw) // DIGESTED_BYTES)) * DIGESTED_BYTES
         return digest_of(raw[start : start + DIGESTED_BYTES])
+
+
+def _origin(action: Receive) -> int:
+    return action.header.path[0] if action.header.path else action.peer

@@ -11,6 +11,10 @@ that the loss affects:
   all members; where no site has those, by the site whose slowest route to a member is fastest;
 - an edge whose link is lost is routed over other sites where that is the best route left.
 
+That is `reroute`, the default. By `replace`, as CREW IV-B answers a lost link, an aggregator that has lost its link to
+or from a member is replaced like a lost one, for its block: by the site that Eq. (3) chooses among those with live
+links to and from all members. Nothing is relayed, and where no site qualifies there is no plan.
+
 All choices follow the network's order of sites, so that the same loss gives the same plan.
 """
 
@@ -19,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +32,9 @@ from tradewind.network import Matrix, Network
 from tradewind.planning.flows.splitting import replacement
 from tradewind.planning.plan import Plan, Route, Shard
 from tradewind.planning.routes import Routes
+
+Failover = Literal["reroute", "replace"]
+"""After a lost link: send over other links to the same root, or replace the root (CREW IV-B)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +48,11 @@ class Patch:
     shards: tuple[int, ...]
 
 
-def patch_plan(plan: Plan, network: Network) -> Patch:
-    """Patch the plan for `network`, which has only the sites and links that work; raises `InfeasiblePlan`."""
+def patch_plan(plan: Plan, network: Network, failover: Failover = "reroute") -> Patch:
+    """Patch the plan for `network`, which has only the sites and links that work; raises `InfeasiblePlan`.
+
+    `failover` concerns stars, each block of which goes directly to its root; other trees are always rerouted.
+    """
     members = tuple(name for name in plan.members if name in network.index)
     if len(members) < 2:
         left = f"only {members[0]!r} is left" if members else "none is left"
@@ -50,7 +61,10 @@ def patch_plan(plan: Plan, network: Network) -> Patch:
     routes = Routes(network)
     work = _Patching(network, routes, routes.bandwidth_bps(), members, _loads(plan, network))
     kept = tuple(n for n, shard in enumerate(plan.shards) if shard.broadcast or shard.root in network.index)
-    shards = tuple(work.patch(plan.shards[number]) for number in kept)
+    shards = tuple(
+        work.replace_root(shard) if failover == "replace" and _is_star(shard) else work.patch(shard)
+        for shard in map(plan.shards.__getitem__, kept)
+    )
     patched = replace(
         plan, members=members, shards=shards, predicted=None, proven_rate_bps=None, reason="patched after a loss"
     )
@@ -93,6 +107,31 @@ class _Patching:
             upwards = tuple(route[::-1] for route in shard.broadcast)
             broadcast = tuple(route[::-1] for route in self._patch_tree(root, upwards, self.rate_bps.T))
         return replace(shard, root=root, reduce=reduce, broadcast=broadcast, rate_bps=None)
+
+    def replace_root(self, shard: Shard) -> Shard:
+        """Keep the star, or move it to the root that Eq. (3) chooses; raises `InfeasiblePlan` if there is none."""
+        members, root = self.members, shard.root
+        if root not in self.network.index or not self._is_linked(root):
+            self.loads[root] = self.loads.get(root, 0.0) - shard.fraction
+            chosen = replacement(self.network, members, (), shard.fraction, self.loads)
+            if chosen is None:
+                raise InfeasiblePlan(
+                    f"no site has live links to and from all {len(members)} members, which a replacement of {root!r} "
+                    "needs (CREW's Eq. 3): the round is abandoned."
+                )
+            self.loads[chosen] += shard.fraction
+            root = chosen
+        others = [name for name in members if name != root]
+        broadcast = tuple((root, name) for name in others) if shard.broadcast else ()
+        reduce = tuple((name, root) for name in others)
+        return replace(shard, root=root, reduce=reduce, broadcast=broadcast, rate_bps=None)
+
+    def _is_linked(self, root: str) -> bool:
+        """Whether a site has working links to and from all members."""
+        index, bandwidth_bps = self.network.index, self.network.bandwidth_bps
+        here = index[root]
+        rows = [index[name] for name in self.members if name != root]
+        return bool((bandwidth_bps[rows, here] > 0).all() and (bandwidth_bps[here, rows] > 0).all())
 
     def _new_root(self, fraction: float) -> str:
         chosen = replacement(self.network, self.members, (), fraction, self.loads)
@@ -149,6 +188,10 @@ class _Patching:
         row, index = self.network.index[top], self.network.index
         candidates = [n for n in self.network.names if n in attached and rate_bps[row, index[n]] > 0]
         return min(candidates, key=lambda name: (busy[name] + 1) / rate_bps[row, index[name]])
+
+
+def _is_star(shard: Shard) -> bool:
+    return all(len(route) == 2 and shard.root in route for route in (*shard.reduce, *shard.broadcast))
 
 
 def _below(root: str, edges: dict[str, Route]) -> set[str]:

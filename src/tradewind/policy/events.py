@@ -36,6 +36,8 @@ class WorkerLost:
 
     worker: str
     reason: str = ""
+    is_present: bool = False
+    """Whether it only takes no steps, because it waits for an operation of all ranks: it can still serve."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,9 +126,7 @@ def judge_waiting(
 
     The training ranks that would not slow the group down are expected to add k ranks, the sum of their probabilities
     rounded down, at their mean bandwidth. Grouping these with the group's own members gives the expected group after
-    waiting. Waiting is worth it if that makes the round faster by more than `gain` (theta) times the horizon. In
-    addition to the paper, a group of which no member would remain starts at once: it would gain nothing, and with a
-    steady supply of fast ranks the slow ones would wait for ever.
+    waiting. Waiting is worth it if that makes the round faster by more than `gain` (theta) times the horizon.
 
     `value_scale` extends the paper, whose rule never waits for a larger group that is not faster (Fig. 3(d)). A round
     of twice the scale does the work of two: with m members now and m* after waiting, waiting also gains the fraction
@@ -153,8 +151,6 @@ def judge_waiting(
     better = group_by_bandwidth([*group.members, *expected], p, slack)[0]
     kept = set(better.names)
     replaced = tuple(name for name in group.names if name not in kept)
-    if len(replaced) == len(group.members):
-        return Launch("the expected ranks would form a faster group without any member of this one")
     gain_s = group.seconds(nbytes) - better.seconds(nbytes)
     gain_s += value_scale * group.seconds(nbytes) * max(0.0, 1 - len(group.members) / len(better.members))
     if gain_s > gain * horizon_s:

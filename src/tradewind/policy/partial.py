@@ -22,7 +22,7 @@ class PartialOptions:
     """Options of `partial`."""
 
     p: int | None = None
-    """The number of ready ranks that start a round; None: 0.3 of the ranks, at least two."""
+    """The number of ready ranks that start a round (CREW's p); None: 0.3 of the ranks, at least two."""
     weights: WeightRule = "uniform"
     """uniform, or staleness: a model s steps behind counts 1 / (1 + s) as much."""
 

@@ -40,7 +40,7 @@ class SelectiveOptions:
     """Options of `selective`: the paper's parameters, and extensions."""
 
     p: int | None = None
-    """The least number of ranks in a round; None: 0.3 of the ranks, as in IV-A."""
+    """The least number of ranks in a round (p); None: 0.3 of the ranks, as in IV-A."""
     slack: float = 0.3
     """How much slower than a group's p-th fastest rank its other members may be, as a fraction (eta)."""
     gain: float = 1.0
@@ -53,6 +53,9 @@ class SelectiveOptions:
     """The form of Eq. (4). The printed one is not a conditional probability, but waits more and measured better."""
     value_scale: float = 0.0
     """The value of a larger group relative to a faster one, 0 to 1; 0 as in the paper."""
+    start_displaced: bool = False
+    """Whether a group starts at once if no member of it would remain after waiting; it would gain nothing. By the
+    paper's rule (no) it waits: while faster ranks are always expected, until the next round of all ranks."""
     nbytes: int | None = None
     """The size of the averaged model (v); None: estimated from the durations of rounds."""
     readiness: ReadinessModel | None = None
@@ -143,6 +146,9 @@ class Selective(Machine):
             match verdict:
                 case Wait(reason):
                     waiting.append(reason)
+                case WaitAndReplace(replaced=replaced) if o.start_displaced and len(replaced) == len(group.members):
+                    reason = "the expected ranks would form a faster group without any member of this one"
+                    self._launch(group.names, reason)
                 case WaitAndReplace(awaited, replaced, _, reason):
                     waiting.append(reason)
                     self._waits = True

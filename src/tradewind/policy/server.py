@@ -11,6 +11,7 @@ from abc import abstractmethod
 
 from tradewind.network import Network
 from tradewind.policy.bandwidth import mean_link_bps
+from tradewind.policy.events import Event, WorkerLost
 from tradewind.policy.machine import Machine
 
 
@@ -22,6 +23,12 @@ class ServerMachine(Machine):
     ) -> None:
         super().__init__(network, workers, seed=seed, now_s=now_s)
         self.server = self._best_connected() if server is None else network.site(server).name
+        self._is_lost = False
+
+    def observe(self, event: Event) -> None:
+        """Notice the loss of the server; one that takes no steps serves on."""
+        if isinstance(event, WorkerLost) and event.worker == self.server:
+            self._is_lost = not event.is_present
 
     @abstractmethod
     def may_exchange(self, worker: str) -> bool:
@@ -33,7 +40,7 @@ class ServerMachine(Machine):
 
     def decide(self) -> None:
         """Start the exchange of every ready rank that may."""
-        if self.server in self.roster.workers and not self.roster.is_live(self.server) and self.roster.live_count:
+        if self._is_lost and self.roster.live_count:
             self._replace_server()
         for worker in self.roster.queue:
             if not self.may_exchange(worker):
@@ -49,10 +56,12 @@ class ServerMachine(Machine):
 
     def _replace_server(self) -> None:
         """Choose another server, which starts from its own model, and abandon the exchanges with the lost one."""
-        lost, self.server = self.server, self._best_connected()
+        lost, self.server, self._is_lost = self.server, self._best_connected(), False
         for number in sorted(self.roster.running):
             self.abandon(number, f"its server {lost} was lost; {self.server} takes over")
 
     def _best_connected(self) -> str:
+        """The live rank with the best links; one that has taken steps, if there is one, since it has the model."""
         live = self.roster.live
-        return max(live, key=lambda name: mean_link_bps(self.network.bandwidth_bps, self.network.index, name, live))
+        able = [name for name in live if self.roster.workers[name].iteration is not None] or live
+        return max(able, key=lambda name: mean_link_bps(self.network.bandwidth_bps, self.network.index, name, live))

@@ -15,7 +15,7 @@ class SspOptions:
     """Options of `ssp`."""
 
     k: int = 3
-    """The most steps that a rank may be ahead of the slowest one."""
+    """The most steps that a rank may be ahead of the slowest one (the staleness bound)."""
     server: str | None = None
     """The site that keeps the shared model; None: the rank with the best links."""
 
@@ -42,6 +42,7 @@ class Ssp(ServerMachine):
 
     def observe(self, event: Event) -> None:
         """Count the steps of each rank."""
+        super().observe(event)
         match event:
             case WorkerReady(worker, _):
                 self._steps[worker] += 1

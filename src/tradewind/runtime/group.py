@@ -9,6 +9,7 @@ member, or raises an error and leaves every input unchanged, except where the re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -27,6 +28,7 @@ from tradewind.network import Network
 from tradewind.node.actions import Outcome
 from tradewind.node.measuring import MeasuringOptions
 from tradewind.node.payload import same_memory
+from tradewind.node.served import INIT, PUSH, Updater
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import (
     HostPort,
@@ -134,6 +136,8 @@ class Group:
         self._worker, self._server, self._owner = worker, server, OwnerProcess()
         self.rank = rank
         self.name = worker.site
+        self._exchanging: dict[str, Handle] = {}
+        """The last exchange with a server, by key."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -168,7 +172,9 @@ class Group:
     def average(self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None) -> Array:
         """Return the weighted mean over the ranks that the run's policy groups with this one; all ranks under `bsp`.
 
-        Unlike the other operations, ranks need not call it equally often.
+        Unlike the other operations, ranks need not call it equally often. Under the policies `asp` and `ssp` the rank
+        exchanges with a server instead: the server adds the change of the array since this rank's last call to its own
+        array, and the result is the sum.
         """
         return self.average_async(array, out=out, dtype=dtype).wait()
 
@@ -180,7 +186,62 @@ class Group:
         All parts of a step have the same members, which the policy chooses when they have submitted part 0. Every
         part must be submitted once, in any order, before the parts of the next step.
         """
+        if self._worker.has_server:
+            return self._exchange_change(array, out, part_key(part, parts), part, parts)
         return self._combine(array, "mean", out, dtype, part, parts)
+
+    @property
+    def has_server(self) -> bool:
+        """Whether the run's policy has a server that keeps the model (`asp`, `ssp`)."""
+        return self._worker.has_server
+
+    def push(self, array: ArrayLike, key: str, *, out: Array | None = None) -> Array:
+        """Add `array` to the array that the server keeps under `key`, and return that; the policy is `asp` or `ssp`.
+
+        Raises BadOption for another policy.
+        """
+        return self.push_async(array, key, out=out).wait()
+
+    def push_async(self, array: ArrayLike, key: str, *, out: Array | None = None) -> Handle:
+        """Start `push` and return its handle. Until it is done, do not change `array` or use `out`."""
+        if not self._worker.has_server:
+            raise BadOption("push needs a server. Use the scheme ps-asp or ps-ssp, or a KVStore without a server.")
+        return self._exchange(array, PUSH, out, key, 0, 1)
+
+    def serve(self, key: str, array: ArrayLike, updater: Updater | None = None) -> None:
+        """Set the array that a server starts with under `key`: on all ranks, with the same values, before any pushes.
+
+        `updater(key, pushed, stored)` returns the new items of the server for pushed ones; by default their sum. It is
+        called for parts of the array, in any order.
+        """
+        served = self._worker.served(key)
+        served.pulled, served.updater = np.array(as_array(array)).reshape(-1), updater
+
+    def _exchange_change(self, array: ArrayLike, out: Array | None, key: str, part: int, parts: int) -> Handle:
+        """Exchange the change of an array since the last exchange under this key, or at first the array."""
+        before = self._exchanging.get(key)
+        if before is not None:
+            with contextlib.suppress(TradewindError):
+                before.wait()  # a change is relative to its result
+        pulled, array = self._worker.served(key).pulled, as_array(array)
+        if pulled is None or pulled.size != array.size:
+            handle = self._exchange(array, INIT, out, key, part, parts)
+        else:
+            result = np.empty(array.shape, array.dtype) if out is None else out
+            handle = self._exchange(array - pulled.reshape(array.shape), PUSH, result, key, part, parts)
+        self._exchanging[key] = handle
+        return handle
+
+    def _exchange(self, array: ArrayLike, op: str, out: Array | None, key: str, part: int, parts: int) -> Handle:
+        array = as_array(array)
+        if array.dtype not in (np.float32, np.float64):
+            raise BadArray(f"a server keeps arrays of float32 or float64, got {array.dtype}. Convert the array.")
+        own = np.ascontiguousarray(array).reshape(array.shape)
+        if out is not None:
+            check_out(out, array, own)
+        result = np.empty(own.shape, own.dtype) if out is None else out
+        operation = Operation(own.size, own.itemsize, name_dtype(array), op, root=key, parts=parts)
+        return self._submit(operation, own, result, part)
 
     def _combine(
         self,
@@ -285,6 +346,15 @@ class Group:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def part_key(part: int, parts: int) -> str:
+    """The key under which a server keeps a part of what ranks average.
+
+    >>> part_key(0, 2)
+    'part 0 of 2'
+    """
+    return f"part {part} of {parts}"
 
 
 @dataclass(frozen=True, slots=True)

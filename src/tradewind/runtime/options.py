@@ -26,16 +26,14 @@ from tradewind.control.options import STRICT_POLICY, Scatter, check_scatter
 from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
 from tradewind.network import Network
 from tradewind.planning import planner_options as look_up_planner_options
+from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan, plan_from_json
-from tradewind.policy import policy as look_up_policy
-from tradewind.policy import policy_names
 from tradewind.policy import policy_options as look_up_policy_options
-from tradewind.policy.server import ServerMachine
 from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.certificates import CertificateFiles, SecurityMode
-from tradewind.schemes import make_scheme
-from tradewind.wire.messages import MAX_INLINE_BYTES
+from tradewind.schemes import make_scheme, options_of
+from tradewind.wire.messages import MAX_INLINE_BYTES, Discipline
 
 PREFIX = "TRADEWIND_"
 FILE = "tradewind.toml"
@@ -75,6 +73,8 @@ class Transport(OptionGroup):
     """Arrays up to this size travel in control messages (an inline round), which saves hops; 0: never."""
     chunk_bytes: int | None = None
     """Size of the chunks that arrays are cut into (NetStorm: CHUNK_SIZE). Default: as the planner decides."""
+    fit_chunks: bool = True
+    """Whether small chunk sizes of a planner are replaced by those that suit network and processors best."""
 
     def __post_init__(self) -> None:
         OptionGroup.__post_init__(self)
@@ -204,7 +204,7 @@ class RunOptions(OptionGroup):
     renamed: ClassVar = _ARGUMENTS
 
     scheme: str | None = None
-    """A system such as crew, or POLICY+PLANNER: sets policy, planner, options and scatter (docs/concepts/scheme.md)."""
+    """A system such as crew, or POLICY+PLANNER: sets policy, planner and their options (docs/concepts/scheme.md)."""
     policy: str = STRICT_POLICY
     """Which ranks average together in `Group.average` and `Synchronizer`; other operations involve all ranks."""
     policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -217,6 +217,10 @@ class RunOptions(OptionGroup):
     """The plan to use, or its file, instead of a planner."""
     scatter: Scatter = "blocking"
     """non-blocking: a ready rank sends before its round is known (docs/guides/synchronizer.md)."""
+    discipline: Discipline = "task-fcfs"
+    """What a connection sends first: the round that started first (task-fcfs), or the flow that came first (fcfs)."""
+    failover: Failover = "reroute"
+    """After a lost link, go around it (reroute) or move the block to another aggregator (replace: CREW's Eq. 3)."""
     network: Network | Path | str | None = None
     """The links between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
     site: str | None = None
@@ -247,12 +251,6 @@ class RunOptions(OptionGroup):
             raise BadOption(f"planner={self.planner!r} and plan= exclude each other. Give one of them.")
         if self.scheme is not None:
             self._follow(self.scheme)
-        if issubclass(look_up_policy(self.policy).make, ServerMachine):
-            able = [name for name in policy_names() if not issubclass(look_up_policy(name).make, ServerMachine)]
-            raise BadOption(
-                f"policy {self.policy!r} needs a server that keeps a shared model, which only the simulator has. Use "
-                f"{', '.join(able)}."
-            )
         if self.planner is not None:
             look_up_planner_options(self.planner, self.planner_options)
         if self.given & {"policy", "scheme"}:
@@ -274,8 +272,10 @@ class RunOptions(OptionGroup):
         parts: dict[str, object] = {"policy": made.policy, "policy_options": made.policy_options}
         if self.plan is None:
             parts |= {"planner": made.planner, "planner_options": made.planner_options}
-        if "scatter" not in self.given:
-            parts["scatter"] = made.scatter
+        own = {"scatter": made.scatter, "discipline": made.discipline or "task-fcfs", "failover": made.failover}
+        parts |= {name: value for name, value in own.items() if name not in self.given}
+        for group in GROUPS:
+            parts[group] = getattr(self, group).with_defaults(options_of(scheme, group))
         for name, value in parts.items():
             object.__setattr__(self, name, value)
 
@@ -327,7 +327,7 @@ class RunOptions(OptionGroup):
     def check_combination(self) -> None:
         """Raise BadOption for options that exclude each other; to be called when all sources are merged."""
         look_up_policy_options(self.policy, self.policy_options)
-        check_scatter(self.scatter, self.planner, self.policy, self.policy_options)
+        check_scatter(self.scatter, self.planner)
         self.tls.files  # noqa: B018 - raises if some are missing
 
     def control_options(self, world: int, controllers: int = 1, index: int = 0) -> ControlOptions:
@@ -342,9 +342,11 @@ class RunOptions(OptionGroup):
             self.policy_options,
             self.tolerance.deadlines,
             self.scatter,
+            self.discipline,
+            self.failover,
             tolerant=True if controllers > 1 else self.tolerance.tolerant,
             awareness=self.awareness,
-            chunk_bytes=self.transport.chunk_bytes,
+            chunk_bytes=self.transport.chunk_bytes or (None if self.transport.fit_chunks else 0),
             controllers=controllers,
             index=index,
         )
@@ -360,6 +362,8 @@ class RunFields(TypedDict, total=False):
     planner_options: Mapping[str, Any]
     plan: Plan | Path | str | None
     scatter: Scatter
+    discipline: Discipline
+    failover: Failover
     network: Network | Path | str | None
     site: str | None
     controller: str | tuple[str, ...] | None
@@ -373,7 +377,7 @@ class RunFields(TypedDict, total=False):
     log: str
 
 
-SCHEME_PARTS = ("policy", "policy_options", "planner", "planner_options", "plan", "scatter")
+SCHEME_PARTS = ("policy", "policy_options", "planner", "planner_options", "plan", "scatter", "discipline", "failover")
 _CHECKED_TOGETHER = ("policy_options", "planner_options", "scatter")
 """Options whose validity depends on other options, which another source may set."""
 
@@ -466,7 +470,9 @@ def resolve_options(
         entries = _merged(entries, source)
     options = _build(entries)
     options.check_combination()
-    parts = set(SCHEME_PARTS) - {"plan"} if options.scheme is not None else ()
+    parts = set[str]()
+    if options.scheme is not None:
+        parts = {*SCHEME_PARTS, *make_scheme(options.scheme).run_options} - {"plan"}
     settings = (
         Setting(
             path,

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -28,6 +29,7 @@ from tradewind.node.chunk_plane import Action, ChunkPlane, Digest
 from tradewind.node.measuring import LinkMeters, LinkSample, MeasuringOptions
 from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload, same_memory
+from tradewind.node.served import ServedArray
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.certificates import SecureCredentials
@@ -138,6 +140,8 @@ class Worker:
         self.joined = threading.Event()
         """Set when all ranks have joined, or when the run has failed."""
         self._lock = threading.Lock()
+        self._served_lock = threading.Lock()
+        """Guards the arrays that this rank serves, which several ranks change at once."""
         self._plane = ChunkPlane(self.site, credentials.number)
         self._node = Node(self.site, self._plane)
         self.addresses: tuple[m.Address, ...] = ()
@@ -306,9 +310,19 @@ class Worker:
             todo = self._settle(actions)
         self._act(todo)
 
+    @property
+    def has_server(self) -> bool:
+        """Whether ranks exchange with a server instead of averaging with each other."""
+        return self._node.has_server
+
+    def served(self, key: str) -> ServedArray:
+        """The array that ranks exchange with a server under this key."""
+        return self._plane.served(key)
+
     def _ended(self, how: do.Succeeded | do.Failed) -> None:
         """Finish an operation that has succeeded or failed, and call its callback."""
-        self._plane.end(how)
+        with self._served_lock if self.has_server else nullcontext():
+            self._plane.end(how)
         submitted = self._operations.pop(how.operation)
         came = how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome)
         with self._tally_lock:
@@ -506,7 +520,11 @@ class Worker:
         if payload is not None:
             if action.into is not None and action.into not in self._buffers:
                 self.keep(action.into, len(self._buffers[action.parts[0]]))
-            payload.combine(action, self._buffers)
+            if payload.exchange is None:
+                payload.combine(action, self._buffers)
+            else:
+                with self._served_lock:
+                    payload.combine(action, self._buffers)
         self.tell(ev.Combined(action))
 
     def arrived(self, peer: int, connection: object, header: FrameHeader) -> None:

@@ -97,6 +97,7 @@ class Simulation:
             policy_options=_informed(setup),
             deadlines=Deadlines(PATIENCE_S),
             scatter=scheme.scatter,
+            failover=scheme.failover,
             seed=seed,
             tolerant=True if setup.faults else None,
             awareness=Awareness(measure=False),

@@ -189,6 +189,8 @@ class Synchronizer:
             )
             tracked = [t for t in tracked if not t.trained]
         self._buckets = pack(tracked, BUCKET_BYTES if overlap and bucket_bytes is None else bucket_bytes)
+        if self.group.has_server and self._outer is None:
+            self._fetch_model()
         self._ensemble: MovingAverage | None = None
         if ensemble:
             chosen = ensemble if isinstance(ensemble, Ensemble) else Ensemble()
@@ -257,6 +259,15 @@ class Synchronizer:
         for bucket in (*self._buckets, *state):
             bucket.scatter()
         return self._ended(merged([handle.outcome for handle in handles]))
+
+    def _fetch_model(self) -> None:
+        """Exchange once with the server: it starts from the model of the first rank, which the others receive."""
+        for bucket in self._buckets:
+            bucket.gather()
+        for handle in [self._send(k, bucket) for k, bucket in enumerate(self._buckets)]:
+            handle.wait()
+        for bucket in self._buckets:
+            bucket.scatter()
 
     def _submit(self, flat: Tensor, part: int, parts: int) -> Handle:
         array, name = as_array(flat), str(flat.dtype).removeprefix("torch.")

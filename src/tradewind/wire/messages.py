@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -61,6 +61,8 @@ MAX_INLINE_BYTES = 64 * 1024
 
 SmallArray = Annotated[bytes, msgspec.Meta(max_length=MAX_INLINE_BYTES)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+Discipline = Literal["task-fcfs", "fcfs"]
+"""The order in which a rank sends flows: of the round that started first, or those that came first (CREW IV-C)."""
 INLINE_VERSION = 0
 """The version of inline rounds, which have no plan; plans are numbered from 1."""
 
@@ -125,7 +127,7 @@ class Operation(MessageBase, frozen=True):
     dtype: Name
     op: Name
     root: Text = ""
-    """The source of a broadcast; empty for an all-reduce."""
+    """The source of a broadcast, or the key of an array that a server keeps; empty for an all-reduce."""
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
     """Number of operations in the step that this is a part of; all run with the members of the first."""
 
@@ -275,6 +277,8 @@ class AuxiliaryChanged(MessageBase, frozen=True):
     paths: tuple[AuxiliaryPath, ...]
     queue_length: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     """Number of chunks that may be in flight on each path."""
+    by_occupancy: bool = False
+    """Whether chunks get their path when they may be sent, as NetStorm publishes it; else when links are idle."""
 
 
 LOST = "lost"
@@ -425,6 +429,10 @@ class Roster(MessageBase, frozen=True):
     """How many site numbers were ever assigned."""
     electorates: tuple[tuple[Name, ...], ...] = ()
     """The possible electorates: a controller that takes over needs a majority of each."""
+    discipline: Discipline = "task-fcfs"
+    """The order in which ranks send flows; the same during the whole run."""
+    has_server: bool = False
+    """Whether ranks exchange with a server that keeps the model, instead of averaging with each other."""
 
 
 class RosterSeen(MessageBase, frozen=True):

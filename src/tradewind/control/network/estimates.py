@@ -7,7 +7,7 @@ because bursts and readers that are late by turns make links look fast. One is e
 long. A slower rate must be measured repeatedly, for at least `confirm_s` and without a measurement that contradicts it,
 since a rank that gets no CPU for a while is late, and its links look slow. The best of these is used, except the first,
 which may have begun before the change. A user-supplied network is trusted until measurements contradict it in the same
-way.
+way. A run that takes the latest measurement of each link does none of this.
 
 When many links change at once, the whole network has changed, and earlier estimates of the others mean little. Then all
 estimates are invalidated and replaced by the next measurements, whatever their value was. Of two measurements the
@@ -68,12 +68,14 @@ class LinkEstimate:
 class LinkEstimates:
     """The estimates of all links of a network, as matrices in the order of its sites.
 
-    `is_guess`: nothing is known of `given`, so the first measurement of a link replaces its value.
+    `is_guess`: nothing is known of `given`, so the first measurement of a link replaces its value. `confirm_s` None:
+    the latest measurement of a busy link is its estimate, as in NetStorm's Algorithm 2.
     """
 
-    def __init__(self, given: Network, is_guess: bool = False, confirm_s: float = CONFIRM_S) -> None:
+    def __init__(self, given: Network, is_guess: bool = False, confirm_s: float | None = CONFIRM_S) -> None:
         shape = given.bandwidth_bps.shape
-        self.given, self._is_guess, self._confirm_s = given, is_guess, confirm_s
+        self.given, self._is_guess = given, is_guess
+        self._confirm_s, self._takes_latest = confirm_s or 0.0, confirm_s is None
         self.bandwidth_bps: Matrix = given.bandwidth_bps.copy()
         self.latency_s: Matrix = given.latency_s.copy()
         self.count = np.zeros(shape, dtype=np.int64)
@@ -111,6 +113,11 @@ class LinkEstimates:
         if not self.given.bandwidth_bps[i, j]:
             return
         self._last_bps[i, j], self._last_s[i, j] = bandwidth_bps, now_s
+        if self._takes_latest:
+            if full:
+                self.bandwidth_bps[i, j], self.measured_s[i, j] = bandwidth_bps, now_s
+                self.count[i, j] += 1
+            return
         old = float(self.bandwidth_bps[i, j])
         if not full or (bandwidth_bps < old and self._was_shared(i, j, now_s)):
             if bandwidth_bps > old:

@@ -36,7 +36,7 @@ def unknown_network(workers: tuple[str, ...]) -> Network:
 class NetworkView:
     """The estimates of all directed links, and the network that plans are made with."""
 
-    def __init__(self, network: Network, is_guess: bool = False, confirm_s: float = CONFIRM_S) -> None:
+    def __init__(self, network: Network, is_guess: bool = False, confirm_s: float | None = CONFIRM_S) -> None:
         self._given, self._confirm_s = network, confirm_s
         self.is_guess = is_guess
         """Whether the network was neither given nor measured yet."""
@@ -261,7 +261,7 @@ class NetworkView:
     def low_links(self, now_s: float) -> list[tuple[str, str]]:
         """Return links to probe again after `confirm_s`, because their first probe since the network shift was slow."""
         age_s = now_s - self.estimates.measured_s
-        return self._links(age_s, self.estimates.may_be_low & (age_s >= self._confirm_s))
+        return self._links(age_s, self.estimates.may_be_low & (age_s >= (self._confirm_s or 0.0)))
 
     def _links(self, age_s: Matrix, wanted: NDArray[np.bool_]) -> list[tuple[str, str]]:
         """Return the wanted links that work, the oldest first."""

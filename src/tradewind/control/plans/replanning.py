@@ -12,6 +12,9 @@ shorter rounds than those that were observed. And every switch is on trial (`tri
 longer is rolled back, and each rollback doubles the time until the next update, until a switch has proven a gain. So
 however bad the estimates are, a run loses only a few rounds by them.
 
+With `refresh="always"`, as NetStorm publishes it, there is none of this: every `update_time_s` the latest measurements
+become the network, a plan is made, and rounds use it from then on.
+
 After a network shift, plans wait until all links were measured again (`network_shift`). Links that carry nothing are
 probed (`exploring`).
 
@@ -38,9 +41,10 @@ from tradewind.control.network.probing import Probing
 from tradewind.control.plans.trials import Trials
 from tradewind.control.plans.versions import SMALL_BYTES, Key, PlanMade, Plans, PlanWanted
 from tradewind.network import Network
-from tradewind.planning.auxiliary import auxiliary_paths
+from tradewind.planning.auxiliary import Exclusion, auxiliary_paths
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
+from tradewind.wire.frames import MAX_PATH_SITES
 
 Addressed = tuple[str, m.Message]
 """A rank, and a message for it."""
@@ -100,7 +104,9 @@ class Replanning:
         self._ended_s = now_s
         """Time at which the last round ended."""
         self._probing: Probing | None = None
-        self._auxiliary_version = 0
+        self._always = options.refresh == "always"
+        self._auxiliary_for: tuple[int | None, int] = (0, 0)
+        """The plan and the snapshot of the network that the auxiliary paths were searched for."""
         self._auxiliary: dict[str, tuple[m.AuxiliaryPath, ...]] = {}
 
     @property
@@ -151,7 +157,7 @@ class Replanning:
         Returns the version that rounds start with from now on if the plan on trial is rolled back; else None.
         """
         self._exploring.moved(2 * nbytes * (members - 1))
-        if not self.options.measure or nbytes <= SMALL_BYTES:
+        if not self.options.measure or self._always or nbytes <= SMALL_BYTES:
             return None
         seconds, self._ended_s = now_s - max(started_s, self._ended_s), now_s
         key = self._plans.key_of(version)
@@ -175,6 +181,8 @@ class Replanning:
         if now_s < self._check_s:
             return []
         self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
+        if self._always:
+            return self._refresh(now_s)
         self._follow_network_shift(now_s)
         is_time = self._is_due or now_s >= self.review_at_s
         view = self._plans.view
@@ -186,9 +194,24 @@ class Replanning:
         if view.change <= (NOISE if is_time else self.options.significant_change) and not (is_time and self._refuted):
             return []
         self._refuted = self._is_due = False
-        view.take()
-        self._updated_s = now_s
         self._trials = {key: trials for key, trials in self._trials.items() if self._plans.is_current(key)}
+        return self._take(now_s)
+
+    def _refresh(self, now_s: float) -> list[PlanWanted]:
+        """Request new plans for the latest measurements every update time, as NetStorm's Algorithm 2."""
+        view, is_time = self._plans.view, self._is_due or now_s >= self.review_at_s
+        if not is_time or self._plans.is_fixed or self._under_way or not view.is_useful:
+            return []
+        self._is_due = False
+        if view.change < self.options.significant_change:
+            self._updated_s = now_s
+            return []
+        return self._take(now_s)
+
+    def _take(self, now_s: float) -> list[PlanWanted]:
+        """Plan with the current estimates from now on: request new plans."""
+        self._plans.view.take()
+        self._updated_s = now_s
         wanted = self._plans.wanted()
         self._under_way = len(wanted)
         return wanted
@@ -217,6 +240,12 @@ class Replanning:
         """Handle a new plan; return what is adopted, or None if the plan is not used."""
         self._under_way = max(0, self._under_way - 1)
         adopted = None
+        if self._always:
+            is_current = self._plans.is_current(made.key)
+            if made.plan is not None and is_current and made.plan.shards != self._plans.current_of(made.key)[0].shards:
+                adopted = Adopted(self._plans.adopt(made.key, made.plan), made.gain, None)
+            self._note(Update(now_s, made.gain, None if adopted is None else adopted.version, made.problem))
+            return adopted
         needed = max(self.options.min_gain, self._plans.view.noise)
         gain = min(made.gain, self._gain_over_rounds(made))
         self._refuted = self._refuted or gain <= needed < made.gain
@@ -252,15 +281,19 @@ class Replanning:
     def auxiliary_changes(self) -> list[Addressed]:
         """Return messages to the ranks whose auxiliary paths have changed."""
         newest = self._plans.last_used
-        if not self.uses_auxiliary or newest is None or newest == self._auxiliary_version:
+        options, view = self.options, self._plans.view
+        made_for = newest, view.snapshots if self._always else 0
+        if not self.uses_auxiliary or newest is None or made_for == self._auxiliary_for:
             return []
-        self._auxiliary_version = newest
-        options = self.options
-        found = auxiliary_paths_of(self._plans.by_version[newest], self._plans.view.network, options.primary_busy_bound)
+        self._auxiliary_for = made_for
+        by_occupancy = options.auxiliary_scheduler == "occupancy"
+        about = self._plans.by_version[newest], view.network, options.primary_busy_bound, options.auxiliary_exclusion
+        found = published_paths_of(*about) if by_occupancy else auxiliary_paths_of(*about)
         changed = [name for name in sorted({*found, *self._auxiliary}) if found.get(name) != self._auxiliary.get(name)]
         self._auxiliary = found
         hops = {hop for paths in found.values() for path in paths for hop in pairwise(path.sites)}
-        told = [(n, m.AuxiliaryChanged(found.get(n, ()), options.auxiliary_queue_length)) for n in changed]
+        how = options.auxiliary_queue_length, by_occupancy
+        told = [(name, m.AuxiliaryChanged(found.get(name, ()), *how)) for name in changed]
         return [*_connect(hops), *told]
 
     def seen(self, now_s: float) -> m.NetworkSeen:
@@ -300,15 +333,34 @@ WORST_DETOUR = 16.0
 """A detour that is slower than the link by more than this factor is not used."""
 
 
-def auxiliary_paths_of(plan: Plan, network: Network, busy_bound: int) -> dict[str, tuple[m.AuxiliaryPath, ...]]:
+def published_paths_of(
+    plan: Plan, network: Network, busy_bound: int, exclusion: Exclusion = "pair"
+) -> dict[str, tuple[m.AuxiliaryPath, ...]]:
+    """Return the auxiliary paths of each sending site by NetStorm's Algorithm 3, the fastest first, with one bound.
+
+    All paths of a pair count, however slow; a chunk's header has room for `MAX_PATH_SITES` sites.
+    """
+    found = auxiliary_paths(network, _direct_edges(plan), exclusion)
+    by_site: dict[str, list[tuple[float, m.AuxiliaryPath]]] = {}
+    for (src, _), paths in sorted(found.items()):
+        by_site.setdefault(src, []).extend(
+            (_slowness(network, path), m.AuxiliaryPath(path, busy_bound))
+            for path in paths
+            if 2 < len(path) <= MAX_PATH_SITES
+        )
+    return _fastest_first(by_site)
+
+
+def auxiliary_paths_of(
+    plan: Plan, network: Network, busy_bound: int, exclusion: Exclusion = "pair"
+) -> dict[str, tuple[m.AuxiliaryPath, ...]]:
     """Return the auxiliary paths of each sending site, the fastest first, with the queue length from which each pays.
 
     The time of a detour is the sum of its hops. Meanwhile the link itself carries as many chunks as fit into that time:
     a chunk is faster on the detour only if more than that wait. NetStorm uses one bound for all paths, which is the
     minimum here.
     """
-    edges = {(route[0], route[-1]) for s in plan.shards for route in (*s.reduce, *s.broadcast) if len(route) == 2}
-    found = auxiliary_paths(network, sorted(edges), limit=MOST_PATHS)
+    found = auxiliary_paths(network, _direct_edges(plan), exclusion, limit=MOST_PATHS)
     by_site: dict[str, list[tuple[float, m.AuxiliaryPath]]] = {}
     for (src, dst), paths in sorted(found.items()):
         direct = _slowness(network, (src, dst))
@@ -317,9 +369,19 @@ def auxiliary_paths_of(plan: Plan, network: Network, busy_bound: int) -> dict[st
             if len(path) > 2 and times <= WORST_DETOUR:
                 bound = max(busy_bound, math.ceil(times))
                 by_site.setdefault(src, []).append((times, m.AuxiliaryPath(path, bound)))
+    return _fastest_first(by_site)
+
+
+def _direct_edges(plan: Plan) -> list[tuple[str, str]]:
+    routes = (route for shard in plan.shards for route in (*shard.reduce, *shard.broadcast))
+    return sorted({(route[0], route[-1]) for route in routes if len(route) == 2})
+
+
+def _fastest_first(by_site: dict[str, list[tuple[float, m.AuxiliaryPath]]]) -> dict[str, tuple[m.AuxiliaryPath, ...]]:
     return {
         src: tuple(path for _, path in sorted(paths, key=lambda item: (item[0], item[1].sites)))
         for src, paths in by_site.items()
+        if paths
     }
 
 

@@ -19,7 +19,7 @@ from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import with_fitted_chunks
-from tradewind.planning.patch import patch_plan
+from tradewind.planning.patch import Failover, Patch, patch_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard
 
 FAST_CHUNK_BYTES = 4 * 2**20
@@ -93,8 +93,12 @@ class Plans:
         chunk_bytes: int | None = None,
         first_version: int = 0,
         helpers: bool = True,
+        failover: Failover = "reroute",
     ) -> None:
-        """`helpers`: whether plans may use sites that are not members. Raises `BadPlan` or `BadOption`."""
+        """`helpers`: whether plans may use sites that are not members; `failover`: how plans are patched.
+
+        Raises `BadPlan` or `BadOption`.
+        """
         self.view = view
         self.by_version: dict[int, Plan] = {}
         self.is_fixed = given is not None
@@ -110,13 +114,15 @@ class Plans:
         """Versions of plans derived from others, by the version of the original and the purpose."""
         self._used: dict[Key, None] = {}
         """Kinds of rounds that were used last, the latest last."""
-        self._helpers = helpers
+        self._helpers, self.failover = helpers, failover
+        self._keeps_roots, self._roots = False, set[str]()
+        """Whether plans keep the roots of the first one, and these."""
         self._generation = view.generation
         """Newest generation of the network that a plan was made for."""
         if given is not None:
             ensure_valid(given, view.network)
-        elif planner is not None:
-            planner_options(planner, options)  # raises BadOption now, not in the first round
+        elif planner is not None:  # raises BadOption now, not in the first round
+            self._keeps_roots = getattr(planner_options(planner, options), "keep_roots", False)
 
     def plan_for(self, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
         """Return the version of the plan that these members use for an array of this size, made if necessary.
@@ -221,11 +227,15 @@ class Plans:
         for key, version in before.items():
             plan, now = self.by_version[version], (*key[:3], generation)
             try:
-                self._version[now] = self.add(patch_plan(plan, network).plan) if check(plan, network) else version
+                self._version[now] = self.add(self.patch(plan, network).plan) if check(plan, network) else version
             except ImpossibleProblem:  # the next round of this kind makes a new plan, or fails
                 continue
             self._used[now] = self._used.pop(key)
         return True
+
+    def patch(self, plan: Plan, network: Network) -> Patch:
+        """Return the plan patched for the sites and links that work, by the run's failover."""
+        return patch_plan(plan, network, self.failover)
 
     def wanted(self, least_bytes: int = SMALL_BYTES + 1) -> list[PlanWanted]:
         """Return requests for new plans for the current network, for the few kinds of rounds that were used last.
@@ -277,12 +287,18 @@ class Plans:
     def _planner_for(self, hint: str, nbytes: int) -> tuple[str, dict[str, Any]]:
         """Return the planner and its options; on an unknown network a planner with equal shares for all members.
 
+        With `fapt`'s option `keep_roots`, the roots are those of the first plan, unless one of them is lost.
+
         There, small arrays get a plan of few hops. Large ones get a ring, where a site has one sender and one receiver:
         no contribution waits in memory for its turn, and forwarded data is still in the cache.
         """
         unknown = "multi-star" if nbytes <= SMALL_BYTES else "ring"
         chosen = hint or self.planner or (unknown if self.view.is_guess else "optimal")
-        return chosen, self._options if hint in ("", self.planner) else {}
+        options = self._options if hint in ("", self.planner) else {}
+        if self._roots and chosen == "fapt" and self._keeps_roots and self._roots <= set(self.view.names):
+            options = {key: value for key, value in options.items() if key not in ("roots", "fixed_roots")}
+            options["fixed_roots"] = tuple(name for name in self.view.names if name in self._roots)
+        return chosen, options
 
     def make(self, members: tuple[str, ...], nbytes: int, hint: str | None = None) -> Plan:
         """Make a plan for the current network, without adding it as a version.
@@ -301,7 +317,10 @@ class Plans:
         planner, options = self._planner_for(hint or "", nbytes)
         more = nbytes, members, options, self.view.is_guess, self._chunk_bytes
         try:
-            return finished_plan(planner, self._among(network, members), *more)
+            plan = finished_plan(planner, self._among(network, members), *more)
+            if self._keeps_roots and planner == "fapt" and "fixed_roots" not in options:
+                self._roots = {shard.root for shard in plan.shards}
+            return plan
         except ImpossibleProblem:
             if not self.view.lost_links:
                 raise
@@ -337,9 +356,11 @@ def finished_plan(
 ) -> Plan:
     """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of network and hosts.
 
-    `fast`: whether to assume a fast network, as for one that is unknown.
+    `fast`: whether to assume a fast network, as for one that is unknown. `chunk_bytes` 0: sizes as planned.
     """
     plan = checked_plan(planner, network, nbytes, members, **options)
+    if chunk_bytes == 0:
+        return replace(plan, predicted=None)
     if chunk_bytes is not None:
         sizes = [chunk_bytes] * len(plan.shards)
     elif fast:

@@ -48,7 +48,6 @@ from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.steps import Round, Step
 from tradewind.errors import InfeasiblePlan
 from tradewind.planning.check import check
-from tradewind.planning.patch import patch_plan
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
 from tradewind.wire.frames import digest_of
@@ -114,7 +113,7 @@ class Rounds:
         else:
             version = self.plans.plan_for(order, size, step.decided.plan_hint)
         scattered, cut = None, tuple[int, ...]()
-        if self._scattering is not None and stream >= m.POLICY_STREAM and len(set(step.weights.values())) == 1:
+        if self._scattering is not None and stream >= m.POLICY_STREAM:
             version, scattered, cut = self._scattering.take_over(version, operation, ready, stream)
         plan = self.plans.by_version[version]
         number = self.next_number
@@ -312,7 +311,9 @@ class Rounds:
             self._halting_s = now_s - round_.rerouted_s
             return
         network = self.plans.view.network
-        patch = patch_plan(round_.plan, network.subnetwork([n for n in network.names if n not in round_.newcomers]))
+        patch = self.plans.patch(
+            round_.plan, network.subnetwork([n for n in network.names if n not in round_.newcomers])
+        )
         round_.repairs += 1
         round_.moved_shards += sum(
             round_.plan.shards[old].root != new.root for old, new in zip(patch.shards, patch.plan.shards, strict=True)

@@ -6,7 +6,8 @@ the blocks of the default are rearranged by Algorithm 2 to the shares of that pl
 stay at their aggregator. Each sequence of consecutive chunks of a block becomes a shard of the round's plan, which is
 then executed, repaired or given up like any other.
 
-Weights are not known when chunks are sent, so a round uses what was sent only if all its members have the same weight.
+Weights are not known when chunks are sent. Every contribution goes directly to its aggregator, which therefore applies
+them, also to what is sent later.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class Schedule:
         if gone and gone.union(queue.ready).issuperset(self.members.trainers):
             for worker in sorted(gone - self._away - self._counted_ready):
                 self._away.add(worker)
-                self._tell(POLICY_STREAM, on.WorkerLost(worker, "it waits for an operation of all ranks"))
+                self._tell(POLICY_STREAM, on.WorkerLost(worker, "it waits for an operation of all ranks", True))
 
     def _come_back(self, workers: Iterable[str]) -> None:
         for worker in sorted(self._away.intersection(workers)):

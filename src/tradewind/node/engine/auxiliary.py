@@ -1,13 +1,17 @@
 """Auxiliary paths for chunks that would otherwise wait (NetStorm VI), and the chunks in flight on them.
 
-Theory of operation. A flow's own link is its primary path. When it is busy and enough chunks wait for it, the next
-chunk may take an auxiliary path to the same site, over links that have nothing else to send: a path is only used when
-its first link is idle. Relays forward along the path in the chunk's header without adding, so they need no state, and
-outdated paths do no harm (NetStorm VII-B).
+Theory of operation. A flow's own link is its primary path. When it is busy, chunks may take an auxiliary path to the
+same site. Relays forward along the path in the chunk's header without adding, so they need no state, and outdated paths
+do no harm (NetStorm VII-B). The end of an auxiliary path acknowledges each chunk: that bounds the memory of relays, and
+the load of a path. There are two schedulers:
 
-From which queue length a detour pays depends on how much slower it is: `busy_bound` chunks on the primary path take
-about as long as one on the auxiliary path. At most `queue_length` chunks are in flight on a path until its end, which
-acknowledges each: that bounds the memory of relays, and the load of a path.
+- **By occupancy** (`AuxiliaryQueues`), as published (Fig. 7). Each chunk gets its path when it may be sent: the primary
+  path, unless `busy_bound` chunks (PRIMARY_BUSY_BOUND) are queued or being sent there; then the fastest auxiliary path
+  on which fewer than `queue_length` chunks (AUXILIARY_QUEUE_LENGTH) are queued or in flight; if there is none, the
+  primary path after all.
+- **By idle links** (`AuxiliaryPaths`), ours. A chunk takes an auxiliary path only when its first link has nothing else
+  to send, and only if enough chunks wait: `busy_bound` of a path is so large that as many chunks on the primary path
+  take about as long as one on the auxiliary path. At most `queue_length` chunks are in flight on a path.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tradewind.node.engine.layout import Path
-from tradewind.node.engine.sending import Flow
+from tradewind.node.engine.sending import Flow, progress_of
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 Chunk = tuple[int, int, int, Phase, int]
@@ -32,8 +36,92 @@ class AuxiliaryPath:
     under_way: set[Chunk] = field(default_factory=set)
 
 
+@dataclass(slots=True, eq=False)
+class Detour:
+    """A chunk that waits in the queue of an auxiliary path."""
+
+    flow: Flow
+    index: int
+    path: Path
+    queued: bool = False
+    came: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Key of the order among flows: that of its flow, or by arrival."""
+        return self.flow.order if self.came is None else (self.came, 0)
+
+    @property
+    def progress(self) -> float:
+        """Progress of the chunk in its shard."""
+        return progress_of(self.index, self.flow.chunks, self.flow.phase)
+
+    @property
+    def sendable(self) -> bool:
+        """Whether its round has not ended."""
+        return not self.flow.closed
+
+
+class AuxiliaryQueues:
+    """NetStorm's communication scheduler at one site: every chunk gets a path when it may be sent (VI-A, Fig. 7)."""
+
+    def __init__(self) -> None:
+        self.used = False
+        """Whether there are auxiliary paths and this scheduler assigns them; checked for every frame."""
+        self._busy_bound = self._queue_length = 1
+        self._to: dict[int, tuple[Path, ...]] = {}
+        self._occupied: dict[Path, set[Chunk]] = {}
+        """Chunks that are queued or in flight on each path; a primary path has two sites."""
+
+    def change(self, paths: Iterable[tuple[Path, int]], queue_length: int) -> None:
+        """Replace the paths, the fastest first; all have the same bound. Chunks keep the path that they have."""
+        made = list(paths)
+        self.used, self._queue_length = bool(made), queue_length
+        self._busy_bound = made[0][1] if made else 1
+        by_end: dict[int, list[Path]] = {}
+        for sites, _ in made:
+            by_end.setdefault(sites[-1], []).append(sites)
+        self._to = {end: tuple(each) for end, each in by_end.items()}
+
+    def assign(self, flow: Flow) -> list[Detour]:
+        """Assign the chunks of a flow that may be sent to paths; return those that take an auxiliary one."""
+        detours = []
+        while len(flow.route) == 2 and (index := flow.place_next()) is not None:
+            path = self._choose(flow.route)
+            self._occupied.setdefault(path, set()).add(
+                (flow.round, flow.version, flow.shard, flow.phase, index),
+            )
+            if path != flow.route:
+                flow.sent_before(range(index, index + 1))
+                detours.append(Detour(flow, index, path))
+        return detours
+
+    def _choose(self, primary: Path) -> Path:
+        if self._load(primary) < self._busy_bound:
+            return primary
+        free = (path for path in self._to.get(primary[-1], ()) if self._load(path) < self._queue_length)
+        return next(free, primary)
+
+    def _load(self, path: Path) -> int:
+        return len(self._occupied.get(path, ()))
+
+    def transmitted(self, site: int, peer: int, header: FrameHeader) -> None:
+        """Record that a chunk has left on its primary path."""
+        if not header.path:
+            self._occupied.get((site, peer), set()).discard(_chunk(header))
+
+    def acknowledged(self, header: FrameHeader) -> None:
+        """Record that a chunk has reached the end of its auxiliary path."""
+        self._occupied.get(header.path[::-1], set()).discard(_chunk(header))
+
+    def forget(self, round_: int) -> None:
+        """Drop all state of a round."""
+        left = {path: {chunk for chunk in chunks if chunk[0] != round_} for path, chunks in self._occupied.items()}
+        self._occupied = {path: chunks for path, chunks in left.items() if chunks}
+
+
 class AuxiliaryPaths:
-    """The auxiliary paths of one site."""
+    """The auxiliary paths of one site, taken when links are idle."""
 
     def __init__(self) -> None:
         self.used = False

@@ -35,6 +35,7 @@ from tradewind.node.engine.outgoing import Outgoing
 from tradewind.node.engine.receiving import RoundState, ShardState, Sum
 from tradewind.node.engine.scatter import ScatteredChunks
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+from tradewind.wire.messages import Discipline
 
 Work = TypeVar("Work", Receive, Combine)
 
@@ -94,9 +95,12 @@ def _is_relayed(header: FrameHeader) -> bool:
 
 
 class Engine:
-    """The chunk engine of one site, numbered `site` in the run with number `run`."""
+    """The chunk engine of one site, numbered `site` in the run with number `run`.
 
-    def __init__(self, run: int, site: int) -> None:
+    `discipline` is the order in which flows are sent (see `sending`).
+    """
+
+    def __init__(self, run: int, site: int, discipline: Discipline = "task-fcfs") -> None:
         self.run, self.site = run, site
         self.present: Collection[int] | None = None
         """The sites of the run, to which chunks may be relayed; None: any."""
@@ -105,7 +109,7 @@ class Engine:
         self._early = EarlyChunks()
         self._buffers = Buffers()
         self._work = ResultWork()
-        self._outgoing = Outgoing(run, self._rounds, self._buffers)
+        self._outgoing = Outgoing(run, self._rounds, self._buffers, discipline)
         self._scattered = ScatteredChunks(self._rounds)
         self._actions: list[Action] = []
 
@@ -413,12 +417,14 @@ class Engine:
         if not work.in_place and sum_.into is None:
             sum_.into = self._buffers.new(self._buffers[parts[0]].nbytes, state.number) if own else parts[0]
         finish = work.is_root and complete
-        if parts == (sum_.into,) and not own and not finish:  # the first part at a helper is the sum so far
+        is_sum = parts == (sum_.into,) and not own and not finish  # the first part at a helper is the sum so far
+        if is_sum and not state.weighs:
             self._added(state, shard, index, 1)
             return
         sum_.busy = True
         copy = not work.children
-        action = Combine(state.number, state.version, work.shard, index, own, parts, sum_.into, finish, copy)
+        which = state.number, state.version, work.shard, index
+        action = Combine(*which, own, parts, sum_.into, finish, copy, sum_.applied)
         for buffer in action.buffers:
             self._buffers.pin(buffer)
         self._actions.append(self._work.begun(action))
@@ -469,6 +475,8 @@ class Engine:
         if state is not None and state.version != header.plan_version:
             state = None
         is_ours = header.kind is FrameKind.CHUNK and header.hop < 2  # otherwise an acknowledgement, or relayed
+        if is_ours:
+            self._outgoing.transmitted(self.site, action)
         if buffer is not None:
             kept = self._buffers[buffer]
             kept.waiting -= 1

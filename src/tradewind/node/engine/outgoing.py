@@ -8,29 +8,36 @@ from dataclasses import replace
 from tradewind.errors import InternalError
 from tradewind.node import events as ev
 from tradewind.node.actions import Action, Transmit
-from tradewind.node.engine.auxiliary import AuxiliaryPaths, acknowledgement
+from tradewind.node.engine.auxiliary import AuxiliaryPaths, AuxiliaryQueues, Detour, acknowledgement
 from tradewind.node.engine.buffers import Buffers
 from tradewind.node.engine.receiving import RoundState, ShardState
 from tradewind.node.engine.scatter import OwnScatters, ScatterFlow
 from tradewind.node.engine.sending import Flow, Outbox
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+from tradewind.wire.messages import Discipline
 
 
 class _Outboxes(dict[int, Outbox]):
     """Send queues by peer, created on first use."""
 
+    def __init__(self, discipline: Discipline) -> None:
+        super().__init__()
+        self._discipline = discipline
+
     def __missing__(self, peer: int) -> Outbox:
-        self[peer] = Outbox(peer)
+        self[peer] = Outbox(peer, self._discipline)
         return self[peer]
 
 
 class Outgoing:
     """The outgoing frames of one site; its methods append what to send now to `actions`."""
 
-    def __init__(self, run: int, rounds: Mapping[int, RoundState], buffers: Buffers) -> None:
+    def __init__(
+        self, run: int, rounds: Mapping[int, RoundState], buffers: Buffers, discipline: Discipline = "task-fcfs"
+    ) -> None:
         self._run, self._rounds, self._buffers = run, rounds, buffers
-        self._outboxes = _Outboxes()
-        self._auxiliary = AuxiliaryPaths()
+        self._outboxes = _Outboxes(discipline)
+        self._auxiliary, self._queues = AuxiliaryPaths(), AuxiliaryQueues()
         self.scatters = OwnScatters(run)
 
     def handle(
@@ -47,7 +54,9 @@ class Outgoing:
     ) -> None:
         """Handle an event that concerns connections, not a round."""
         if isinstance(event, ev.AuxiliaryChanged):
-            self._auxiliary.change(event.paths, event.queue_length)
+            by_occupancy = event.paths if event.by_occupancy else ()
+            self._queues.change(by_occupancy, event.queue_length)
+            self._auxiliary.change(() if event.by_occupancy else event.paths, event.queue_length)
             return
         if isinstance(event, ev.EndScatter):
             self.scatters.end(event.part)
@@ -79,8 +88,13 @@ class Outgoing:
     def offer(self, flow: Flow, actions: list[Action]) -> None:
         """Queue a flow that may have a chunk to send."""
         outbox = self._outboxes[flow.route[1]]
+        detours = self._queues.assign(flow) if self._queues.used else []
         outbox.offer(flow)
         self._serve(outbox, actions)
+        for detour in detours:
+            beside = self._outboxes[detour.path[1]]
+            beside.offer(detour)
+            self._serve(beside, actions)
         if self._auxiliary.used and flow.queued:
             self._auxiliary.note(flow)
             for peer in self._auxiliary.first_hops(flow):
@@ -144,6 +158,7 @@ class Outgoing:
             back = acknowledgement(header)
             self.acknowledge(back.path[1], back, actions)
             return
+        self._queues.acknowledged(header)
         peer = self._auxiliary.acknowledged(header)
         if peer is not None:
             self._serve(self._outboxes[peer], actions)
@@ -151,6 +166,12 @@ class Outgoing:
     def forget(self, round_: int) -> None:
         """Drop the state of a round that has ended here, or starts again."""
         self._auxiliary.forget(round_)
+        self._queues.forget(round_)
+
+    def transmitted(self, site: int, action: Transmit) -> None:
+        """Handle that a chunk of this site has left."""
+        if self._queues.used:
+            self._queues.transmitted(site, action.peer, action.header)
 
     def forward(self, header: FrameHeader, buffer: int, actions: list[Action]) -> None:
         """Queue a relayed chunk."""
@@ -172,6 +193,8 @@ class Outgoing:
                 action = self._rounds[entry.round].next_chunk(entry, follows)
                 outbox.offer(entry)
                 self._auxiliary.note(entry)
+            elif isinstance(entry, Detour):
+                action = self._rounds[entry.flow.round].chunk(entry.flow, entry.index, follows, entry.path)
             elif isinstance(entry, ScatterFlow):
                 action = entry.next_chunk(follows)
                 outbox.offer(entry)

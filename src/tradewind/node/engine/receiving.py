@@ -87,7 +87,7 @@ class ShardState:
             window = layout.window if layout.needs_window(work, phase, route) else None
             flags = bytearray(b"\1" * work.chunks) if ready else bytearray(work.chunks)
             numbers = run, opened.round, opened.version, work.shard
-            return Flow(*numbers, phase, route, work.chunks, window, source, flags, done=done, turn=opened.turn)
+            return Flow(*numbers, phase, route, work.chunks, window, source, flags, done=bytes(done), turn=opened.turn)
 
         summed = Source.RESULT if work.in_place else Source.KEPT
         is_leaf = not work.children
@@ -105,12 +105,12 @@ class ShardState:
 class RoundState:
     """One round at one site."""
 
-    __slots__ = ("early_bytes", "gathers", "halted", "layout", "number", "remaining", "shards", "version")
+    __slots__ = ("early_bytes", "gathers", "halted", "layout", "number", "remaining", "shards", "version", "weighs")
 
     def __init__(self, run: int, opened: OpenRound) -> None:
         self.number, self.version = opened.round, opened.version
         self.layout: Layout = opened.layout
-        self.gathers = opened.gathers
+        self.gathers, self.weighs = opened.gathers, opened.weighs
         self.halted = False
         self.shards = [ShardState(run, opened, work) for work in opened.layout.shards]
         self.remaining = sum(state.final.count(0) * (state.work.receives + len(state.flows)) for state in self.shards)
@@ -191,9 +191,13 @@ class RoundState:
 
     def next_chunk(self, flow: Flow, follows: bool, auxiliary: Path = ()) -> Transmit:
         """Return the action that sends a flow's next chunk, on its own route or on an auxiliary path."""
-        index = flow.next_index
-        header = flow.header(self.payload_bytes(self.shards[flow.shard].work, index), follows, auxiliary)
+        action = self.chunk(flow, flow.next_index, follows, auxiliary)
         flow.advance()
+        return action
+
+    def chunk(self, flow: Flow, index: int, follows: bool, auxiliary: Path = ()) -> Transmit:
+        """Return the action that sends a chunk of a flow."""
+        header = flow.header(index, self.payload_bytes(self.shards[flow.shard].work, index), follows, auxiliary)
         return Transmit((auxiliary or flow.route)[1], header, flow.source, flow.buffers.pop(index, None))
 
     def payload_bytes(self, work: ShardWork, index: int) -> int:

@@ -3,7 +3,7 @@
 Theory of operation. A **blocking** scatter, the default, waits: a ready rank sends nothing until the controller has
 decided the members of its round and every site has the plan. A **non-blocking** one starts when the rank is ready, by a
 default splitting that the controller has sent to all ranks: whole chunks of the array, a block of consecutive ones for
-every aggregator, in rising order, on links that no round is using.
+every aggregator, in rising order; on links that no round is using, or under `fcfs` in order of arrival.
 
 - An **aggregator** cannot add such chunks, since it does not know which other members they will be added to. It keeps
   them by sender, step and part. Windows that the controller chose bound what all ranks together may make it keep.
@@ -32,7 +32,7 @@ from tradewind.node.events import BeginScatter, ScatteredRound
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 AFTER_ALL_ROUNDS = (2**63, 0)
-"""Order key of scatters: they are served when no round has anything to send."""
+"""Order key of scatters under `task-fcfs`: they are served when no round has anything to send."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,14 +48,16 @@ class ScatterFlow:
     next_index: int = field(init=False)
     queued: bool = False
     closed: bool = False
+    came: int | None = None
+    """Its place in the order of arrival, under `fcfs`."""
 
     def __post_init__(self) -> None:
         self.next_index = self.first
 
     @property
     def order(self) -> tuple[int, int]:
-        """Key of the order among flows: after all rounds."""
-        return AFTER_ALL_ROUNDS
+        """Key of the order among flows: by arrival, or after all rounds."""
+        return AFTER_ALL_ROUNDS if self.came is None else (self.came, 0)
 
     @property
     def progress(self) -> float:
@@ -127,6 +129,7 @@ class OwnScatters:
             flow = None if shard.up is None else sent.get(shard.up.route[-1])
             if flow is None or shard.up is None:
                 continue
+            shard.up.came = flow.came  # it goes on with the same flow
             offset = shard.work.first_item // scattered.chunk_items
             early = range(max(flow.first - offset, 0), min(flow.next_index - offset, shard.work.chunks))
             shard.up.sent_before(early)

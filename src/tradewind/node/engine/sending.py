@@ -1,13 +1,20 @@
 """The send queue of a peer, and the order in which chunks are sent.
 
-Each peer has one queue for all its connections. Rounds are served in the order in which they started, which is the
-order of their numbers: first come, first served, and the same at all sites, so that no two sites wait for each other's
-later round. Parts of one step share a turn: of those that have something to send, the one that started last goes first,
-since it holds the layers that the next forward pass needs first. Within a round the chunk with the least progress,
-(index + 0.5) / chunks of its shard, goes first, own or relayed: leaves have all their chunks ready at once and would
-otherwise block relayed chunks. A result counts as a little further than a contribution, which has more hops left. A
-round that has nothing to send does not delay others. Acknowledgements go first: they are small, and a sender waits for
-them. Chunks whose round is not known yet (`scatter`) go after all rounds. Probes go last: no rank waits for them.
+Each peer has one queue for all its connections. The run's discipline is the order among rounds:
+
+- `task-fcfs`, the default: rounds are served in the order in which they started, which is the order of their numbers,
+  and the same at all sites. Parts of one step share a turn: of those that have something to send, the one that started
+  last goes first, since it holds the layers that the next forward pass needs first. Within a round the chunk with the
+  least progress, (index + 0.5) / chunks of its shard, goes first, own or relayed: leaves have all their chunks ready at
+  once and would otherwise block relayed chunks. A result counts as a little further than a contribution, which has more
+  hops left. Chunks whose round is not known yet (`scatter`) go after all rounds.
+- `fcfs`: first come, first served among flows (CREW IV-C). A flow comes when its first chunk may be sent, whichever
+  round and phase it belongs to, and no later flow overtakes it: a scatter of round 7 that is being sent goes on when a
+  result of round 4 is ready. A scatter keeps its place when its round becomes known; flows of a repaired round come
+  anew. A relayed chunk is a flow of its own, since a relay does not know the plan.
+
+A flow that has nothing to send does not delay others. Acknowledgements go first: they are small, and a sender waits for
+them. Probes go last: no rank waits for them.
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ from tradewind.node.actions import Source, Transmit
 from tradewind.node.engine.layout import Path
 from tradewind.node.events import Explore
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
+from tradewind.wire.messages import Discipline
 
 RESULT_AHEAD = 0.05
 """Progress that is added for a result. With 8 sites it shortens a round by 1%, with others by up to 1%, and never
@@ -51,14 +59,20 @@ class Flow:
     buffers: dict[int, int] = field(default_factory=dict)
     """Buffers of chunks, by index, for source KEPT."""
     done: bytes | bytearray = b""
-    """For each chunk, whether it need not be sent; empty: all must be sent."""
+    """For each chunk, whether it need not be sent; empty: all must be sent. A bytearray belongs to this flow alone."""
     next_index: int = 0
+    placed_to: int = 0
+    """End of the chunks that were assigned to a path, where that is done in advance (`auxiliary`)."""
+    placed: int = 0
+    """Number of these."""
     sent: int = 0
     acknowledged: int = 0
     queued: bool = False
     closed: bool = False
     turn: int | None = None
     """First round of its step, if that has several parts, which share a turn."""
+    came: int | None = None
+    """Its place in the order of arrival, under `fcfs`; None: it has not come yet, or rounds are served in order."""
 
     def __post_init__(self) -> None:
         self._skip_done()
@@ -66,6 +80,8 @@ class Flow:
     @property
     def order(self) -> tuple[int, int]:
         """Key of the order among flows; lower ones go first."""
+        if self.came is not None:
+            return (self.came, 0)
         return (self.round if self.turn is None else self.turn, -self.round)
 
     def advance(self) -> None:
@@ -75,8 +91,9 @@ class Flow:
         self._skip_done()
 
     def sent_before(self, indices: range) -> None:
-        """Mark chunks that were sent before the flow began."""
-        self.done = bytearray(self.done or self.chunks)
+        """Mark chunks that were sent before the flow began, or take another path."""
+        if not isinstance(self.done, bytearray):
+            self.done = bytearray(self.done or self.chunks)
         for index in indices:
             self.done[index] = 1
         self.sent += len(indices)
@@ -112,6 +129,20 @@ class Flow:
             index += 1
         return index - self.next_index
 
+    def place_next(self) -> int | None:
+        """Return the next chunk that may be sent and has no path yet, and count it as placed; None: there is none."""
+        self.placed_to = max(self.placed_to, self.next_index)
+        while self.placed_to < self.chunks and self.done and self.done[self.placed_to]:
+            self.placed_to += 1
+        index = self.placed_to
+        self.placed = max(self.placed, self.sent)
+        has_room = self.window is None or self.placed < self.acknowledged + self.window
+        if self.closed or index == self.chunks or not self.ready[index] or not has_room:
+            return None
+        self.placed_to += 1
+        self.placed += 1
+        return index
+
     def acknowledge(self, receiver: int, header: FrameHeader) -> bool:
         """Take in an acknowledgement; return whether it is for this flow."""
         if header.auxiliary or self.phase is not header.phase or self.route[-1] != receiver:
@@ -119,8 +150,8 @@ class Flow:
         self.acknowledged = max(self.acknowledged, min(header.index, self.sent))
         return True
 
-    def header(self, payload_bytes: int, follows: bool = False, auxiliary: Path = ()) -> FrameHeader:
-        """Return the header of its next chunk; `auxiliary` is the path that it takes instead of its own."""
+    def header(self, index: int, payload_bytes: int, follows: bool = False, auxiliary: Path = ()) -> FrameHeader:
+        """Return the header of a chunk; `auxiliary` is the path that it takes instead of the flow's own."""
         route = auxiliary or self.route
         relayed = len(route) > 2
         return FrameHeader(
@@ -130,7 +161,7 @@ class Flow:
             round=self.round,
             plan_version=self.version,
             shard=self.shard,
-            index=self.next_index,
+            index=index,
             chunks=self.chunks,
             phase=self.phase,
             hop=1 if relayed else 0,
@@ -152,6 +183,7 @@ class Sending(Protocol):
     """A sequence of chunks to send: a flow of a round, or of a scatter."""
 
     queued: bool
+    came: int | None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -175,10 +207,11 @@ Entry = Sending | Forward
 class Outbox:
     """The send queue of one peer."""
 
-    __slots__ = ("_heap", "_sequence", "acks", "idle", "peer", "probes")
+    __slots__ = ("_by_arrival", "_heap", "_sequence", "acks", "idle", "peer", "probes")
 
-    def __init__(self, peer: int) -> None:
+    def __init__(self, peer: int, discipline: Discipline = "task-fcfs") -> None:
         self.peer = peer
+        self._by_arrival = discipline == "fcfs"
         self.idle = 0
         """Number of connections that are ready to send a frame."""
         self.acks: deque[FrameHeader] = deque()
@@ -190,12 +223,15 @@ class Outbox:
         """Queue a flow's next chunk, if it may be sent and is not queued yet."""
         if not flow.queued and flow.sendable:
             flow.queued = True
+            if self._by_arrival and flow.came is None:
+                flow.came = self._sequence
             self._push(flow.order, flow.progress, flow)
 
     def forward(self, header: FrameHeader, buffer: int) -> None:
         """Queue a relayed chunk."""
         progress = progress_of(header.index, header.chunks, header.phase)
-        self._push((header.round, -header.round), progress, Forward(header, buffer))
+        order = (self._sequence, 0) if self._by_arrival else (header.round, -header.round)
+        self._push(order, progress, Forward(header, buffer))
 
     @property
     def backlog(self) -> int:

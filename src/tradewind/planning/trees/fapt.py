@@ -32,6 +32,8 @@ class FaptOptions:
     """The number of roots (N), the best by score. By default every member, the paper's best setting."""
     fixed_roots: tuple[str, ...] = ()
     """The names of the roots, for replanning: moving a root means moving its part of the model."""
+    keep_roots: bool = False
+    """Whether a run keeps the roots of its first plan, as published (Algorithm 1); without a run it has no effect."""
 
     def __post_init__(self) -> None:
         if self.roots is not None and self.roots < 1:

@@ -31,6 +31,8 @@ class StormChecks:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.steps = self.alone = self.repaired = self.inline = self.early_bytes = 0
+        self.weighted = 0
+        """Steps whose members had different weights, and some of whose chunks were sent early."""
         self.rounds: dict[tuple[int, tuple[int, int]], bytes] = {}
         """The result of every committed round."""
         self.terms: set[int] = set()
@@ -81,6 +83,7 @@ class StormChecks:
         self.repaired += outcome.repaired
         self.inline += outcome.inline
         self.early_bytes += outcome.early_bytes
+        self.weighted += outcome.early_bytes > 0 and len(set(outcome.weights)) > 1
         era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all processes may have been restarted since
         before = self.rounds.setdefault((outcome.round, era), result.tobytes())
         if before != result.tobytes():

@@ -119,6 +119,8 @@ class StormRun:
             policy_options=storm.policy_options,
             deadlines=self.deadlines,
             scatter=storm.scatter,
+            discipline="fcfs" if storm.seed % 2 else "task-fcfs",
+            failover="replace" if storm.seed % 4 > 1 else "reroute",
             seed=storm.seed,
             tolerant=storm.tolerant,
             awareness=Awareness(measure=False),
@@ -381,7 +383,8 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
     rate = random.choice([1e6, 1e7, 1e8], (n, n)) * (1 - np.eye(n))
     latency_s = float(random.choice([0.0, 0.005, 0.05])) * np.ones((n, n))
     policy = str(random.choice(["partial", "bsp", "shuffle", "selective", "gossip"]))
-    options: dict[str, Any] = {"p": 2} if policy == "partial" else {}
+    weights = "staleness" if seed % 2 else "uniform"
+    options: dict[str, Any] = {"p": 2, "weights": weights} if policy == "partial" else {}
     if policy == "selective":
         options = {"p": 2, "full_every": int(random.choice([0, 5]))}
     storm = Storm(
@@ -400,7 +403,6 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
     )
     if scatter == "blocking":
         return storm
-    options |= {"weights": "uniform"} if policy == "selective" else {}
     return replace(storm, scatter=scatter, planner=str(random.choice(["scatter", "multi-star"])), items=20_000)
 
 

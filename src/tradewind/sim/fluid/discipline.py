@@ -1,8 +1,9 @@
 """Queueing disciplines: which flow goes first where several rounds use the same link (CREW IV-C and V-E).
 
 - `fs` (fair sharing): none; the flows on a link share it equally, as with TCP.
-- `fcfs`: the flow that was queued first (the paper's FL, and the order of Tradewind's connections).
-- `task-fcfs`: the flow of the round that was started first (TL); it preempts others.
+- `fcfs`: the flow that was queued first (the paper's FL, and the order of live connections under the scheme `crew`).
+- `task-fcfs`: the flow of the round that was started first (TL, and the order of live connections under every scheme
+  that does not say otherwise); it preempts others.
 - `scatter-first`: flows towards an aggregator before flows of results (the paper's case C2); it preempts others.
 - `multicast-first`: flows of results before flows towards an aggregator (C1); it preempts others.
 

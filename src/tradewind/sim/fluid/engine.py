@@ -111,13 +111,13 @@ class FluidEngine:
         self.discarded_bits = 0.0
         """Bits sent early to aggregators that turned out not to need them."""
         self._carrier: PipelinedRounds | Links
-        discipline = scheme.discipline
+        discipline = scheme.order
         self._links: Links | None = None
         if scheme.execution == "pipelined":
-            if discipline not in ("fs", "fcfs"):
+            if scheme.discipline not in (None, "fs", "fcfs"):
                 raise BadOption(
-                    f"scheme {scheme.name!r}: discipline {discipline!r} orders single flows, but a pipelined round is "
-                    "one flow. Use execution store-and-forward or chunked with it."
+                    f"scheme {scheme.name!r}: discipline {scheme.discipline!r} orders single flows, but a pipelined "
+                    "round is one flow. Use execution store-and-forward or chunked with it."
                 )
             if scheme.scatter == "non-blocking":
                 raise BadOption(
@@ -210,7 +210,7 @@ class FluidEngine:
                 self._truth.network,
                 self._carrier,
                 self._clock,
-                self._scheme.discipline,
+                self._scheme.order,
                 complete,
                 self._pieces,
                 early,
@@ -247,7 +247,7 @@ class FluidEngine:
         """Send each block of a rank's array to its aggregator, as much of it as the aggregator may keep."""
         assert self._links is not None
         begun = self._early[site] = _Scatter(event)
-        flow_rank = rank(self._scheme.discipline, UNKNOWN_ROUND, REDUCE)
+        flow_rank = rank(self._scheme.order, UNKNOWN_ROUND, REDUCE)
         links, chunk_items = self._links, event.chunk_items
         for sink, first, end in event.blocks:
             chunks = min(event.window, end - first)
@@ -327,7 +327,7 @@ class FluidPort:
         self._engine, self._site, self._row = engine, site, row
         self.reports: list[tuple[RoundComplete, int | None] | RoundHalted] = []
 
-    def give(self, operation: int, arrays: Arrays | None) -> None:
+    def give(self, operation: int, arrays: Arrays | None, asked: m.Operation) -> None:
         """Ignore the arrays: the simulation does not compute with them."""
 
     def joined(self, roster: m.Roster, here: int) -> None:

@@ -14,7 +14,6 @@ as in a long run, in which only one draw of many is the one that it began with.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections import deque
@@ -40,6 +39,7 @@ from tradewind.lab.site import Place
 from tradewind.network import Network
 from tradewind.runtime.group import Group, Handle
 from tradewind.runtime.options import Transport
+from tradewind.schemes import options_of
 
 COMPRESSION = 10.0
 RATE_SCALE = 0.1
@@ -50,8 +50,6 @@ EPOCH_S = 180.0 / COMPRESSION
 PARTS, PARTS_UNDER_WAY = 4, 2
 """Number of parts of a model (such as DDP's buckets), between which the plan may change; parts in flight at a time."""
 SMALL_ITEMS = 1024
-NEVER = 999.0
-"""Relative change of a link that does not occur."""
 OURS = Awareness(min_gain=0.1)
 """The defaults, except that a new plan must be 10% better: updates are five times as frequent, and a busy machine makes
 measurements noisy."""
@@ -79,9 +77,8 @@ class System:
 
     @property
     def awareness(self) -> Awareness:
-        """The runtime's options for network awareness."""
-        netstorm = Awareness(significant_change=NEVER, min_gain=0.0, explore_share=0.0, reroute_gain=math.inf)
-        own = OURS if self.ours else netstorm
+        """The runtime's options for network awareness: ours, or those of NetStorm as published."""
+        own = OURS if self.ours else Awareness(**options_of("netstorm-pro", "awareness"))
         return own.replaced(
             measure=self.follows,
             update_time_s=self.update_time_s,
@@ -99,8 +96,9 @@ class System:
 
     @property
     def planner_options(self) -> dict[str, Any]:
-        """The options of the planner."""
-        return {} if self.roots is None else {"roots": self.roots}
+        """The options of the planner; NetStorm keeps the roots of its first plan."""
+        kept = {"keep_roots": True} if self.planner == "fapt" else {}
+        return kept if self.roots is None else {**kept, "roots": self.roots}
 
 
 LITE = System("fapt")

@@ -38,7 +38,7 @@ COMPRESSED = (
 )
 READINGS = (
     "In a dynamic network a system begins with the plan for the draw before the first. NetStorm's systems measure by "
-    f"arrival times (kinder than Eq. (17)) and replan every {PRO.update_time_s:g} s; ours every "
+    f"Eq. (17) and use a new plan every {PRO.update_time_s:g} s, as published; ours replans every "
     f"{TRADEWIND.update_time_s:g} s and when a link has changed by {OURS.significant_change:.0%}, takes plans that are "
     f"better by {OURS.min_gain:.0%}, and explores unused links with {OURS.explore_share:.0%} of its traffic."
 )
