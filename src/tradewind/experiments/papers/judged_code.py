@@ -13,8 +13,8 @@ from pathlib import Path
 from tradewind.experiments.papers import LIVE
 
 _PACKAGE = Path(__file__).parents[2]
-_PLANS = ("planning", "network.py", "fluid.py")
-_CORE = (*_PLANS, "policy", "control", "node", "schemes.py")
+_TREES = ("planning/trees", "planning/chunking.py", "planning/cost.py")
+_CORE = ("planning", "network.py", "fluid.py", "policy", "control", "node", "schemes.py")
 
 
 def judged_code(name: str) -> str:
@@ -24,7 +24,7 @@ def judged_code(name: str) -> str:
     live with everything below PyTorch.
     """
     if name.startswith("mtree/") or name == "netstorm/fig1":
-        return _fingerprint(_PLANS)
+        return _fingerprint(_TREES)
     return _fingerprint((*_CORE, "runtime", "wire", "lab", "torch") if name.endswith(LIVE) else (*_CORE, "sim"))
 
 
