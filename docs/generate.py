@@ -8,6 +8,7 @@
 | docs/benchmarks/*.md | docs/benchmarks/data/*.json |
 | docs/benchmarks/reproduction.md | docs/benchmarks/data/reproduction/*.json |
 | the counts between `<!-- verdicts -->` and `<!-- end -->` in README.md | the same files |
+| docs/reference/mechanisms.md | docs/mechanisms.py: docstrings and marks of tests |
 | docs/decisions/index.md | the titles of the decisions |
 | docs/images/*.svg | docs/pictures.py |
 """
@@ -231,25 +232,26 @@ def pages() -> dict[Path, str]:
     made[PAGES / "index.md"] = results_page()
     made[DOCS / "decisions" / "index.md"] = decisions_page()
     made[DOCS / "reference" / "api.md"] = api_page()
+    made[DOCS / "reference" / "mechanisms.md"] = _script("mechanisms").page()
     cli = DOCS / "reference" / "cli.md"
     made[cli] = with_flags(cli.read_text())
     options = DOCS / "reference" / "options.md"
-    refresh = _refresh()
+    refresh = _script("refresh")
     made[options] = refresh.TABLE.sub(
         lambda found: f"<!-- options {found[1]} -->\n{refresh.options_table(found[1])}<!-- end -->", options.read_text()
     )
     return made
 
 
-def _refresh() -> Any:
+def _script(name: str) -> Any:
+    """A script of this folder, as a module."""
     sys.path.insert(0, str(DOCS))
-    return import_module("refresh")
+    return import_module(name)
 
 
 def pictures() -> dict[Path, str]:
     """Every generated picture."""
-    sys.path.insert(0, str(DOCS))
-    made: dict[Path, str] = import_module("pictures").pictures()
+    made: dict[Path, str] = _script("pictures").pictures()
     return made
 
 

@@ -41,7 +41,10 @@ class Patch:
 
 
 def patch_plan(plan: Plan, network: Network) -> Patch:
-    """Patch the plan for `network`, which has only the sites and links that work; raises `InfeasiblePlan`."""
+    """Patch the plan for `network`, which has only the sites and links that work; raises `InfeasiblePlan`.
+
+    Mechanism: CREW IV-B, a round goes on with the replacement of a lost aggregator
+    """
     members = tuple(name for name in plan.members if name in network.index)
     if len(members) < 2:
         left = f"only {members[0]!r} is left" if members else "none is left"

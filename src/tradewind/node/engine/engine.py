@@ -88,7 +88,11 @@ def _round_written(action: Receive | Combine) -> int | None:
 
 
 class Engine:
-    """The chunk engine of one site, numbered `site` in the run with number `run`."""
+    """The chunk engine of one site, numbered `site` in the run with number `run`.
+
+    Mechanism: NetStorm VII-A, chunks of older versions of a plan are discarded
+    Mechanism: NetStorm VII-A, chunks of a newer version wait for its plan
+    """
 
     def __init__(self, run: int, site: int) -> None:
         self.run, self.site = run, site
