@@ -102,6 +102,10 @@ def test_names_lead_to_the_live_forms() -> None:
     assert resolve_experiments(["tradewind"], live=True) == (
         "tradewind/stragglers/live",
         "tradewind/stragglers-skewed/live",
+        "tradewind/alexnet/live",
+        "tradewind/alexnet-skewed/live",
+        "tradewind/resnet/live",
+        "tradewind/gpt/live",
         "tradewind/combinations/live",
     )
     assert hash(tuple(Turn(system, 0, 1.0) for system in (SYSTEMS | COMBINATIONS).values()))  # trials are remembered

@@ -100,7 +100,7 @@ def _run_all(
     documents: list[dict[str, Any]] = []
     with _executor(jobs, ray) as executor, console(stderr=True).status("starting") as status:
         workers = Workers(executor, lambda label, done, total: status.update(f"{label}: {done} of {total} trials"))
-        setting = Setting(workers, trials, quick, backend)
+        setting = Setting(workers, trials, quick, backend, str(out / "runs"))
         for each in chosen:
             outcome = each.outcome(setting)
             paths = _write(each, outcome, out)
