@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tradewind.catalog import load_network
+from tradewind.control import Controller, ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.network.probing import Probing
 from tradewind.control.network.rack_probing import TOURNAMENTS
 from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.fluid import FluidSharing
-from tradewind.network import Network
+from tradewind.network import Network, Site
 from tradewind.planning.cost import NetworkCapacities, resources_of
 from tradewind.planning.zones import detect_racks
 from tradewind.policy.racks import racks_of
@@ -109,3 +110,25 @@ def test_no_more_is_probed_where_pairs_show_zones() -> None:
     assert all(one.together_bps == np.inf for one in SharedLinks(regions).probe().results)
     everywhere = SharedLinks(racks(scenario="static")).probe()
     assert all(one.together_bps < np.inf for one in everywhere.results) and TOURNAMENTS > 1
+
+
+def test_the_policy_groups_by_the_zones_that_probing_found() -> None:
+    names = "abcd"
+    network = Network("unknown", [Site(name) for name in names], 1e8 * (1 - np.eye(4)))
+    options = ControlOptions(4, network, policy="shuffle", planner="ring", awareness=Awareness(probe=True, probe_s=0.1))
+    controller = Controller(options, 0.0)
+    actions: list[Any] = []
+    for rank, name in enumerate(names):
+        actions += controller.connected(name, 1.0)
+        actions += controller.received(name, m.Join("host", 1000 + rank, rank), 1.0)
+    while actions:
+        sent, actions = actions, []
+        for action in sent:
+            if isinstance(getattr(action, "message", None), m.Explore):
+                src, peer = action.worker, action.message.peer
+                far = (src in "ab") != (peer in "ab")
+                answer = m.Measured(src, 1e8, True, 9, 0.04 if far else 0.001, action.message.train)
+                actions += controller.received(peer, answer, 2.0)
+    for name in names:
+        controller.received(name, m.Ready(m.POLICY_STREAM, 1, m.Operation(1000, 4, "float32", "mean")), 3.0)
+    assert ("a", "c") in [one.members for one in controller.snapshot(3.0).rounds]  # one of each zone
