@@ -149,6 +149,7 @@ def say(replanning: Replanning, bandwidth_bps: float, start_s: float, count: int
     return start_s + 0.5 * (count - 1)
 
 
+@pytest.mark.mechanism("NetStorm V, plans follow the measurements every UPDATE_TIME")
 def test_a_significant_change_is_planned_for_when_it_is_sure_and_a_small_one_when_it_is_time() -> None:
     _, replanning = changed(update_time_s=5.0, significant_change=0.2)
     last_s = say(replanning, 0.92e8, 1.0)

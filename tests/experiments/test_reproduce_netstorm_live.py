@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,9 +47,7 @@ from tradewind.experiments.papers.netstorm.live_systems import (
 )
 from tradewind.experiments.papers.netstorm.live_trials import COLUMNS, Measured, measure
 from tradewind.experiments.papers.netstorm.simulated import changing_rates
-from tradewind.experiments.papers.page import reproduction_page
 from tradewind.experiments.papers.report import Verdict
-from tradewind.experiments.papers.saved import load
 from tradewind.experiments.papers.work import Workers
 
 FIGURES = [name for name in experiment_names(live=True) if name.startswith("netstorm/")]
@@ -136,7 +133,9 @@ def verdicts(claims: tuple[object, ...]) -> list[Verdict]:
 def test_fig13_judges_both_networks() -> None:
     assert verdicts(judge_fig13(measured(GOOD, GOOD))) == [Verdict.HOLDS] * 3
     slow = {**GOOD, NETSTORM: 4.0}
-    assert verdicts(judge_fig13(measured(slow, GOOD))) == [Verdict.HOLDS, Verdict.IN_PART, Verdict.IN_PART]
+    assert verdicts(judge_fig13(measured(slow, GOOD))) == [Verdict.HOLDS, Verdict.FAILS, Verdict.IN_PART]
+    medium = {**GOOD, NETSTORM: 2.0}
+    assert verdicts(judge_fig13(measured(medium, medium)))[:2] == [Verdict.FAILS, Verdict.IN_PART]
     worse = {**GOOD, NETSTORM: 11.0}
     assert verdicts(judge_fig13(measured(worse, worse))) == [Verdict.FAILS] * 3
 
@@ -147,7 +146,7 @@ def test_fig18_judges_every_step_and_our_aims() -> None:
     assert verdicts(judge_fig18(found)) == [Verdict.HOLDS] * 4
     assert "11.1 times: met" in aims(found) and "1.33 times: met" in aims(found)
     flat = measured({**steps, NETSTORM_STD: 1.8, NETSTORM_PRO: 1.9, OURS: 1.9})
-    assert verdicts(judge_fig18(flat)) == [Verdict.HOLDS, Verdict.FAILS, Verdict.IN_PART, Verdict.IN_PART]
+    assert verdicts(judge_fig18(flat)) == [Verdict.HOLDS, Verdict.FAILS, Verdict.IN_PART, Verdict.FAILS]
     assert aims(flat).count("not met") == 2
 
 
@@ -199,17 +198,6 @@ def test_an_experiment_without_the_form_that_was_asked_for_is_refused() -> None:
     with pytest.raises(BadOption, match="no live form"):
         resolve_experiments(["mtree/fig6"], live=True)
     assert "--jobs" in tradewind("reproduce", "netstorm/fig13", "--live", "--jobs", "2").output
-
-
-def test_live_results_stand_beside_simulated_ones_on_the_page(tmp_path: Path) -> None:
-    saved = {"trials": None, "quick": True, "columns": ["a"], "rows": [[1]]}
-    for name in ("netstorm/fig16", "netstorm/fig16/live"):
-        claims = [{"text": text, "ours": "x", "verdict": "holds"} for text in experiment(name).claims]
-        document = {**saved, "name": name, "title": name, "claims": claims}
-        (tmp_path / f"{name.replace('/', '-')}.json").write_text(json.dumps(document))
-    lines = reproduction_page(load(tmp_path)).splitlines()
-    (computed,) = (k for k, line in enumerate(lines) if line.startswith("| `netstorm/fig16` |"))
-    assert lines[computed + 1].startswith("| `netstorm/fig16/live` |")
 
 
 @pytest.mark.slow

@@ -102,6 +102,10 @@ def test_names_lead_to_the_live_forms() -> None:
     assert resolve_experiments(["tradewind"], live=True) == (
         "tradewind/stragglers/live",
         "tradewind/stragglers-skewed/live",
+        "tradewind/alexnet/live",
+        "tradewind/alexnet-skewed/live",
+        "tradewind/resnet/live",
+        "tradewind/gpt/live",
         "tradewind/combinations/live",
     )
     assert hash(tuple(Turn(system, 0, 1.0) for system in (SYSTEMS | COMBINATIONS).values()))  # trials are remembered
@@ -157,7 +161,7 @@ TIMES = {
 
 
 def trials(times_s: dict[str, float] = TIMES, **of: dict[str, float]) -> Trials:
-    told = {CREW: {"averaged_s": 0.1}, SELECTIVE: {"averaged_s": 0.1, "contributors": 10}} | of
+    told = {CREW: {"averaged_s": 0.04}, SELECTIVE: {"averaged_s": 0.1, "contributors": 10}} | of
     return Trials({name: [trained(at, **told.get(name, {}))] * 2 for name, at in times_s.items()}, ())
 
 
@@ -177,11 +181,15 @@ def test_all_claims_hold_where_everything_is_as_published() -> None:
         ({OURS: 7.0}, {}, "Our aim", Verdict.FAILS),
         ({OURS: math.inf}, {}, "Our aim", Verdict.FAILS),
         ({OURS: 4.5}, {}, "Our aim", Verdict.IN_PART),  # Gloo's best order is less than three times as slow
-        ({CREW: 7.0}, {}, "CREW makes rounds faster", Verdict.IN_PART),
-        ({SELECTIVE: 9.0}, {}, "Selective reduce trains", Verdict.FAILS),
-        ({SELECTIVE: 7.0}, {}, "Selective reduce trains", Verdict.IN_PART),  # sooner than on rings, but than OPR
-        ({}, {SELECTIVE: {"averaged_s": 0.3}}, "Selective reduce has shorter", Verdict.IN_PART),
-        ({DS_SYNC: 8.0}, {}, "DS-Sync reaches", Verdict.IN_PART),
+        ({}, {CREW: {"averaged_s": 0.08}}, "With p = 5 CREW is up to", Verdict.IN_PART),
+        ({}, {CREW: {"averaged_s": 0.2}}, "With p = 5 CREW is up to", Verdict.FAILS),
+        ({CREW: 7.0}, {}, "CREW reaches", Verdict.FAILS),
+        ({SELECTIVE: 9.0}, {}, "Selective reduce reaches", Verdict.FAILS),
+        ({SELECTIVE: 7.0}, {}, "Selective reduce reaches", Verdict.IN_PART),  # sooner than on rings, but than OPR
+        ({}, {SELECTIVE: {"averaged_s": 0.3}}, "Selective reduce's rounds take less", Verdict.FAILS),
+        ({}, {SELECTIVE: {"contributors": 9}}, "Selective reduce's rounds are larger", Verdict.IN_PART),
+        ({DS_SYNC: 8.0}, {}, "DS-Sync reaches", Verdict.HOLDS),  # 2.25 times as soon: up to 94% is met by the best case
+        ({DS_SYNC: 11.0}, {}, "DS-Sync reaches", Verdict.IN_PART),  # later than Gloo's best order
         ({DS_SYNC: 17.0}, {}, "DS-Sync reaches", Verdict.FAILS),
         ({}, {DS_SYNC: {"final": 0.9}}, "All systems end", Verdict.IN_PART),
     ],

@@ -133,6 +133,14 @@ def test_nics_and_trunks_are_shared_by_what_goes_through_them() -> None:
     with open_lab(shared, "delay") as lab:
         assert transfer(lab, "a", "b", 500_000)[1] >= least_s(lab, 500_000, 10e6)
         assert transfer(lab, "b", "c", 750_000)[1] >= least_s(lab, 750_000, 15e6)
+        lab.set_trunk("x-y", 3e6)
+        assert transfer(lab, "b", "c", 150_000)[1] >= least_s(lab, 150_000, 3e6)
+        lab.set_nic("a", 2e6)
+        assert transfer(lab, "a", "b", 100_000)[1] >= least_s(lab, 100_000, 2e6)
+        with pytest.raises(UnknownName, match="x-y"):
+            lab.set_trunk("x-z", 1e6)
+        with pytest.raises(BadOption, match="above 0"):
+            lab.set_nic("a", 0.0)
 
 
 def test_the_python_forwarder_does_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_sums_are_right_whatever_way_chunks_take(
             np.testing.assert_array_equal(result[name], sum(arrays.values()), err_msg=name)
 
 
+@pytest.mark.mechanism("NetStorm VI-A, waiting chunks take auxiliary paths")
 def test_a_star_over_idle_links_does_use_them() -> None:
     random = np.random.default_rng(1)
     network = Network("mesh", [Site(f"s{i}") for i in range(4)], 1e8 * (1 - np.eye(4)))
@@ -99,6 +100,7 @@ def chunk(index: int, path: tuple[int, ...], kind: FrameKind = FrameKind.CHUNK) 
     return FrameHeader(kind, 1, plan_version=1, index=index, chunks=10, hop=1, path=path, auxiliary=True)
 
 
+@pytest.mark.mechanism("NetStorm VI-A, AUXILIARY_QUEUE_LENGTH")
 def test_a_path_takes_as_many_chunks_as_its_queue_holds_until_they_arrive() -> None:
     paths = AuxiliaryPaths()
     paths.change([((0, 1, 2), 2)], queue_length=1)
@@ -116,6 +118,7 @@ def test_a_path_takes_as_many_chunks_as_its_queue_holds_until_they_arrive() -> N
     assert paths.find(1, lambda _: 1) is not None, "the path was free: only the flow was gone"
 
 
+@pytest.mark.mechanism("NetStorm VI-A, PRIMARY_BUSY_BOUND")
 @pytest.mark.parametrize(("bound", "ready", "backlog", "goes"), [(2, 10, 1, True), (3, 2, 1, False), (3, 2, 2, True)])
 def test_a_detour_is_taken_only_when_enough_wait(bound: int, ready: int, backlog: int, goes: bool) -> None:
     paths = AuxiliaryPaths()
@@ -125,6 +128,7 @@ def test_a_detour_is_taken_only_when_enough_wait(bound: int, ready: int, backlog
     assert paths.find(1, lambda _: 0) is None, "the primary link is idle"
 
 
+@pytest.mark.mechanism("NetStorm VII-B, a change of auxiliary paths keeps what is under way")
 def test_new_paths_remember_what_is_under_way_on_them() -> None:
     paths = AuxiliaryPaths()
     paths.change([((0, 1, 2), 1)], queue_length=1)

@@ -66,6 +66,7 @@ def test_frames_that_wait_in_the_senders_kernel_show_the_links_rate(rate: float,
     assert all(s.bandwidth_bps == pytest.approx(rate, rel=1e-3) for s in full)
 
 
+@pytest.mark.mechanism("NetStorm V, links are measured by the chunks that cross them")
 @given(st.floats(1e6, 1e10), st.integers(2, 30), st.floats(0, 5))
 def test_a_busy_link_shows_its_rate_whatever_the_gaps_between_bursts(rate: float, burst: int, gap_s: float) -> None:
     """Idle time is no slowness: the first chunks of a burst do not count, the ones that follow them do."""
@@ -92,6 +93,7 @@ def test_a_link_that_waits_for_its_sender_gives_a_bound_and_no_rate() -> None:
     assert all(sample.bandwidth_bps <= carried * 1.001 for sample in samples)
 
 
+@pytest.mark.mechanism("NetStorm V, chunks below PROBE_CHUNK_SIZE do not count")
 def test_small_chunks_do_not_count_and_their_time_neither() -> None:
     """A small frame between two chunks takes a thousand times longer than it should: nothing changes."""
     frames: list[tuple[float, FrameHeader]] = []
@@ -153,12 +155,20 @@ def test_reports_are_few_and_rest_on_enough_chunks() -> None:
     assert len(samples) <= 8 and all(sample.chunks >= 4 for sample in samples)
 
 
+@pytest.mark.mechanism("NetStorm V, PROBE_CHUNK_NUM chunks before a report")
+def test_fewer_chunks_than_asked_for_are_no_measurement() -> None:
+    frames = [(0.0008 * k, chunk(payload=1 << 20)) for k in range(40)]
+    first = next(sample for sample in feed(meter(report_s=0.001, chunks=20), frames) if sample.full)
+    assert first.chunks >= 20
+
+
 def test_the_last_probe_of_a_train_is_reported_at_once() -> None:
     probes = [FrameHeader(FrameKind.PROBE, 1, CHUNK, 7, index=k, chunks=5, follows=k > 0) for k in range(5)]
     (sample,) = feed(meter(), [(0.01 * k, probe) for k, probe in enumerate(probes)])
     assert sample.full and sample.train == 7 and sample.bandwidth_bps == pytest.approx(8 * 64 * 1024 / 0.01)
 
 
+@pytest.mark.mechanism("NetStorm V Eq. (17), mean of the ratios of size and delay")
 def test_equation_17_counts_latency_as_slowness_and_arrivals_do_not() -> None:
     clock_by = {}
     for estimator in ("arrivals", "delays"):
@@ -170,6 +180,7 @@ def test_equation_17_counts_latency_as_slowness_and_arrivals_do_not() -> None:
     assert clock_by["delays"] == pytest.approx(8 * 64 * 1024 / 0.06, rel=1e-2), "10 ms of bytes, 50 ms of latency"
 
 
+@pytest.mark.mechanism("NetStorm V, clock offsets from control messages")
 @given(st.floats(-1e6, 1e6), st.floats(0, 0.5), st.floats(0, 0.5))
 def test_clocks_are_compared_within_half_the_round_trip(offset_s: float, there_s: float, back_s: float) -> None:
     clock = ClockOffset()

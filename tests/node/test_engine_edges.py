@@ -86,6 +86,7 @@ def test_children_are_added_in_the_plans_order() -> None:
     assert [a.source for a in done if isinstance(a, Transmit)] == [Source.RESULT]
 
 
+@pytest.mark.mechanism("NetStorm VII-A, chunks of older versions of a plan are discarded")
 def test_a_chunk_that_came_before_and_chunks_of_old_versions_and_rounds_are_discarded() -> None:
     engine = root(version=3)
     header = replace(CHUNK, plan_version=3)
@@ -98,6 +99,7 @@ def test_a_chunk_that_came_before_and_chunks_of_old_versions_and_rounds_are_disc
     assert arrives(engine, 1, replace(header, round=9)).how is How.DISCARD
 
 
+@pytest.mark.mechanism("NetStorm VII-A, chunks of a newer version wait for its plan")
 def test_data_of_a_newer_version_is_kept_until_that_version_is_known() -> None:
     engine = root(version=1)
     coming = arrives(engine, 1, replace(CHUNK, plan_version=2))

@@ -85,6 +85,7 @@ def test_a_root_that_is_cut_off_from_a_member_is_replaced_although_it_is_alive()
     assert check(patched, left) == () and helper not in {shard.root for shard in patched.shards}
 
 
+@pytest.mark.mechanism("CREW IV-B, a round goes on with the replacement of a lost aggregator")
 def test_a_lost_root_is_replaced_by_the_candidate_that_is_loaded_least() -> None:
     """Eq. (3): all links are equal, so the candidate's own load decides, and that grows with what it takes over."""
     network = mesh(6)

@@ -50,6 +50,8 @@ def path_in_tree(edges: tuple[Route, ...], member: str, root: str) -> Route:
 # --- trees ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("NetStorm IV-B Algorithm 2, a reduce tree towards and a broadcast tree away from the root")
+@pytest.mark.mechanism("NetStorm IV-A Theorem 1, trees of fastest paths (FAPT)")
 @EXAMPLES
 @given(problem=problems())
 def test_every_member_is_on_a_fastest_path_both_ways(problem: Problem) -> None:
@@ -68,6 +70,8 @@ def test_every_member_is_on_a_fastest_path_both_ways(problem: Problem) -> None:
             assert path_delay(network, down) == pytest.approx(fastest[root, row], rel=1e-9)
 
 
+@pytest.mark.mechanism("NetStorm IV-B, shares in proportion to the scores")
+@pytest.mark.mechanism("NetStorm IV-B Algorithm 1, roots by quality score")
 @EXAMPLES
 @given(problem=problems())
 def test_shares_are_in_proportion_to_the_scores_and_the_best_come_first(problem: Problem) -> None:
@@ -90,6 +94,8 @@ def test_a_number_of_roots_takes_the_best_scored_ones() -> None:
     assert sum(s.fraction for s in three.shards) == pytest.approx(1)
 
 
+@pytest.mark.mechanism("NetStorm IV-C, roots stay when the network changes")
+@pytest.mark.mechanism("NetStorm III-A, delay of a link by its throughput")
 def test_fixed_roots_stay_when_the_network_changes() -> None:
     network = load_network("internet2")
     roots = tuple(shard.root for shard in fapt(network, roots=2).shards)
@@ -158,6 +164,7 @@ def test_one_root_alone_finds_the_same_hops_as_all_together(network: Network) ->
 # --- auxiliary paths --------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("NetStorm VI-B Algorithm 3, disjoint auxiliary paths by delay")
 @pytest.mark.parametrize("exclusion", ["pair", "global"])
 @EXAMPLES
 @given(network=networks(max_sites=6))
@@ -184,6 +191,7 @@ def test_per_pair_the_search_ends_only_when_the_pair_is_cut_off(network: Network
         assert np.isinf(FastestPaths(left).distance[network.index[src], network.index[dst]])
 
 
+@pytest.mark.mechanism("NetStorm VI-B Algorithm 3 as published, links excluded globally")
 def test_excluding_globally_as_published_leaves_almost_no_auxiliary_path() -> None:
     network = load_network("mesh", n=12)
     per_pair, globally = auxiliary_paths(network), auxiliary_paths(network, exclusion="global")

@@ -58,6 +58,8 @@ def growing(network: Network, unit: str, reading: Reading = "local", min_rate_bp
 # --- GOST -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("MTREE III-A GBST, the rate of a tree is taken off its edges")
+@pytest.mark.mechanism("MTREE III-A GRTH, height under every root while a tree grows")
 @EXAMPLES
 @given(
     network=networks(),
@@ -113,6 +115,7 @@ def test_the_tree_of_shortest_paths_is_as_low_as_any(network: Network, unit: str
         assert shortest_path_tree(problem, problem.graph.capacity_bps, least * 0.9) is None
 
 
+@pytest.mark.mechanism("MTREE III-A ITH, least height that keeps rho of the rate")
 @EXAMPLES
 @given(network=networks(min_sites=3), reading=READINGS, rho=st.sampled_from((0.5, 0.95, 1.0)))
 def test_lowering_the_height_costs_no_more_than_allowed(network: Network, reading: Reading, rho: float) -> None:
@@ -135,6 +138,7 @@ def test_a_limit_at_the_highest_tree_changes_nothing(network: Network, unit: str
     assert generate_trees(problem, loose.tallest).trees == loose.trees
 
 
+@pytest.mark.mechanism("MTREE III-A GBST, height limit H by the radius of the tree")
 def test_the_radius_is_tested_and_not_the_diameter() -> None:
     """Legs of 3 and 1 ms from the hub: diameter 4 = 2 H passes the printed test, but no root is within H = 2."""
     links = [
@@ -146,6 +150,7 @@ def test_the_radius_is_tested_and_not_the_diameter() -> None:
     assert check(mtree(network, max_height=3, height_in="ms"), network) == ()
 
 
+@pytest.mark.mechanism("MTREE III-A GBST, widest edge first")
 def test_a_remainder_below_the_least_rate_is_not_the_smallest_bandwidth_left() -> None:
     """The 104 Mbps link keeps 4 Mbps after the first tree; the second tree must still get 10 Mbps or more."""
     n = 6
@@ -162,6 +167,8 @@ def test_a_remainder_below_the_least_rate_is_not_the_smallest_bandwidth_left() -
 # --- chunk sizes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("MTREE III-C Eq. (7), chunk size of a tree")
+@pytest.mark.mechanism("MTREE III-C Eq. (3), time of chunks along a path")
 @EXAMPLES
 @given(
     shard_bytes=st.floats(1e3, 1e10),
@@ -194,6 +201,7 @@ def test_one_link_is_not_chunked() -> None:
     assert optimal_chunk_bytes(1e6, [0.1], 1e6) == 10**6
 
 
+@pytest.mark.mechanism("MTREE III-C, chunk size by the longest round trip of each tree")
 def test_chunks_follow_the_longest_round_trip_or_stay_small() -> None:
     network = skewed("gscale", 0.5)
     for shard in mtree(network).shards:
@@ -239,6 +247,7 @@ def test_plans_are_valid_and_promise_only_what_the_network_confirms(
         assert all(shard.rate_bps >= 1e6 * (1 - 1e-6) for shard in plan.shards if shard.rate_bps is not None)
 
 
+@pytest.mark.mechanism("MTREE III-A line 22, r* the globally smallest bandwidth or the own bottleneck")
 @pytest.mark.parametrize(("name", "wins"), [("gscale", "global"), ("equinix20-like", "local")])
 def test_both_readings_of_the_rate_are_tried_and_the_better_is_kept(name: str, wins: str) -> None:
     network = skewed(name, 0.5)

@@ -43,6 +43,7 @@ def program_2(to_bps: Vector, from_bps: Vector) -> float:
 # --- weights ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("CREW IV-A LP (2), weights of the aggregators")
 @EXAMPLES
 @given(data=st.data(), n=st.integers(1, 12), values=st.sampled_from((st.integers(1, 4), st.floats(0.1, 10.0))))
 def test_weights_are_the_optimum_of_the_linear_program(
@@ -78,6 +79,8 @@ def test_a_member_needs_no_link_to_itself() -> None:
 # --- plans ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("CREW II-B, original partial reduce (OPR): only initiators aggregate")
+@pytest.mark.mechanism("CREW III, idle sites aggregate")
 @pytest.mark.parametrize("name", ["scatter", "opr", "scatter-pipelined"])
 @EXAMPLES
 @given(problem=problems())
@@ -109,6 +112,7 @@ def test_opr_is_scatter_when_every_site_is_a_member() -> None:
     assert make("opr", network).shards == make("scatter", network).shards
 
 
+@pytest.mark.mechanism("CREW IV-A, even blocks (E-D) for comparison")
 def test_even_weights_are_even() -> None:
     network = load_network("crew-n2", n=12)
     plan = make("scatter", network, network.names[:4], weights="even")

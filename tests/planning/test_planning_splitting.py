@@ -50,6 +50,7 @@ def rearranged_by_the_book(blocks: list[list[int]], sizes: list[int]) -> list[li
     return [sorted(block) for block in blocks]
 
 
+@pytest.mark.mechanism("CREW IV-A1 Algorithm 1, splitting by weights")
 @EXAMPLES
 @given(given_weights=st.integers(1, 12).flatmap(weights), chunks=CHUNKS)
 def test_every_chunk_is_in_exactly_one_block_of_about_the_right_size(given_weights: list[float], chunks: int) -> None:
@@ -59,6 +60,7 @@ def test_every_chunk_is_in_exactly_one_block_of_about_the_right_size(given_weigh
         assert abs(block_size(block) - weight * chunks) <= 1
 
 
+@pytest.mark.mechanism("CREW IV-A2 Algorithm 2, rearranging with few moves")
 @EXAMPLES
 @given(both=two_weights(), chunks=CHUNKS)
 def test_rearranging_is_algorithm_2(both: tuple[list[float], list[float]], chunks: int) -> None:
@@ -97,6 +99,7 @@ def test_weights_must_match_the_blocks() -> None:
 # --- replacement ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("CREW IV-B Eq. (3), a lost aggregator is replaced by load and bandwidth")
 @EXAMPLES
 @given(network=networks(min_sites=3), data=st.data())
 def test_the_replacement_is_the_least_loaded_by_equation_3(network: Network, data: st.DataObject) -> None:

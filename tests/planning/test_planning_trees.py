@@ -49,6 +49,7 @@ def triangle_with_tail() -> Network:
 # --- the view ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("MTREE III-A, undirected links with the lower bandwidth of both directions")
 def test_the_view_takes_the_lower_bandwidth_and_drops_one_way_links() -> None:
     links = [
         Link("a", "b", 100e6),
@@ -88,6 +89,7 @@ def test_members_that_only_one_way_links_connect_cannot_share_a_tree() -> None:
 # --- trees ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("MTREE III-A, trees hang from their centre")
 @EXAMPLES
 @given(problem=problems(), seed=st.integers(0, 100))
 def test_the_centre_is_the_best_of_all_roots(problem: Problem, seed: int) -> None:
@@ -129,6 +131,7 @@ def test_the_deepest_path_runs_from_the_farthest_site_to_the_root() -> None:
 # --- choosing trees ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("MTREE III-B MILP (1), at most K trees")
 @EXAMPLES
 @given(
     network=networks(min_sites=3, max_sites=7),
@@ -182,6 +185,7 @@ def test_a_search_that_is_cut_short_reports_its_gap() -> None:
         choose_trees(random_trees(graph, 60, 0), graph.capacity_bps, 4, 0.0, SearchLimits(1, 1e-9))
 
 
+@pytest.mark.mechanism("MTREE III-B MILP (1), least rate r-bar of a tree")
 def test_a_tree_that_would_get_less_than_the_least_rate_is_not_used() -> None:
     """The 5 Mbps edge allows two more trees of 2.5 Mbps each; with at least 4 required, one of 5 is used instead."""
     capacity_bps = np.array([100e6, 100e6, 5e6])

@@ -41,6 +41,7 @@ def make_racks(sizes: list[int]) -> dict[str, list[str]]:
 rack_sizes = st.lists(st.integers(1, 6), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 1)
 
 
+@pytest.mark.mechanism("DS-Sync IV-B2, a pattern proves that it mixes")
 @settings(deadline=None, max_examples=150)
 @given(rack_sizes, st.data())
 def test_every_generated_pattern_mixes(sizes: list[int], data: st.DataObject) -> None:
@@ -55,6 +56,7 @@ def test_every_generated_pattern_mixes(sizes: list[int], data: st.DataObject) ->
     assert pattern.mixing == pytest.approx(values[1], abs=1e-9)
 
 
+@pytest.mark.mechanism("DS-Sync III-B1, at most one flow crosses an uplink")
 @settings(deadline=None, max_examples=50)
 @given(rack_sizes)
 def test_one_flow_at_most_crosses_an_uplink(sizes: list[int]) -> None:
@@ -66,6 +68,7 @@ def test_one_flow_at_most_crosses_an_uplink(sizes: list[int]) -> None:
             assert len(set(away)) in (1, len(away)), "either all of one rack, or one of each"
 
 
+@pytest.mark.mechanism("DS-Sync III-B1, racks shift by one turn a cycle")
 def test_aligned_turns_of_racks_of_two_never_mix_and_the_generator_repairs_them() -> None:
     aligned = [
         tuple(PatternGroup(tuple(f"r{r}w{turn}" for r in range(4)), "representatives") for turn in turns)
@@ -78,12 +81,14 @@ def test_aligned_turns_of_racks_of_two_never_mix_and_the_generator_repairs_them(
     assert repaired.period == 4
 
 
+@pytest.mark.mechanism("DS-Sync III-B1, representatives of racks take turns")
 def test_workers_of_a_rack_take_turns() -> None:
     pattern = rack_pattern(make_racks([3, 3]))
     away = [group.members for step in pattern.steps for group in step if group.scope == "representatives"]
     assert away == [("r0w0", "r1w0"), ("r0w1", "r1w1"), ("r0w2", "r1w2")]
 
 
+@pytest.mark.mechanism("DS-Sync III-B2, a contended uplink is in a group of two")
 def test_a_slow_uplink_is_in_a_group_of_two_with_a_partner_that_changes() -> None:
     pattern = rack_pattern(make_racks([3, 3, 3, 3]), slow_racks={"R1"})
     partners: set[str] = set()
@@ -95,6 +100,7 @@ def test_a_slow_uplink_is_in_a_group_of_two_with_a_partner_that_changes() -> Non
     assert partners == {"r0", "r1", "r2", "r3"}
 
 
+@pytest.mark.mechanism("DS-Sync III-B3, a contended worker is in a group of two")
 def test_a_slow_worker_stays_at_home_in_a_group_of_two_with_a_partner_that_changes() -> None:
     pattern = rack_pattern(make_racks([5, 3]), slow_workers={"r0w4"})
     partners: set[str] = set()
@@ -105,6 +111,7 @@ def test_a_slow_worker_stays_at_home_in_a_group_of_two_with_a_partner_that_chang
     assert partners == {"r0w0", "r0w1", "r0w2", "r0w3", "r0w4"}
 
 
+@pytest.mark.mechanism("DS-Sync III-A, groups without racks: rows and columns")
 def test_a_square_averages_exactly_in_two_steps() -> None:
     assert grid_pattern([f"w{i:02d}" for i in range(16)]).mixing == pytest.approx(0.0, abs=1e-12)
     assert all(grid_pattern([f"w{i:02d}" for i in range(n)]).mixing < 0.9 for n in range(2, 40))
@@ -168,6 +175,8 @@ def test_shuffle_follows_its_pattern_step_by_step() -> None:
     assert run.policy.note().startswith("epoch 0, step 1 of 3, mixing 0.")
 
 
+@pytest.mark.mechanism("DS-Sync III-B3, contended workers are detected from the times of rounds")
+@pytest.mark.mechanism("DS-Sync III-A adjustGroups, groups are adjusted every 100 iterations")
 def test_shuffle_splits_around_a_contended_worker_and_comes_back_when_it_is_over() -> None:
     run = LockStep("shuffle", rack_network([5, 3]), adjust_every=20)
     shuffle = run.policy
@@ -195,6 +204,7 @@ def test_shuffle_finds_a_contended_worker_behind_an_uplink_that_is_as_slow() -> 
     assert shuffle.slow_workers == {"r0w4"}, "its turns as representative must not acquit it: there all are slow"
 
 
+@pytest.mark.mechanism("DS-Sync III-B2, contended uplinks are detected from the times of rounds")
 def test_shuffle_finds_the_contended_uplink_among_all_racks_and_comes_back_when_it_is_over() -> None:
     run = LockStep("shuffle", rack_network([3, 3, 3, 3]), adjust_every=20)
     shuffle = run.policy
@@ -219,6 +229,7 @@ def test_shuffle_without_zones_uses_a_square() -> None:
     ]
 
 
+@pytest.mark.mechanism("DS-Sync III-A, groups synchronise without a global barrier")
 def test_groups_do_not_wait_for_each_other() -> None:
     network = rack_network([3, 3])
     policy = make_policy("shuffle", network, network.names)
@@ -227,6 +238,7 @@ def test_groups_do_not_wait_for_each_other() -> None:
     assert [action.members for action in actions if isinstance(action, StartRound)] == [("r0w1", "r0w2")]
 
 
+@pytest.mark.mechanism("DS-Sync II-B, gossip for comparison")
 def test_gossip_averages_exactly_in_log2_steps() -> None:
     network = Network("flat", [Site(f"w{i}") for i in range(8)], 1e9 * (1 - np.eye(8)))
     run = LockStep("gossip", network, seed=3)

@@ -97,12 +97,15 @@ def test_figure_3b_all_reduce_waits_for_the_straggler() -> None:
     assert (run.mean_seconds, run.mean_scale) == (10.0, 5.0)
 
 
+@pytest.mark.mechanism("CREW III, queue of ready workers: the first p start")
 def test_figure_3c_partial_reduce_takes_pairs_as_they_come() -> None:
     run = Fig3("partial", p=2)
     assert run.rounds == [(2.0, ("w1", "w2")), (3.0, ("w3", "w4"))]
     assert (run.mean_seconds, run.mean_scale) == (10.0, 2.0)
 
 
+@pytest.mark.mechanism("Selective Reduce III-D2 Algorithm 2 (BPAWR), wait if it saves more than theta dt")
+@pytest.mark.mechanism("Selective Reduce III-C (BAG), slack eta")
 def test_figure_3d_valuing_scale_takes_four_after_a_second() -> None:
     run = Fig3("selective", slack=0.8, value_scale=1.0, **SELECTIVE)
     assert run.rounds == [(3.0, ("w1", "w2", "w3", "w4"))]
@@ -114,6 +117,8 @@ def test_figure_3d_is_out_of_reach_for_the_paper_s_own_rule() -> None:
     assert run.rounds[0] == (2.0, ("w1", "w2"))
 
 
+@pytest.mark.mechanism("Selective Reduce III-C (BAG), p workers at least")
+@pytest.mark.mechanism("Selective Reduce III-C Algorithm 1 (BAG), the fastest group first")
 def test_figure_3e_selective_reduce_waits_a_second_and_sorts_fast_from_slow() -> None:
     run = Fig3("selective", **SELECTIVE)
     assert run.rounds == [(3.0, ("w2", "w4")), (3.0, ("w1", "w3"))]
@@ -163,6 +168,8 @@ def test_a_group_that_no_expected_rank_would_speed_up_starts() -> None:
     assert isinstance(judge([5.0, 1.0], [(0.9, 1.0)]), Launch)
 
 
+@pytest.mark.mechanism("Selective Reduce III-D2 (BPAWR), slow members are replaced")
+@pytest.mark.mechanism("Selective Reduce III-A Eq. (2), time of a ring")
 def test_a_group_waits_for_a_fast_worker_that_is_expected_and_replaces_the_slow_one() -> None:
     verdict = judge([5.0, 1.0], [(5.0, 1.0), (0.5, 1.0)])
     assert isinstance(verdict, WaitAndReplace)
@@ -208,6 +215,7 @@ def test_a_group_of_which_no_member_would_remain_waits_as_published_and_starts_b
 # --- readiness and bandwidth ------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("Selective Reduce III-D1 Eq. (4), probability to be ready soon")
 def test_both_forms_of_equation_4() -> None:
     known = step_times()
     assert ready_soon(known, 2.0, 1.0, "printed") == 0.8
@@ -217,6 +225,7 @@ def test_both_forms_of_equation_4() -> None:
     assert ready_soon(known, 99.0, 1.0, "printed") == 1.0
 
 
+@pytest.mark.mechanism("Selective Reduce III-D1, distribution of steps learnt from a cold start")
 def test_learnt_readiness_forgets_the_oldest_step() -> None:
     learnt = LearntReadiness(window=3)
     for step_s in (9.0, 1.0, 2.0, 3.0):
@@ -224,6 +233,7 @@ def test_learnt_readiness_forgets_the_oldest_step() -> None:
     assert [learnt.cdf(t) for t in (0.5, 1.0, 2.0, 3.0)] == [0.0, 1 / 3, 2 / 3, 1.0]
 
 
+@pytest.mark.mechanism("Selective Reduce III-A, bandwidth of a worker: its NIC, or the mean of its links")
 def test_bandwidth_is_the_nic_or_the_mean_of_the_links_and_follows_measurements() -> None:
     nics = WorkerBandwidth(mesh(3, nic_bps=[3e8, 2e8, 1e8]), ["w0", "w1", "w2"])
     assert [nics.of(w) for w in ("w0", "w1", "w2")] == [3e8, 2e8, 1e8]
@@ -245,6 +255,7 @@ def test_bandwidth_is_the_nic_or_the_mean_of_the_links_and_follows_measurements(
 # --- the policies ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.mechanism("Selective Reduce II-C, weights by staleness")
 def test_stale_models_count_less_and_catch_up_when_they_are_averaged() -> None:
     network = mesh(3)
     policy = make_policy("partial", network, network.names, p=2, weights="staleness")
@@ -262,6 +273,7 @@ def test_stale_models_count_less_and_catch_up_when_they_are_averaged() -> None:
     assert isinstance(third, StartRound) and third.weights == (0.5, 0.5), "w2 holds the average: it is stale no more"
 
 
+@pytest.mark.mechanism("Selective Reduce II-C, partial reduce with fewer than p workers left")
 def test_partial_takes_all_ranks_when_fewer_than_p_remain() -> None:
     network = mesh(4)
     policy = make_policy("partial", network, network.names, p=3)
@@ -273,6 +285,7 @@ def test_partial_takes_all_ranks_when_fewer_than_p_remain() -> None:
     )
 
 
+@pytest.mark.mechanism("Selective Reduce III-E Algorithm 3, full all-reduce every c rounds")
 def test_a_full_round_comes_first_and_then_after_every_c_rounds() -> None:
     network = mesh(4, nic_bps=[1e8] * 4)
     policy = make_policy("selective", network, network.names, p=2, full_every=3, nbytes=1)
@@ -301,6 +314,7 @@ def test_a_full_round_that_failed_is_due_again() -> None:
     assert isinstance(again, StartRound) and again.scope == "all"
 
 
+@pytest.mark.mechanism("Selective Reduce III-E, a waiting group is judged again after dt")
 def test_a_waiting_group_is_reconsidered_after_the_horizon_and_starts_when_waiting_gains_nothing() -> None:
     network = mesh(3, nic_bps=[5e8, 1e8, 5e8])
     known = LearntReadiness()
@@ -331,6 +345,8 @@ class Soon:
         return 1.0 if t_s > 0 else 0.0
 
 
+@pytest.mark.mechanism("Selective Reduce III-E, replaced workers go with the next group")
+@pytest.mark.mechanism("Selective Reduce III-E, awaited workers count for one group only")
 def test_only_one_group_waits_for_the_same_worker_and_the_replaced_go_with_the_next_group() -> None:
     network = mesh(5, nic_bps=[10e8, 4e8, 2e8, 1e8, 10e8])
     policy = make_policy(

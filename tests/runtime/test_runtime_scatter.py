@@ -73,6 +73,8 @@ def test_a_rearranged_plan_is_valid_and_leaves_what_was_sent_first_where_it_is(
         assert all(owner[chunk] == site for chunk in stays), "the first chunks of a block stay"
 
 
+@pytest.mark.mechanism("CREW IV-A2, chunks that were scattered early are not sent again")
+@pytest.mark.mechanism("CREW IV-A2, chunks are scattered before their round is known")
 def test_all_ranks_finish_and_agree_after_storms_with_early_scatters() -> None:
     early_bytes = repaired = 0
     for seed in (0, 1, 3, 10):

@@ -136,6 +136,7 @@ def test_noise_on_workers_behind_nics_is_noise_on_their_nics() -> None:
     )
 
 
+@pytest.mark.mechanism("CREW IV-A2, blocks of a round cut from the default splitting")
 def test_non_blocking_scatter_sends_before_the_round_is_known_and_counts_what_it_discards() -> None:
     result = simulate(CREW, "crew-non-blocking", 20, 1, compute=LSTM, policy_options={"p": 8}, record="flows")
     assert result.trace is not None

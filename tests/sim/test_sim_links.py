@@ -91,6 +91,15 @@ def test_first_come_first_served_sends_one_after_the_other(timetable: bool) -> N
     assert bench.run() == {"x": 2.25, "y": 3.25, "z": 10.25}
 
 
+@pytest.mark.mechanism("CREW IV-C, flow-level first come first served (FL), simulated")
+@BOTH
+def test_an_earlier_round_does_not_overtake_a_flow_that_came_first(timetable: bool) -> None:
+    bench = Bench(pair(), "fcfs", timetable)
+    bench.at(0.0, "later", 2e6, round_number=5)
+    bench.at(1.0, "earlier", 1e6, round_number=3)
+    assert bench.run() == {"later": pytest.approx(2.0), "earlier": pytest.approx(3.0)}
+
+
 def test_fair_sharing_halves_the_link() -> None:
     bench = Bench(pair(), "fs", timetable=False)
     bench.at(0.0, "x", 2e6)
@@ -98,6 +107,7 @@ def test_fair_sharing_halves_the_link() -> None:
     assert bench.run() == {"x": pytest.approx(3.0), "y": pytest.approx(3.0)}
 
 
+@pytest.mark.mechanism("CREW V-E, task-level first come first served (TL), simulated")
 @BOTH
 def test_an_earlier_round_interrupts_a_later_one_under_task_fcfs(timetable: bool) -> None:
     bench = Bench(pair(), "task-fcfs", timetable)
@@ -106,6 +116,7 @@ def test_an_earlier_round_interrupts_a_later_one_under_task_fcfs(timetable: bool
     assert bench.run() == {"earlier": pytest.approx(2.0), "later": pytest.approx(3.0)}
 
 
+@pytest.mark.mechanism("CREW V-E, scatter first (C2) and multicast first (C1), simulated")
 @BOTH
 @pytest.mark.parametrize(("discipline", "first"), [("scatter-first", "scatter"), ("multicast-first", "multicast")])
 def test_one_phase_interrupts_the_other(timetable: bool, discipline: str, first: str) -> None:

@@ -122,6 +122,7 @@ def test_the_outer_step_is_nesterovs_on_the_mean_pseudo_gradient(policy: str) ->
     assert np.array_equal(momenta, other_momenta)
 
 
+@pytest.mark.mechanism("DS-Sync III-A, the final model is an ensemble of moving averages (SWA)")
 def test_the_ensemble_is_the_average_of_the_ranks_moving_averages() -> None:
     def body(group: Group) -> Any:
         model = nn.Linear(3, 2)

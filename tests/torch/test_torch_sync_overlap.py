@@ -118,6 +118,7 @@ def test_shared_and_unused_parameters_and_batches_in_pieces() -> None:
     assert np.array_equal(plain, overlapped), "state_dict waits for running averages"
 
 
+@pytest.mark.mechanism("DS-Sync III-A, layer-wise overlap of averaging and backward pass")
 def test_averaging_starts_while_the_backward_pass_still_runs() -> None:
     def body(group: Group) -> Any:
         model = network()

@@ -53,7 +53,9 @@ def run(
     """Measure bandwidth and latency of every link between machines; run this once on each of them.
 
     Sites measure in disjoint pairs, both directions of a link, so that measurements do not disturb each other; that
-    takes at most --probe-s for each of N - 1 turns (N if N is odd). Every process receives the result; rank 0 shows it.
+    takes at most --probe-s for each of N - 1 turns (N if N is odd). Where pairs alone show no zones, four times as many
+    short turns with all sites sending at once find racks that share an uplink (4 to 48 sites). Every process receives
+    the result; rank 0 shows it.
     Links that could not be measured are marked and left out of the file; if none could, the command fails. The secret
     is read from TRADEWIND_SECRET. Options that are not given have the values that `tradewind config` shows.
     """

@@ -100,7 +100,7 @@ def _run_all(
     documents: list[dict[str, Any]] = []
     with _executor(jobs, ray) as executor, console(stderr=True).status("starting") as status:
         workers = Workers(executor, lambda label, done, total: status.update(f"{label}: {done} of {total} trials"))
-        setting = Setting(workers, trials, quick, backend)
+        setting = Setting(workers, trials, quick, backend, str(out / "runs"))
         for each in chosen:
             outcome = each.outcome(setting)
             paths = _write(each, outcome, out)
@@ -186,7 +186,8 @@ def _show(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> None:
     show(screen, numbers)
     for claim in outcome.claims:
         screen.print(f"{claim.verdict.upper()}: {claim.text}")
-        screen.print(f"  ours: {claim.ours}.{' ' + claim.reason if claim.reason else ''}")
+        remarks = "".join(f" {text}" for text in (claim.reason, claim.tested) if text)
+        screen.print(f"  ours: {claim.ours}.{remarks}")
     for note in outcome.notes:
         screen.print(f"note: {note}")
     screen.print()
@@ -202,6 +203,7 @@ def _document(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> di
         "rows": [list(row) for row in outcome.rows],
         "claims": [
             {"claim": claim.text, "ours": claim.ours, "verdict": str(claim.verdict), "reason": claim.reason}
+            | ({"tested": claim.tested} if claim.tested else {})
             for claim in outcome.claims
         ],
         "notes": list(outcome.notes),

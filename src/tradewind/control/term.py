@@ -59,6 +59,8 @@ class Term:
         """Pairs of ranks that have connected and have not reported their link as lost."""
         self._connected: set[int] = set()
         """Plan versions whose links are all among `_linked`."""
+        self._probed_first = False
+        """Whether the first probes are running, after which the policy is made again."""
         self._held: list[tuple[str, m.Ready]] = []
         """Requests that wait until links have been probed or connected."""
 
@@ -92,6 +94,7 @@ class Term:
         except TradewindError as error:
             raise RunOver(str(error)) from error
         self.outbox.send_each(self.replanning.begin(now_s))
+        self._probed_first = self.replanning.is_probing
         found = resolve({name: report for name, report in self._reports.items() if name in self.members.joined})
         for number, workers in found.committed.items():
             for worker in workers:
@@ -240,6 +243,9 @@ class Term:
 
     def settle(self, now_s: float) -> None:
         """Process requests of ranks, unless links are being probed; repair halted rounds whose sites have reported."""
+        if self._probed_first and not self.replanning.is_probing:
+            self._probed_first = False
+            self.schedule.rebuild(now_s)  # with the zones that probing found; requests have waited
         while self._held and not self.replanning.is_probing and self._can_start(self._held[0][1]):
             worker, ready = self._held.pop(0)
             if self.scattering is not None and ready.stream >= m.POLICY_STREAM and ready.array is None:

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -91,6 +91,13 @@ class DelaySites:
     def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None:
         """Set the rates of all links, in bit/s."""
         self._table.set_rates(bandwidth_bps)
+
+    def set_shared(self, nics: Mapping[int, float], trunks: Mapping[int, float]) -> None:
+        """Set the capacities of NICs (by row, both directions) and trunks (by number), in bit/s."""
+        for row, bps in nics.items():
+            self._table.header["egress_bps"][0, row] = self._table.header["ingress_bps"][0, row] = bps
+        for number, bps in trunks.items():
+            self._table.header["trunk_bps"][0, number] = bps
 
     def set_cut(self, links: Iterable[tuple[int, int]], cut: bool) -> None:
         """Cut links (they drop every packet), or heal them."""

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tradewind.errors import CannotEmulate
 from tradewind.lab.addresses import INTERFACE, address_of, ethernet_of, number_of
 from tradewind.lab.faithful import carried_bps
 from tradewind.lab.namespaces import enter, in_children, inside, make_net, pass_unfiltered, set_tcp_options
@@ -165,6 +166,10 @@ class HtbSites:
         self._rates_bps = bandwidth_bps.copy()
         for i, j in changed.tolist():
             self._set_classes(self._sockets[i], "change-class", i, j)
+
+    def set_shared(self, nics: Mapping[int, float], trunks: Mapping[int, float]) -> None:  # noqa: ARG002
+        """Raise `CannotEmulate`: this backend has links only."""
+        raise CannotEmulate("htb has no NIC caps and no trunks: use the backend delay.")
 
     def set_cut(self, links: Iterable[tuple[int, int]], cut: bool) -> None:
         """Cut links (they drop every packet), or heal them."""

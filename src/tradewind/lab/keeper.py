@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -42,6 +43,7 @@ from tradewind.lab.requests import (
     Request,
     SetCut,
     SetRates,
+    SetShared,
     Status,
 )
 from tradewind.lab.starting import receive_directory
@@ -68,6 +70,7 @@ class Sites(Protocol):
     payload_share: float
 
     def set_rates(self, bandwidth_bps: npt.NDArray[np.float64]) -> None: ...
+    def set_shared(self, nics: Mapping[int, float], trunks: Mapping[int, float]) -> None: ...
     def set_cut(self, links: Pairs, cut: bool) -> None: ...
     def sent_bytes(self) -> npt.NDArray[np.float64]: ...
     def check(self) -> None: ...
@@ -106,6 +109,9 @@ class Keeper:
     def answer(self, request: Request) -> Answer:
         """Carry out a request and return its answer."""
         match request:
+            case SetShared(nics, trunks):
+                self._sites.set_shared(nics, trunks)
+                return Done()
             case SetRates(links, rates_bps):
                 wanted = self._rates_bps.copy()
                 for (i, j), bps in zip(links, rates_bps, strict=True):

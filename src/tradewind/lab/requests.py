@@ -14,6 +14,13 @@ class SetRates(msgspec.Struct, tag="set-rates"):
     bandwidth_bps: list[float]
 
 
+class SetShared(msgspec.Struct, tag="set-shared"):
+    """Set capacities that links share, in bit/s: of NICs by row, in both directions, and of trunks by number."""
+
+    nics: dict[int, float]
+    trunks: dict[int, float]
+
+
 class SetCut(msgspec.Struct, tag="set-cut"):
     """Cut links (they drop every packet), or heal them."""
 
@@ -36,7 +43,7 @@ class Release(msgspec.Struct, tag="release"):
     """Keep the lab running after the process that started it has ended."""
 
 
-Request = SetRates | SetCut | Calibrate | AskStatus | Release
+Request = SetRates | SetShared | SetCut | Calibrate | AskStatus | Release
 
 
 class Ready(msgspec.Struct, tag="ready"):

@@ -29,7 +29,7 @@ from tradewind.lab.client import LabClient, Record, start_keeper
 from tradewind.lab.directory import LabDirectory
 from tradewind.lab.faithful import BACKENDS, fit, obstacle
 from tradewind.lab.replay import Replay
-from tradewind.lab.requests import AskStatus, Calibrate, Measured, Pairs, SetCut, SetRates, Status
+from tradewind.lab.requests import AskStatus, Calibrate, Measured, Pairs, SetCut, SetRates, SetShared, Status
 from tradewind.lab.site import ADDRESSES_VARIABLE, BIND_VARIABLE, DEFAULT_DEADLINE_S, NETWORK_VARIABLE
 from tradewind.network import Network
 from tradewind.runtime.addresses import LOOPBACK
@@ -203,6 +203,23 @@ class Lab:
         """Set the rates of all links from a matrix, in bit/s of the emulated (scaled) network."""
         pairs = [(int(i), int(j)) for i, j in zip(*np.nonzero(self.network.bandwidth_bps), strict=True)]
         self._with_keeper("changing rates").ask(SetRates(pairs, [float(bandwidth_bps[pair]) for pair in pairs]))
+
+    def set_trunk(self, name: str, capacity_bps: float) -> None:
+        """Set the capacity of a trunk, in bit/s of the emulated (scaled) network; only with the backend delay."""
+        known = [trunk.name for trunk in self.network.trunks]
+        if name not in known:
+            raise UnknownName("trunk", name, known)
+        self._set_shared(f"trunk {name!r}", capacity_bps, SetShared({}, {known.index(name): capacity_bps}))
+
+    def set_nic(self, site: str, capacity_bps: float) -> None:
+        """Set the capacity of a site's NIC in both directions, in bit/s; only with the backend delay."""
+        row = self.network.index[self.network.site(site).name]
+        self._set_shared(f"the NIC of {site!r}", capacity_bps, SetShared({row: capacity_bps}, {}))
+
+    def _set_shared(self, what: str, capacity_bps: float, request: SetShared) -> None:
+        if not capacity_bps > 0:
+            raise BadOption(f"the capacity of {what} must be above 0, got {capacity_bps} bit/s.")
+        self._with_keeper("changing capacities").ask(request)
 
     def cut(self, link: str) -> None:
         """Make `a->b`, or both directions of `a-b`, drop every packet."""

@@ -94,6 +94,8 @@ class ClockOffset:
     >>> clock.answered(sent_s=20.0, seen_s=120.05, heard_s=20.1)
     >>> round(clock.offset_s, 3), round(clock.error_s, 3)
     (100.0, 0.05)
+
+    Mechanism: NetStorm V, clock offsets from control messages
     """
 
     def __init__(self) -> None:
@@ -142,7 +144,13 @@ class _Seen:
 
 
 class LinkMeter:
-    """Measures the link from one peer, over all connections to it."""
+    """Measures the link from one peer, over all connections to it.
+
+    Mechanism: NetStorm V, links are measured by the chunks that cross them (live: netstorm/fig16)
+    Mechanism: NetStorm V, chunks below PROBE_CHUNK_SIZE do not count (live: netstorm/fig20)
+    Mechanism: NetStorm V, PROBE_CHUNK_NUM chunks before a report (live: netstorm/fig20)
+    Mechanism: NetStorm V Eq. (17), mean of the ratios of size and delay
+    """
 
     def __init__(self, options: MeasuringOptions, clock: ClockOffset) -> None:
         self.options, self._clock = options, clock

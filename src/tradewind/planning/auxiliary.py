@@ -35,6 +35,8 @@ def auxiliary_paths(
 
     `pairs` defaults to all pairs, which is fast enough for small networks; an engine passes the edges of its plan.
     `limit` is the largest number of paths per pair. Pairs without a path get an empty tuple.
+
+    Mechanism: NetStorm VI-B Algorithm 3, disjoint auxiliary paths by delay
     """
     wanted = _wanted(network, pairs)
     delay = transfer_delay(network)
@@ -72,7 +74,10 @@ def _disjoint_paths(delay: Matrix, src: int, dst: int, limit: int | None) -> lis
 def _globally_disjoint_paths(
     delay: Matrix, wanted: list[tuple[int, int]], limit: int | None
 ) -> dict[tuple[int, int], list[list[int]]]:
-    """Algorithm 3 as published: in each round all pairs find their path, then all links that were used are removed."""
+    """Algorithm 3 as published: in each round all pairs find their path, then all links that were used are removed.
+
+    Mechanism: NetStorm VI-B Algorithm 3 as published, links excluded globally
+    """
     n = len(delay)
     left = delay.copy()
     found: dict[tuple[int, int], list[list[int]]] = {pair: [] for pair in wanted}

@@ -52,6 +52,8 @@ def patch_plan(plan: Plan, network: Network, failover: Failover = "reroute") -> 
     """Patch the plan for `network`, which has only the sites and links that work; raises `InfeasiblePlan`.
 
     `failover` concerns stars, each block of which goes directly to its root; other trees are always rerouted.
+
+    Mechanism: CREW IV-B, a round goes on with the replacement of a lost aggregator
     """
     members = tuple(name for name in plan.members if name in network.index)
     if len(members) < 2:

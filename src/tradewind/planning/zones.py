@@ -7,11 +7,12 @@ clearly farther apart than any two of one group. Latency and bandwidth are exami
 separates more clearly decides; without a clear step there are no zones.
 
 Pairs that are measured one at a time do not show a trunk that many pairs share: racks behind an uplink that is only
-slow when it is full look alike in bandwidth, and only latency can distinguish them.
+slow when it is full look alike. `detect_racks` finds these from rates that were measured while all sites were sending.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,6 +27,10 @@ from tradewind.network import Matrix, Network
 
 CLEAR_STEP = 2.0
 """Sites of different zones must be this many times farther apart than sites of one zone."""
+SHARED = 1.5
+"""A pair that is slowed down by this factor shares a capacity: two flows in one uplink have half of it each."""
+RACK_SHARE = 0.9
+"""Share of the pairs that must look as racks predict; others may be noise, or have crossed an uplink alone."""
 LATENCY_FLOOR_S = 50e-6
 """Latencies below this are those of processors and switches: differences among them do not indicate zones."""
 
@@ -36,9 +41,14 @@ class Zones:
 
     zones: tuple[tuple[str, ...], ...]
     """The zones, each in the network's order, ordered by their first sites; empty if none were found."""
-    by: Literal["latency", "bandwidth", ""]
+    by: Literal["latency", "bandwidth", "contention", ""]
     step: float
     """The least distance between zones, divided by the largest distance inside a zone."""
+
+    @property
+    def are_groups(self) -> bool:
+        """Whether there are at most half as many zones as sites: others may come from the noise of a few pairs."""
+        return 0 < 2 * len(self.zones) <= sum(map(len, self.zones))
 
     @property
     def zone_of(self) -> dict[str, str]:
@@ -70,6 +80,38 @@ def detect_zones(network: Network, clear_step: float = CLEAR_STEP) -> Zones:
     for name, label in zip(network.names, labels, strict=True):
         groups.setdefault(label, []).append(name)
     return Zones(tuple(tuple(group) for group in groups.values()), by, step)
+
+
+def detect_racks(names: Sequence[str], alone_bps: Matrix, together_bps: Matrix) -> Zones:
+    """The racks of sites behind shared uplinks, from rates alone and rates while every site was sending to another one.
+
+    Both matrices have a row per sender; 0 and infinity: not measured. A pair is slowed down by its rate together over
+    what the NICs of its two ends carry, which is the most that any pair with that end reached. Sites of one rack do not
+    slow each other down, whatever crosses its uplink; pairs that cross it together do. Racks are the groups of least
+    slowdown, if `RACK_SHARE` of the pairs inside them are not slowed down by `SHARED`, and of those between them are.
+
+    Mechanism: DS-Sync III-A topologyDetect, racks behind uplinks that are slow when they are full
+    """
+    n = len(names)
+    known = np.isfinite(together_bps) & (together_bps > 0)
+    np.fill_diagonal(known, False)
+    if n < 4 or not known.any():
+        return Zones((), "", 1.0)
+    best_bps = np.where(known, np.maximum(alone_bps, together_bps), 0.0)
+    nics_bps = np.minimum.outer(best_bps.max(axis=1), best_bps.max(axis=0))
+    slowdown = np.where(known, nics_bps / np.where(known, together_bps, 1.0), 1.0)
+    slowdown = np.maximum(1.0, (slowdown + slowdown.T) / 2)
+    np.fill_diagonal(slowdown, 0.0)
+    step, labels = _clearest_step(slowdown)
+    together = np.equal.outer(labels, labels)
+    pairs = ~np.eye(n, dtype=bool)
+    inside, between = slowdown[together & pairs] < SHARED, slowdown[~together] >= SHARED
+    if not inside.size or not between.size or min(inside.mean(), between.mean()) < RACK_SHARE:
+        return Zones((), "", step)
+    groups: dict[int, list[str]] = {}
+    for name, label in zip(names, labels, strict=True):
+        groups.setdefault(label, []).append(name)
+    return Zones(tuple(tuple(group) for group in groups.values()), "contention", step)
 
 
 def zone_labels(network: Network, clear_step: float = CLEAR_STEP) -> npt.NDArray[np.int64]:

@@ -24,7 +24,10 @@ def mean_link_bps(bandwidth_bps: Matrix, index: Mapping[str, int], worker: str, 
 
 
 class WorkerBandwidth:
-    """The available bandwidth of each rank, from the network and later measurements."""
+    """The available bandwidth of each rank, from the network and later measurements.
+
+    Mechanism: Selective Reduce III-A, bandwidth of a worker: its NIC, or the mean of its links
+    """
 
     def __init__(self, network: Network, workers: Iterable[str]) -> None:
         self._index = network.index

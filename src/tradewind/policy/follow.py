@@ -21,7 +21,10 @@ from tradewind.policy.roster import Running
 
 
 class Follower(Machine):
-    """A policy that follows a pattern."""
+    """A policy that follows a pattern.
+
+    Mechanism: DS-Sync III-A, groups synchronise without a global barrier
+    """
 
     plan_hints: dict[str, str]
     """The planner that suits a scope, for the scopes where it matters."""

@@ -16,6 +16,8 @@ class Gossip(Follower):
     averages with number i xor 2^t. That is the exponential graph with exchanges in both directions, so that a step is
     a matching and needs no push-sum weights: log2(n) steps average exactly if n is a power of two. A rank without a
     partner in a step continues training.
+
+    Mechanism: DS-Sync II-B, gossip for comparison
     """
 
     name = "gossip"

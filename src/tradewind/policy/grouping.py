@@ -25,7 +25,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that may form a round, fastest first."""
+    """Ranks that may form a round, fastest first.
+
+    Mechanism: Selective Reduce III-A Eq. (2), time of a ring
+    """
 
     members: tuple[Candidate, ...]
 
@@ -56,6 +59,10 @@ def group_by_bandwidth(ready: Iterable[Candidate], p: int, slack: float) -> list
     >>> four = [Candidate("a", 5.0), Candidate("b", 5.0), Candidate("c", 1.0), Candidate("d", 1.0)]
     >>> [g.names for g in group_by_bandwidth(four, p=2, slack=0.3)]
     [('a', 'b'), ('c', 'd')]
+
+    Mechanism: Selective Reduce III-C Algorithm 1 (BAG), the fastest group first
+    Mechanism: Selective Reduce III-C (BAG), slack eta
+    Mechanism: Selective Reduce III-C (BAG), p workers at least
     """
     ordered = sorted(ready, key=_BANDWIDTH, reverse=True)
     groups: list[Group] = []
@@ -137,6 +144,9 @@ def judge_waiting(
     >>> verdict = judge_waiting(slow_pair, soon, p=2, slack=0.3, gain=1.0, horizon_s=1.0, nbytes=5 / 8)
     >>> verdict.replaced, round(verdict.gain_s, 2)
     (('w1',), 7.27)
+
+    Mechanism: Selective Reduce III-D2 Algorithm 2 (BPAWR), wait if it saves more than theta dt
+    Mechanism: Selective Reduce III-D2 (BPAWR), slow members are replaced
     """
     if len(group.members) < p:
         return Wait(f"{len(group.members)} ready, a round takes {p}")

@@ -47,6 +47,8 @@ class Partial(Machine):
 
     CREW III: a queue of ready ranks, from which p are taken whenever it holds as many. Stragglers are in a later round.
     With fewer than p live ranks, a round has all of them.
+
+    Mechanism: CREW III, queue of ready workers: the first p start
     """
 
     name = "partial"
@@ -59,7 +61,10 @@ class Partial(Machine):
         self.weights = options.weights
 
     def decide(self) -> None:
-        """Start a round of the first p ranks while the queue holds as many."""
+        """Start a round of the first p ranks while the queue holds as many.
+
+        Mechanism: Selective Reduce II-C, partial reduce with fewer than p workers left
+        """
         if self.proceed_if_alone():
             return
         scale = min(self.p, self.roster.live_count)

@@ -61,6 +61,8 @@ class Pattern:
         True
         >>> round(Pattern.prove([(together, apart[0]), apart[1:]]).mixing, 3)
         0.5
+
+        Mechanism: DS-Sync IV-B2, a pattern proves that it mixes
         """
         steps = tuple(steps)
         names = sorted(name for group in steps[0] for name in group.members)
@@ -129,6 +131,12 @@ def rack_pattern(
     >>> pattern = rack_pattern({"A": ("a0", "a1"), "B": ("b0", "b1")})
     >>> [[group.members for group in step if len(group.members) > 1] for step in pattern.steps]
     [[('a0', 'b0')], [('a1', 'b1')], [('a1', 'b0')], [('a0', 'b1')]]
+
+    Mechanism: DS-Sync III-B1, representatives of racks take turns
+    Mechanism: DS-Sync III-B1, at most one flow crosses an uplink
+    Mechanism: DS-Sync III-B2, a contended uplink is in a group of two
+    Mechanism: DS-Sync III-B3, a contended worker is in a group of two
+    Mechanism: DS-Sync III-B1, racks shift by one turn a cycle
     """
     deck = _Racks(racks, slow_racks, slow_workers)
     for cycles in range(1, len(deck.names) + 2):
@@ -223,6 +231,8 @@ def grid_pattern(workers: Sequence[str]) -> Pattern:
 
     >>> [[group.members for group in step] for step in grid_pattern("abcd").steps]
     [[('a', 'b'), ('c', 'd')], [('a', 'c'), ('b', 'd')]]
+
+    Mechanism: DS-Sync III-A, groups without racks: rows and columns
     """
     if len(workers) < MIN_SPLIT:
         steps: list[list[list[str]]] = [[list(workers)]]

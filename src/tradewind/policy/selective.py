@@ -77,7 +77,13 @@ class SelectiveOptions:
 
 
 class Selective(Machine):
-    """Groups of similar bandwidth start when no better group is expected soon (Selective Reduce)."""
+    """Groups of similar bandwidth start when no better group is expected soon (Selective Reduce).
+
+    Mechanism: Selective Reduce III-E Algorithm 3, full all-reduce every c rounds
+    Mechanism: Selective Reduce III-E, awaited workers count for one group only
+    Mechanism: Selective Reduce III-E, replaced workers go with the next group
+    Mechanism: Selective Reduce III-E, a waiting group is judged again after dt
+    """
 
     name = "selective"
     reconsider: ClassVar[str] = "reconsider"

@@ -78,7 +78,10 @@ class Shuffle(Follower):
         return rack_pattern(racks, self.slow_racks, self.slow_workers) if racks else grid_pattern(workers)
 
     def observe(self, event: Event) -> None:
-        """Drop the records of lost ranks, and adjust the groups every `adjust_every` steps."""
+        """Drop the records of lost ranks, and adjust the groups every `adjust_every` steps.
+
+        Mechanism: DS-Sync III-A adjustGroups, groups are adjusted every 100 iterations
+        """
         if isinstance(event, WorkerLost):
             self._workers.forget(event.worker)
             self.slow_workers -= {event.worker}
@@ -90,7 +93,11 @@ class Shuffle(Follower):
                 self._adjust()
 
     def round_ended(self, ended: Running, finished: RoundFinished | None) -> None:
-        """Record the duration of a round, unless it was repaired: repairs take time without any contention."""
+        """Record the duration of a round, unless it was repaired: repairs take time without any contention.
+
+        Mechanism: DS-Sync III-B2, contended uplinks are detected from the times of rounds
+        Mechanism: DS-Sync III-B3, contended workers are detected from the times of rounds
+        """
         super().round_ended(ended, finished)
         if finished is None or ended.repaired or not self._rack_of:
             return

@@ -23,6 +23,8 @@ def staleness_weights(progress: Sequence[int]) -> tuple[float, ...]:
 
     >>> staleness_weights([7, 7, 6])
     (0.4, 0.4, 0.2)
+
+    Mechanism: Selective Reduce II-C, weights by staleness
     """
     newest = max(progress)
     shares = [1.0 / (1 + newest - own) for own in progress]

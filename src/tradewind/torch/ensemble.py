@@ -35,7 +35,10 @@ class Ensemble:
 
 
 class MovingAverage:
-    """The moving average of all tracked tensors of one rank, by bucket."""
+    """The moving average of all tracked tensors of one rank, by bucket.
+
+    Mechanism: DS-Sync III-A, the final model is an ensemble of moving averages (SWA)
+    """
 
     def __init__(self, options: Ensemble, buckets: Sequence[Bucket]) -> None:
         self.options, self.buckets = options, buckets

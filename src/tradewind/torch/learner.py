@@ -1,4 +1,4 @@
-"""A small model that learns digits at one site, for experiments that compare synchronisation methods.
+"""A small model that learns at one site, for experiments that compare synchronisation methods.
 
 The model's parameters are averaged by a `Synchronizer` on `model`, or by any method that averages the flat array
 between `gather` and `scatter`. SGD has no momentum, so averaging models after every step equals averaging gradients.
@@ -12,31 +12,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from tradewind.torch.demo import perceptron
+from tradewind.torch.models import make_model
 
 Array = np.ndarray[Any, Any]
 
 
 class Learner:
-    """A perceptron trained with SGD; sites with the same seed start from the same model."""
+    """A model of `kind` (see `make_model`) trained with SGD; sites with the same seed start from the same model."""
 
-    def __init__(self, widths: tuple[int, ...], seed: int, learning_rate: float) -> None:
+    def __init__(self, kind: str, seed: int, learning_rate: float) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(seed)
-        self.model = perceptron(widths)
+        self.model = make_model(kind)
         self._optimizer = torch.optim.SGD(self.model.parameters(), learning_rate)
         self.flat = np.empty(sum(p.numel() for p in self.model.parameters()), np.float32)
 
     def step(self, images: Array, labels: Array) -> None:
         """Take one local SGD step on this batch."""
         self._optimizer.zero_grad()
-        nn.functional.cross_entropy(self.model(torch.from_numpy(images)), torch.from_numpy(labels)).backward()
+        scores = self.model(torch.from_numpy(images))
+        nn.functional.cross_entropy(scores.flatten(0, -2), torch.from_numpy(labels).flatten()).backward()
         self._optimizer.step()
 
     @torch.no_grad()
     def judge(self, images: Array, labels: Array) -> tuple[float, float]:
-        """The cross-entropy, and the fraction of images classified correctly."""
-        scores, shown = self.model(torch.from_numpy(images)), torch.from_numpy(labels)
+        """The cross-entropy, and the fraction of labels predicted correctly (of a text: of next characters)."""
+        scores = self.model(torch.from_numpy(images)).flatten(0, -2)
+        shown = torch.from_numpy(labels).flatten()
         right = (scores.argmax(dim=1) == shown).float().mean()
         return float(nn.functional.cross_entropy(scores, shown)), float(right)
 

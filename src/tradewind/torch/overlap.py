@@ -33,7 +33,10 @@ Arrived = Callable[[int, int], None]
 
 
 class LayerwiseOverlap:
-    """Hooks on a model that update its parameters, start the averaging of its buckets, and wait for the averages."""
+    """Hooks on a model that update its parameters, start the averaging of its buckets, and wait for the averages.
+
+    Mechanism: DS-Sync III-A, layer-wise overlap of averaging and backward pass
+    """
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, buckets: Sequence[Bucket], send: Send, arrived: Arrived

@@ -5,7 +5,7 @@ one pair per turn, so that no NIC carries two measurements in one direction. The
 probes to each other, each twice as long as the one before, because TCP starts slowly and a short train measures its
 start, not the link. When two trains in a row agree, or the time of the pair is up, the last one is used, and the next
 turn starts. A train is never longer than fits into the remaining time, so a slow link takes no more time than a fast
-one.
+one. Where the results show no zones, `rack_probing` looks for racks behind shared uplinks.
 """
 
 from __future__ import annotations
@@ -14,35 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tradewind.control.awareness import Awareness
+from tradewind.control.network.rack_probing import GRACE, MOST_CHUNKS, LinkProbed, Pair, RackProbing, tournament
 from tradewind.wire import messages as m
 
 AGREEMENT = 0.1
 """Relative difference below which two trains in a row agree."""
 FIRST_CHUNK_BYTES = 16 * 1024
 """Chunk size of the first train, when the speed of the link is unknown."""
-MOST_CHUNKS = 1024
-GRACE = 2.0
-"""A turn lasts at most this many times the time of a pair, to wait for a train that is in flight when it is up."""
-
-Pair = tuple[str, str]
-
-
-def tournament(sites: Sequence[str]) -> list[list[Pair]]:
-    """Return turns of pairs: each site meets every other once, and is in one pair per turn (the circle method).
-
-    >>> tournament("abcd")
-    [[('a', 'd'), ('b', 'c')], [('a', 'c'), ('b', 'd')], [('a', 'b'), ('c', 'd')]]
-    """
-    circle: list[str | None] = [*sites, *([None] if len(sites) % 2 else [])]
-    place = {name: number for number, name in enumerate(sites)}
-    turns = []
-    for _ in range(len(circle) - 1):
-        half = len(circle) // 2
-        facing = zip(circle[:half], reversed(circle[half:]), strict=True)
-        met = [(a, b) for a, b in facing if a is not None and b is not None]
-        turns.append(sorted(((a, b) if place[a] < place[b] else (b, a) for a, b in met), key=lambda p: place[p[0]]))
-        circle = [circle[0], circle[-1], *circle[1:-1]]
-    return turns
 
 
 @dataclass(slots=True)
@@ -56,18 +34,8 @@ class _Probed:
     done: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LinkProbed:
-    """The result of probing a link."""
-
-    src: str
-    dst: str
-    bandwidth_bps: float
-    latency_s: float | None
-
-
 class Probing:
-    """Probes all links of a run, turn by turn.
+    """Probes all links of a run, turn by turn, and then for racks.
 
     `start`, `measured` and `tick` return trains to send, each with the rank that sends it.
     """
@@ -77,7 +45,8 @@ class Probing:
         self.done = False
         self.wake_at_s = float("inf")
         self._options = options
-        self._links = frozenset(links)
+        self._sites, self._links = tuple(sites), frozenset(links)
+        self._racks: RackProbing | None = None
         self._turns = tournament(sites)
         self._turn: dict[Pair, _Probed] = {}
         self._ends_s = float("inf")
@@ -89,6 +58,8 @@ class Probing:
 
     def measured(self, worker: str, message: m.Measured, now_s: float) -> list[tuple[str, m.Explore]]:
         """Handle the measurement of a train."""
+        if self._racks is not None:
+            return self._continued(self._racks.measured(worker, message, now_s))
         link = (message.peer, worker)
         probed = self._turn.get(link)
         if probed is None or message.train != probed.train or probed.done:
@@ -108,6 +79,8 @@ class Probing:
 
     def tick(self, now_s: float) -> list[tuple[str, m.Explore]]:
         """Start the next turn if the current one has timed out."""
+        if self._racks is not None:
+            return self._continued(self._racks.tick(now_s))
         return self._next_turn(now_s) if not self.done and now_s >= self.wake_at_s else []
 
     def _next_turn(self, now_s: float) -> list[tuple[str, m.Explore]]:
@@ -120,10 +93,20 @@ class Probing:
                 for link in ((a, b), (b, a)):
                     if link in self._links:
                         self._turn[link] = _Probed(0, (self._options.probe_chunks + 1) * FIRST_CHUNK_BYTES)
+        if not self._turn and RackProbing.is_worthwhile(self._sites, self.results):
+            self._racks = RackProbing(self._sites, self.results, self._options)
+            return self._continued(self._racks.start(now_s))
         self.done = not self._turn
         self._ends_s = now_s + self._options.probe_s
         self.wake_at_s = float("inf") if self.done else now_s + GRACE * self._options.probe_s
         return [self._send(link, probed) for link, probed in sorted(self._turn.items())]
+
+    def _continued(self, trains: list[tuple[str, m.Explore]]) -> list[tuple[str, m.Explore]]:
+        assert self._racks is not None
+        self.done, self.wake_at_s = self._racks.done, self._racks.wake_at_s
+        if self.done:
+            self.results = self._racks.add_to(self.results)
+        return trains
 
     def _send(self, link: Pair, probed: _Probed) -> tuple[str, m.Explore]:
         self._train += 1

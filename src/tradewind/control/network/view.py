@@ -6,16 +6,17 @@ two updates use the same network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tradewind.control.network.estimates import CONFIRM_S, LinkEstimate, LinkEstimates
-from tradewind.control.network.probing import LinkProbed
+from tradewind.control.network.rack_probing import LinkProbed
 from tradewind.network import Matrix, Network, Site
-from tradewind.planning.zones import with_zones
+from tradewind.planning.zones import Zones, detect_racks, detect_zones
 
 UNKNOWN_BPS = 10e9
 FAST_BPS = 2e9
@@ -154,7 +155,7 @@ class NetworkView:
         if latency_s is not None:
             self.estimates.measured_latency(i, j, latency_s)
 
-    def probed(self, results: Iterable[LinkProbed], now_s: float) -> None:
+    def probed(self, results: Sequence[LinkProbed], now_s: float) -> None:
         """Take the results of probing all links as the network; derive zones from them if no site has one."""
         for result in results:
             i, j = self._given.index[result.src], self._given.index[result.dst]
@@ -165,10 +166,23 @@ class NetworkView:
         if self.estimates.count.any():
             self.is_guess = False
         if not any(site.zone for site in self._given.sites):
-            sites = with_zones(self.seen).sites
+            pairwise = detect_zones(self.seen)
+            zone_of = (pairwise if pairwise.are_groups else self._racks(results) or pairwise).zone_of
+            sites = [replace(site, zone=zone_of.get(site.name)) for site in self._given.sites]
             given = self._given
             self._given = Network(given.name, sites, given.bandwidth_bps, given.latency_s, given.loss, given.trunks)
         self.generation += 1
+
+    def _racks(self, results: Sequence[LinkProbed]) -> Zones | None:
+        """The racks that rates together show; None without any."""
+        index, sites = self._given.index, self._given.sites
+        alone_bps = np.zeros((len(sites), len(sites)))
+        together_bps = np.full_like(alone_bps, np.inf)
+        for result in results:
+            link = index[result.src], index[result.dst]
+            alone_bps[link], together_bps[link] = result.bandwidth_bps, result.together_bps
+        found = detect_racks([site.name for site in sites], alone_bps, together_bps)
+        return found if found.zones else None
 
     def estimate(self, src: str, dst: str, now_s: float) -> LinkEstimate:
         """Return the estimate of one link."""

@@ -177,7 +177,10 @@ class Replanning:
         return adopted
 
     def tick(self, now_s: float) -> list[PlanWanted]:
-        """Review the estimates if that is due; return requests for new plans."""
+        """Review the estimates if that is due; return requests for new plans.
+
+        Mechanism: NetStorm V, plans follow the measurements every UPDATE_TIME (live: netstorm/fig16)
+        """
         if now_s < self._check_s:
             return []
         self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE

@@ -110,7 +110,7 @@ class Schedule:
         self._settle()
 
     def rebuild(self, now_s: float) -> None:
-        """Create all policies again, because a new rank is not part of their network; ranks stay ready."""
+        """Create all policies again with the present network, which has a new rank or zones; ranks stay ready."""
         self._now_s = now_s
         for (number, round_), step in list(self.rounds.steps.items()):
             self._give_up(step, "a new rank joined", by_policy=True)

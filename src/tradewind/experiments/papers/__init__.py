@@ -71,6 +71,10 @@ _EXPERIMENTS = {
     "netstorm/fig20/live": "tradewind.experiments.papers.netstorm.live_scale:FIG20",
     "tradewind/stragglers/live": "tradewind.experiments.stragglers.systems:STRAGGLERS",
     "tradewind/stragglers-skewed/live": "tradewind.experiments.stragglers.systems:SKEWED",
+    "tradewind/alexnet/live": "tradewind.experiments.stragglers.systems:ALEXNET",
+    "tradewind/alexnet-skewed/live": "tradewind.experiments.stragglers.systems:ALEXNET_SKEWED",
+    "tradewind/resnet/live": "tradewind.experiments.stragglers.systems:RESNET",
+    "tradewind/gpt/live": "tradewind.experiments.stragglers.systems:GPT",
     "tradewind/combinations/live": "tradewind.experiments.stragglers.systems:TRIED",
 }
 
@@ -86,6 +90,8 @@ class Setting:
     """Whether to use a coarse grid and few trials, which take seconds rather than minutes (for tests)."""
     backend: str = "auto"
     """Backend of the lab that emulates the network of live experiments."""
+    kept: str | None = None
+    """Folder in which trainings store each seed, so that a run that was interrupted goes on where it ended."""
 
     def trial_numbers(self, published: int = 20, quick: int = 1) -> range:
         """The numbers of the trials to run; each is the seed of its instance."""

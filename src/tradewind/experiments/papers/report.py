@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,12 @@ class Verdict(StrEnum):
     FAILS = "does not hold"
 
 
+MOST, HALF = 0.8, 0.5
+"""Fractions of a claimed gain from which on a claim holds, and holds in part."""
+SAME = 0.1
+"""Relative difference up to which two numbers count as the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A claim of the paper, our result, the verdict, and why they differ."""
@@ -31,18 +38,73 @@ class Claim:
     ours: str
     verdict: Verdict
     reason: str = ""
+    tested: str = ""
+    """The experiment that switched the suspected cause of a difference off, and its result; empty: there was none."""
 
 
 def verdict_of(cases: Iterable[bool]) -> Verdict:
-    """The verdict on a claim about several cases: holds in all of them, in some, or in none.
+    """The verdict on a claim without a number: holds in all cases, in part in at least half, else does not hold.
 
-    >>> str(verdict_of([True, False])), str(verdict_of([True]))
-    ('holds in part', 'holds')
+    >>> [str(verdict_of(cases)) for cases in ([True], [True, False], [True, False, False])]
+    ['holds', 'holds in part', 'does not hold']
     """
     held = list(cases)
     if all(held):
         return Verdict.HOLDS
-    return Verdict.IN_PART if any(held) else Verdict.FAILS
+    return Verdict.IN_PART if 2 * sum(held) >= len(held) else Verdict.FAILS
+
+
+def verdict_of_gains(gains: Iterable[float], claimed: float | Sequence[float], up_to: bool = False) -> Verdict:
+    """The verdict on a claimed gain (0.5: one and a half times as fast), from our gain in each case.
+
+    Holds: a gain in every case, and `MOST` of the claimed one in each (`up_to`: in our best). In part: `HALF` of the
+    claimed gain in at least half of the cases (`up_to`: in our best, with a gain in at least half). Else it does not
+    hold. `claimed` is one number, or one of each case.
+
+    >>> [str(verdict_of_gains(gains, 1.0)) for gains in ([0.8, 2.0], [0.8, 0.5], [0.6, 0.4, -0.1])]
+    ['holds', 'holds in part', 'does not hold']
+    >>> str(verdict_of_gains([0.1, 0.9], 1.0, up_to=True))
+    'holds'
+    """
+    found = list(gains)
+    wanted = [claimed] * len(found) if isinstance(claimed, float | int) else list(claimed)
+    shares = [-1.0 if math.isnan(gain) else gain / goal for gain, goal in zip(found, wanted, strict=True)]
+    positive = sum(share > 0 for share in shares)
+    if positive == len(shares) and (max(shares) if up_to else min(shares)) >= MOST:
+        return Verdict.HOLDS
+    half = max(shares) >= HALF and 2 * positive >= len(shares) if up_to else _half(shares)
+    return Verdict.IN_PART if half else Verdict.FAILS
+
+
+def _half(shares: list[float]) -> bool:
+    return 2 * sum(share >= HALF for share in shares) >= len(shares)
+
+
+def verdict_of_range(gains: Iterable[float], low: float, high: float) -> Verdict:
+    """The verdict on gains from `low` to `high`: that of the least claimed gain in every case, and of up to the most.
+
+    >>> str(verdict_of_range([0.3, 0.9], 0.3, 1.0)), str(verdict_of_range([0.3, 0.6], 0.3, 1.0))
+    ('holds', 'holds in part')
+    """
+    found = list(gains)
+    return weakest([verdict_of_gains(found, low), verdict_of_gains(found, high, up_to=True)])
+
+
+def weakest(verdicts: Iterable[Verdict]) -> Verdict:
+    """The least favourable of several verdicts, which all have to hold."""
+    return max(verdicts, key=list(Verdict).index)
+
+
+def pooled(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of several experiments on one claim: holds in all, in part in at least half, else does not hold.
+
+    >>> str(pooled([Verdict.HOLDS, Verdict.FAILS])), str(pooled([Verdict.FAILS]))
+    ('holds in part', 'does not hold')
+    """
+    found = list(verdicts)
+    if set(found) == {Verdict.HOLDS}:
+        return Verdict.HOLDS
+    return Verdict.IN_PART if 2 * sum(one is not Verdict.FAILS for one in found) >= len(found) else Verdict.FAILS
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from tradewind.errors import InputError
 from tradewind.experiments.papers import Experiment, Setting
+from tradewind.experiments.papers.judged_code import judged_code
 from tradewind.experiments.papers.report import Outcome, Verdict
 
 SUFFIX = ".json"
@@ -18,8 +20,10 @@ class SavedClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     text: str
     ours: str
-    verdict: Verdict
+    verdict: Verdict | None
+    """None: judged by an earlier rule, and the numbers that were stored do not decide it under the present one."""
     reason: str = ""
+    tested: str = ""
 
 
 class SavedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +38,15 @@ class SavedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[tuple[str | int | float | None, ...], ...]
     claims: tuple[SavedClaim, ...]
     notes: tuple[str, ...] = ()
+    date: str = ""
+    """Day of the run, in UTC."""
+    code: str = ""
+    """Fingerprint of the code that it judges; empty in results from before it was stored."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the code that it judges has changed since."""
+        return self.code != judged_code(self.name)
 
 
 def file_name(experiment: str) -> str:
@@ -54,8 +67,12 @@ def to_json(each: Experiment, outcome: Outcome, setting: Setting) -> bytes:
         setting.trials,
         outcome.columns,
         outcome.rows,
-        tuple(SavedClaim(claim.text, claim.ours, claim.verdict, claim.reason) for claim in outcome.claims),
+        tuple(
+            SavedClaim(claim.text, claim.ours, claim.verdict, claim.reason, claim.tested) for claim in outcome.claims
+        ),
         outcome.notes,
+        datetime.now(UTC).strftime("%Y-%m-%d"),
+        judged_code(each.name),
     )
     return msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
 

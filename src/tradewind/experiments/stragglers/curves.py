@@ -13,7 +13,8 @@ import numpy as np
 
 from tradewind.experiments.papers import Setting
 from tradewind.experiments.papers.report import Cell
-from tradewind.experiments.stragglers.live import TARGET_ACCURACY, SiteCurve, System, Turn, Vector, play_turns
+from tradewind.experiments.stragglers.live import SiteCurve, System, Turn, Vector, play_kept
+from tradewind.experiments.stragglers.tasks import TASKS
 
 QUICK_SHARE = 0.5
 """Fraction of a turn's duration that a quick run plays."""
@@ -27,6 +28,8 @@ class Trained:
     """One turn. The accuracy at a time is the mean over all sites of the accuracy of their latest models."""
 
     sites: tuple[SiteCurve, ...]
+    target: float = TASKS["digits"].target
+    """Accuracy that counts as reached."""
 
     @cached_property
     def began_s(self) -> float:
@@ -42,7 +45,7 @@ class Trained:
     def target_s(self) -> float:
         """Seconds until the accuracy first reached the target; infinite if it never did."""
         times = np.unique(np.concatenate([site.at_s for site in self.sites])) - self.began_s
-        there = np.flatnonzero(self.accuracy(times) >= TARGET_ACCURACY)
+        there = np.flatnonzero(self.accuracy(times) >= self.target)
         return float(max(times[there[0]], 0.0)) if len(there) else math.inf
 
     def accuracy(self, times_s: Vector) -> Vector:
@@ -74,7 +77,7 @@ class Trained:
     @property
     def steps(self) -> float:
         """Mean number of local steps per site."""
-        return fmean(len(site.at_s) - 1 for site in self.sites)
+        return fmean(site.steps or len(site.at_s) - 1 for site in self.sites)
 
     @property
     def rounds(self) -> int:
@@ -181,13 +184,17 @@ def measure(setting: Setting, label: str, systems: Mapping[str, System], publish
 
     `of_turn` are further fields of every `Turn`.
     """
-    share = QUICK_SHARE if setting.quick else 1.0
+    task = TASKS[of_turn.get("task", "digits")]
+    kept = setting.kept
+    share = (QUICK_SHARE if setting.quick else 1.0) * task.stretch * task.turns
     calls = [
-        (tuple(Turn(one, trial, share * one.seconds, **of_turn) for one in systems.values()), setting.backend)
+        (tuple(Turn(one, trial, share * one.seconds, **of_turn) for one in systems.values()), setting.backend, kept)
         for trial in setting.trial_numbers(published)
     ]
-    sessions = setting.workers.map(play_turns, calls, label)
-    trained = {name: [Trained(session.curves[k]) for session in sessions] for k, name in enumerate(systems)}
+    sessions = setting.workers.map(play_kept, calls, label)
+    trained = {
+        name: [Trained(session.curves[k], task.target) for session in sessions] for k, name in enumerate(systems)
+    }
     notes = [session.note for session in sessions]
     busy = [name for name, seeds in trained.items() if any(one.idle < SATURATED for one in seeds)]
     if busy:

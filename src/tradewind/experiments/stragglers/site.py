@@ -7,7 +7,6 @@ import importlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Protocol
 
 import msgspec
@@ -16,18 +15,10 @@ import numpy as np
 from tradewind.errors import InputError
 from tradewind.experiments.contests.contest import GlooSystem, make_store
 from tradewind.experiments.contests.wan import gloo_order
-from tradewind.experiments.papers.digits import Digits, Rows, deal, load_digits
+from tradewind.experiments.papers.digits import Rows, deal
 from tradewind.experiments.papers.netstorm.live import Idle
-from tradewind.experiments.stragglers.live import (
-    BATCH,
-    LEARNING_RATE,
-    SLOW_SITE,
-    WIDTHS,
-    SiteCurve,
-    System,
-    Turn,
-    compute_times,
-)
+from tradewind.experiments.stragglers.live import SLOW_SITE, SiteCurve, System, Turn, compute_times
+from tradewind.experiments.stragglers.tasks import TASKS, Samples, load_samples
 from tradewind.lab.site import Place
 from tradewind.runtime.group import Group
 
@@ -139,7 +130,8 @@ def _train_once(place: Place, turn: Turn) -> None:
 
 
 def _learner(turn: Turn) -> Any:
-    return importlib.import_module("tradewind.torch.learner").Learner(WIDTHS, turn.trial, LEARNING_RATE)
+    task = TASKS[turn.task]
+    return importlib.import_module("tradewind.torch.learner").Learner(task.kind, turn.trial, task.learning_rate)
 
 
 def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> SiteCurve:
@@ -148,10 +140,10 @@ def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> 
         waiting.barrier()
         with Idle() as idle:
             began_s = time.monotonic()
-            curve, ended_s = _train(place, turn, learner, averaging, began_s + turn.seconds)
+            curve, ended_s, steps = _train(place, turn, learner, averaging, began_s + turn.seconds)
         averaging.finish()
-        images, labels = _test_digits()
-        _, final_accuracy = learner.judge(images, labels)
+        samples = load_samples(TASKS[turn.task].data)
+        _, final_accuracy = learner.judge(samples.test, samples.test_labels)
         waiting.barrier()
     at_s, losses, accuracies = zip(*curve, strict=True)
     return SiteCurve(
@@ -166,29 +158,35 @@ def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> 
         totals.rounds,
         totals.contributors,
         idle.share,
+        steps,
     )
 
 
 def _train(
     place: Place, turn: Turn, learner: Any, averaging: Averaging, until_s: float
-) -> tuple[list[tuple[float, float, float]], float]:
-    """Train and average until time is up; returns the curve and the end. A step's time includes testing the model."""
+) -> tuple[list[tuple[float, float, float]], float, int]:
+    """Train and average until time is up; returns the curve, the end and the number of steps.
+
+    A step's time includes testing the model.
+    """
+    task = TASKS[turn.task]
     data, hand, rng = _data(turn, place.rank)
-    images, labels = _test_digits()
     step_times = compute_times(turn.slow_site and place.site == SLOW_SITE)
     curve: list[tuple[float, float, float]] = []
-    for _ in range(MOST_STEPS):
+    step = 0
+    for step in range(MOST_STEPS):
         began_s = time.monotonic()
-        takes_s = float(step_times.sample(rng, 1)[0])
-        curve.append((began_s, *learner.judge(images, labels)))
-        rows = rng.choice(hand, BATCH, replace=False)
-        learner.step(data.train_images[rows].astype(np.float32), data.train_labels[rows])
+        takes_s = task.stretch * float(step_times.sample(rng, 1)[0])
+        if step % task.judged_every == 0:
+            curve.append((began_s, *learner.judge(data.test, data.test_labels)))
+        rows = rng.choice(hand, task.batch, replace=False)
+        learner.step(data.train[rows], data.train_labels[rows])
         time.sleep(max(0.0, began_s + takes_s - time.monotonic()))
         if averaging.after_step(time.monotonic() >= until_s):
             break
     ended_s = time.monotonic()
-    curve.append((ended_s, *learner.judge(images, labels)))
-    return curve, ended_s
+    curve.append((ended_s, *learner.judge(data.test, data.test_labels)))
+    return curve, ended_s, step + 1
 
 
 @contextlib.contextmanager
@@ -216,26 +214,11 @@ def _averaging(
             yield WithUs(synchronizer, totals)
 
 
-@cache
-def _standardised() -> Digits:
-    """The digits, every pixel standardised by its mean and spread in the training data."""
-    digits = load_digits()
-    middle, spread = digits.train_images.mean(axis=0), digits.train_images.std(axis=0) + 0.1
-    train, test = ((images - middle) / spread for images in (digits.train_images, digits.test_images))
-    return Digits(train, digits.train_labels, test, digits.test_labels)
-
-
-@cache
-def _test_digits() -> tuple[Array, Any]:
-    digits = _standardised()
-    return digits.test_images.astype(np.float32), digits.test_labels
-
-
-def _data(turn: Turn, rank: int) -> tuple[Digits, Rows, np.random.Generator]:
-    """All digits, the rows of this site's, and the generator of its batches and step times."""
-    digits = _standardised()
+def _data(turn: Turn, rank: int) -> tuple[Samples, Rows, np.random.Generator]:
+    """All samples, the rows of this site's, and the generator of its batches and step times."""
+    task, samples = TASKS[turn.task], load_samples(TASKS[turn.task].data)
     dealer = np.random.default_rng([turn.trial, turn.sites])
-    hand = deal(digits.train_labels, turn.sites, dealer, turn.concentration)[rank]
-    if len(hand) < BATCH:
-        raise InputError(f"a site has {len(hand)} digits, fewer than a batch of {BATCH}: use fewer sites.")
-    return digits, hand, np.random.default_rng([turn.trial, turn.sites, rank])
+    hand = deal(samples.classes, turn.sites, dealer, turn.concentration)[rank]
+    if len(hand) < task.batch:
+        raise InputError(f"a site has {len(hand)} samples, fewer than a batch of {task.batch}: use fewer sites.")
+    return samples, hand, np.random.default_rng([turn.trial, turn.sites, rank])

@@ -63,7 +63,10 @@ class Detour:
 
 
 class AuxiliaryQueues:
-    """NetStorm's communication scheduler at one site: every chunk gets a path when it may be sent (VI-A, Fig. 7)."""
+    """NetStorm's communication scheduler at one site: every chunk gets a path when it may be sent (VI-A, Fig. 7).
+
+    Mechanism: NetStorm VI-A, AUXILIARY_QUEUE_LENGTH (live: netstorm/fig17)
+    """
 
     def __init__(self) -> None:
         self.used = False
@@ -134,7 +137,10 @@ class AuxiliaryPaths:
         """Flows to each site that have a chunk in a send queue."""
 
     def change(self, paths: Iterable[tuple[Path, int]], queue_length: int) -> None:
-        """Replace the paths, the fastest first; paths that stay keep their chunks in flight."""
+        """Replace the paths, the fastest first; paths that stay keep their chunks in flight.
+
+        Mechanism: NetStorm VII-B, a change of auxiliary paths keeps what is under way
+        """
         self.queue_length = queue_length
         under_way = {sites: path.under_way for sites, path in self._known.items()}
         made = [AuxiliaryPath(sites, bound, under_way.get(sites, set())) for sites, bound in paths]
@@ -163,6 +169,9 @@ class AuxiliaryPaths:
         """Return a flow whose next chunk an idle link can take, and the path; None if there is none.
 
         `backlog` returns the number of flows that wait for a busy peer, 0 if the peer is not busy.
+
+        Mechanism: NetStorm VI-A, waiting chunks take auxiliary paths (live: netstorm/fig17)
+        Mechanism: NetStorm VI-A, PRIMARY_BUSY_BOUND (live: netstorm/fig17)
         """
         for path in self._over.get(first_hop, ()):
             if not self._is_free(path):

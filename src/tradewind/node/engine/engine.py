@@ -98,6 +98,9 @@ class Engine:
     """The chunk engine of one site, numbered `site` in the run with number `run`.
 
     `discipline` is the order in which flows are sent (see `sending`).
+
+    Mechanism: NetStorm VII-A, chunks of older versions of a plan are discarded
+    Mechanism: NetStorm VII-A, chunks of a newer version wait for its plan
     """
 
     def __init__(self, run: int, site: int, discipline: Discipline = "task-fcfs") -> None:

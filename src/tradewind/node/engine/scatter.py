@@ -96,7 +96,10 @@ class OwnScatters:
         self._flows: dict[int, list[ScatterFlow]] = {}
 
     def begin(self, scatter: BeginScatter) -> list[ScatterFlow]:
-        """Create and return the flows of a part of a step, to be queued."""
+        """Create and return the flows of a part of a step, to be queued.
+
+        Mechanism: CREW IV-A2, chunks are scattered before their round is known
+        """
         self.end(scatter.part)
         self._flows[scatter.part] = [
             ScatterFlow(self._run, scatter, peer, first, min(end, first + scatter.window))
@@ -120,7 +123,10 @@ class OwnScatters:
         return lost
 
     def adopt(self, scattered: ScatteredRound, state: RoundState) -> None:
-        """Mark in a round what was already sent to the right aggregator, so that it is not sent again."""
+        """Mark in a round what was already sent to the right aggregator, so that it is not sent again.
+
+        Mechanism: CREW IV-A2, chunks that were scattered early are not sent again
+        """
         step = dict(scattered.steps).get(state.layout.site)
         flows = self.end(scattered.part)
         known = scattered.epoch, step

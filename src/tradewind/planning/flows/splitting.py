@@ -44,6 +44,8 @@ def split(weights: Sequence[float], chunks: int) -> Splitting:
 
     >>> split([0.5, 0.25, 0.25], 10).blocks
     ((range(0, 5),), (range(5, 8),), (range(8, 10),))
+
+    Mechanism: CREW IV-A1 Algorithm 1, splitting by weights
     """
     points = split_points(weights, chunks)
     return Splitting(tuple(_block(range(low, high)) for low, high in pairwise(points)))
@@ -58,6 +60,8 @@ def rearrange(current: Splitting, weights: Sequence[float]) -> Splitting:
 
     >>> rearrange(split([0.5, 0.25, 0.25], 10), [0.2, 0.3, 0.5]).blocks
     ((range(0, 2),), (range(5, 8),), (range(2, 5), range(8, 10)))
+
+    Mechanism: CREW IV-A2 Algorithm 2, rearranging with few moves
     """
     if len(weights) != len(current.blocks):
         raise InputError(f"{len(weights)} weights for a splitting of {len(current.blocks)} blocks: give one for each.")
@@ -117,6 +121,8 @@ def replacement(
     the network. Each is rated by its total load, the present one (l_k) and the block (x_j), on its slowest link with a
     member in either direction. The load is the candidate's own: the printed l_i would be the same for all of them. The
     first in the network's order wins among equals.
+
+    Mechanism: CREW IV-B Eq. (3), a lost aggregator is replaced by load and bandwidth
     """
     rows = np.array([network.index[network.site(name).name] for name in members])
     slowest = np.minimum(network.bandwidth_bps[rows], network.bandwidth_bps.T[rows])

@@ -43,7 +43,11 @@ class FaptOptions:
 
 
 def plan_fapt(network: Network, members: tuple[str, ...], nbytes: int, options: FaptOptions) -> Plan:
-    """NetStorm: one tree of fastest paths per root, the better the root the larger its share."""
+    """NetStorm: one tree of fastest paths per root, the better the root the larger its share.
+
+    Mechanism: NetStorm IV-B, shares in proportion to the scores (live: netstorm/fig15)
+    Mechanism: NetStorm IV-C, roots stay when the network changes
+    """
     paths = FastestPaths(transfer_delay(network))
     rows = np.array([network.index[name] for name in members])
     roots = _fixed(network, options.fixed_roots) if options.fixed_roots else _best(paths, rows, options.roots)
@@ -58,7 +62,10 @@ def plan_fapt(network: Network, members: tuple[str, ...], nbytes: int, options: 
 
 
 def quality_scores(paths: FastestPaths, members: Indices) -> npt.NDArray[np.float64]:
-    """The paper's q of every site: the inverse of the delay of its two trees; 0 where it cannot be a root."""
+    """The paper's q of every site: the inverse of the delay of its two trees; 0 where it cannot be a root.
+
+    Mechanism: NetStorm IV-B Algorithm 1, roots by quality score
+    """
     reduce_delay = paths.distance[members].max(axis=0)
     broadcast_delay = paths.distance[:, members].max(axis=1)
     score: npt.NDArray[np.float64] = 1.0 / (reduce_delay + broadcast_delay)
@@ -102,7 +109,10 @@ def _shard(network: Network, paths: FastestPaths, members: Indices, root: int, f
 
 
 def tree_edges(parent: Indices, members: Indices, root: int) -> list[tuple[int, int]]:
-    """The (child, parent) edges on the members' paths to the root; other sites only where a path needs them."""
+    """The (child, parent) edges on the members' paths to the root; other sites only where a path needs them.
+
+    Mechanism: NetStorm IV-B Algorithm 2, a reduce tree towards and a broadcast tree away from the root
+    """
     parents = parent.tolist()
     edges: dict[int, int] = {}
     for site in members.tolist():

@@ -101,6 +101,9 @@ class _GrowingTree:
         """The arc with the most bandwidth, then the least height, that fits; and the heights of `sites` with it.
 
         A tree with (u, v) fits if some root that fits now is near enough to u: one comparison per arc.
+
+        Mechanism: MTREE III-A GBST, widest edge first
+        Mechanism: MTREE III-A GBST, height limit H by the radius of the tree
         """
         limit = max_height * _ROUNDING
         roots = self.sites[self.height[self.sites] <= limit]
@@ -118,7 +121,10 @@ class _GrowingTree:
         return int(widest[pick]), heights[:, pick]
 
     def add(self, arc: int, heights: Floats) -> None:
-        """Take the arc into the tree; `heights` are those of `sites` with it."""
+        """Take the arc into the tree; `heights` are those of `sites` with it.
+
+        Mechanism: MTREE III-A GRTH, height under every root while a tree grows
+        """
         u, v, length = self.near[arc], self.far[arc], self.length[arc]
         self.height[v] = self.height[u] + length
         self.height[self.sites] = heights
@@ -132,6 +138,8 @@ def generate_trees(problem: Growing, max_height: float) -> Candidates:
     """Trees until no further one fits within the height and the bandwidth left (GBST).
 
     Every call draws the same starts from the seed, so that two height limits are comparable.
+
+    Mechanism: MTREE III-A GBST, the rate of a tree is taken off its edges
     """
     rng = np.random.default_rng(problem.seed)
     left_bps = problem.graph.capacity_bps.copy()
@@ -199,7 +207,10 @@ def shortest_path_tree(problem: Growing, left_bps: Floats, max_height: float) ->
 
 
 def improve_heights(problem: Growing, max_height: float, rate_kept: float) -> Candidates:
-    """Trees under the least H that keeps the total rate at `rate_kept` (rho) of the best or more (ITH)."""
+    """Trees under the least H that keeps the total rate at `rate_kept` (rho) of the best or more (ITH).
+
+    Mechanism: MTREE III-A ITH, least height that keeps rho of the rate
+    """
     best = generate_trees(problem, max_height)
     enough_bps = rate_kept * best.total_bps
     low = float(math.ceil(least_height(problem, problem.graph.capacity_bps) / _ROUNDING))

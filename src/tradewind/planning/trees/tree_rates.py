@@ -58,7 +58,11 @@ class TreeChoice:
 def choose_trees(
     trees: Sequence[Tree], capacity_bps: Floats, max_trees: int, min_rate_bps: float, limits: SearchLimits
 ) -> TreeChoice:
-    """At most `max_trees` (K) of the trees, each at `min_rate_bps` (r-bar) or more, with the largest total rate."""
+    """At most `max_trees` (K) of the trees, each at `min_rate_bps` (r-bar) or more, with the largest total rate.
+
+    Mechanism: MTREE III-B MILP (1), at most K trees
+    Mechanism: MTREE III-B MILP (1), least rate r-bar of a tree
+    """
     k, m = len(trees), len(capacity_bps)
     scale = float(capacity_bps.max())
     bottleneck = np.array([capacity_bps[list(tree)].min() for tree in trees]) / scale

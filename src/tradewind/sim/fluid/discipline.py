@@ -27,6 +27,10 @@ def rank(discipline: str, round_number: int, phase: int) -> Rank:
     """The priority of a flow of a round and phase on its link; lower values go first.
 
     Under `task-fcfs`, data that is sent before its round is known comes after every round.
+
+    Mechanism: CREW IV-C, flow-level first come first served (FL), simulated
+    Mechanism: CREW V-E, task-level first come first served (TL), simulated
+    Mechanism: CREW V-E, scatter first (C2) and multicast first (C1), simulated
     """
     match discipline:
         case "fs" | "fcfs":

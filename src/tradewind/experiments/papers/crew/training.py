@@ -14,7 +14,7 @@ from tradewind.experiments.papers.crew.partial_training import (
 )
 from tradewind.experiments.papers.crew.trials import TRIALS
 from tradewind.experiments.papers.crew.views import range_of
-from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of
+from tradewind.experiments.papers.report import SAME, Claim, Outcome, mean, verdict_of
 from tradewind.figures.chart import Panel, Series
 
 IID, NON_IID, STICKY = "IID", "non-IID", "few classes a worker, even steps"
@@ -26,13 +26,11 @@ CONDITIONS = {
 """The paper's two conditions, and a harder one: workers with few classes, and steps of nearly equal time, so that
 workers that averaged together are ready together again."""
 
-_CLAIMS = (
+CLAIMS = (
     "With IID data workers need the same rounds to an accuracy of 0.95, whether a reduce takes 0.5 s or 4 s.",
-    "With non-IID data they do, too.",
+    "With non-IID data workers need the same rounds, too, whether a reduce takes 0.5 s or 4 s.",
     "How long a reduce takes does not change how workers form groups.",
 )
-_CONSISTENT = 0.1
-"""Largest relative deviation from the mean of values that count as equal."""
 
 
 class _Point(NamedTuple):
@@ -107,7 +105,7 @@ def _judge(rounds: dict[_Point, float], repeated: dict[_Point, float]) -> tuple[
         return "; ".join(f"p = {p}: {range_of(found, 2)} of their mean" for p, found in spread(conditions).items())
 
     def same(conditions: str) -> list[bool]:
-        return [max(abs(ratio - 1) for ratio in found) <= _CONSISTENT for found in spread(conditions).values()]
+        return [max(abs(ratio - 1) for ratio in found) <= SAME for found in spread(conditions).values()]
 
     def growth(conditions: str, p: int) -> float:
         values = [value for point, value in rounds.items() if point[:2] == (conditions, p)]
@@ -119,16 +117,16 @@ def _judge(rounds: dict[_Point, float], repeated: dict[_Point, float]) -> tuple[
     }
     stuck = [value for point, value in repeated.items() if point.conditions == STICKY]
     return (
-        Claim(_CLAIMS[0], described(IID), verdict_of(same(IID)), "Holds within 10%."),
+        Claim(CLAIMS[0], described(IID), verdict_of(same(IID)), "Holds within 10%."),
         Claim(
-            _CLAIMS[1],
+            CLAIMS[1],
             described(NON_IID),
             verdict_of(same(NON_IID)),
             "Holds within 10%. With few classes a worker and even steps, training at 4 s needs "
             f"{growth(STICKY, 2):.2f} (p = 2) and {growth(STICKY, 4):.2f} (p = 4) times the rounds of 0.5 s.",
         ),
         Claim(
-            _CLAIMS[2],
+            CLAIMS[2],
             "the same group meets again at once in "
             + " and ".join(f"{found[0]:.0%} to {found[-1]:.0%}" for found in groups.values())
             + f" of the rounds at p = {' and '.join(map(str, groups))}, with even steps in up to {max(stuck):.0%}",
@@ -139,4 +137,4 @@ def _judge(rounds: dict[_Point, float], repeated: dict[_Point, float]) -> tuple[
     )
 
 
-FIG3 = Experiment("crew/fig3", "CREW Fig. 3: rounds to an accuracy of 0.95 by the time of a reduce", _CLAIMS, _run)
+FIG3 = Experiment("crew/fig3", "CREW Fig. 3: rounds to an accuracy of 0.95 by the time of a reduce", CLAIMS, _run)

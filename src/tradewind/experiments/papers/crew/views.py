@@ -50,15 +50,6 @@ def times(over: float, under: float) -> float:
     return math.inf if over else 1.0
 
 
-def about(value: float, low: float, high: float) -> bool:
-    """Whether a value is within 20% of a range that the paper gives.
-
-    >>> about(10.5, 8, 9), about(11.0, 8, 9)
-    (True, False)
-    """
-    return 0.8 * low <= value <= 1.2 * high
-
-
 def ratios(found: Found, over: str, under: str) -> list[float]:
     """One contender's rounds divided by another's, for all cases that both have."""
     return [

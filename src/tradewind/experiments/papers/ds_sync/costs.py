@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tradewind.catalog import load_network
 from tradewind.experiments.papers import Experiment, Setting
 from tradewind.experiments.papers.ds_sync.tables import COMPUTE_S, DS_SYNC, GOSSIP, METHODS, MODELS, steady_periods_s
-from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of
+from tradewind.experiments.papers.report import SAME, Claim, Outcome, mean, verdict_of
 from tradewind.figures.chart import Panel, Series
 from tradewind.network import Network
 from tradewind.planning import planner, planner_options
@@ -201,13 +201,13 @@ def _judge(found: Found, shapes: tuple[Racks, ...]) -> tuple[Claim, ...]:
         Claim(
             _CLAIMS[0],
             "; ".join(f"{method} {min(seen):.2f} to {max(seen):.2f} of it" for method, seen in exact.items()),
-            verdict_of(0.9 <= ratio <= 1.1 for seen in exact.values() for ratio in seen),
+            verdict_of(abs(ratio - 1) <= SAME for seen in exact.values() for ratio in seen),
             "Holds within 10%. PS's formula adds what runs at the same time: transfers inside and between racks.",
         ),
         Claim(
             _CLAIMS[1],
             f"pipelined {min(trees):.2f} to {max(trees):.2f} of it",
-            verdict_of(0.9 <= ratio <= 1.1 for ratio in trees),
+            verdict_of(abs(ratio - 1) <= SAME for ratio in trees),
             "Links carry sums and results at the same time, in opposite directions; a rack between two others passes "
             "on for both.",
         ),

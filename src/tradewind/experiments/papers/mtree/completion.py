@@ -15,7 +15,7 @@ from tradewind.experiments.papers.mtree.trees import (
     tree_results,
 )
 from tradewind.experiments.papers.mtree.trials import LABELS, PUBLISHED_TREES, SUBSTITUTES, TOPOLOGIES, star_trial
-from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of
+from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of, verdict_of_gains, verdict_of_range
 
 _PIPELINED = " pipelined"
 _WHOLE = ("blink", "plink", "topoadopt", "psld", "mtree")
@@ -79,19 +79,19 @@ def _judge(values: Averages) -> tuple[Claim, ...]:
         Claim(
             _CLAIMS[0],
             per_topology(lambda t: range_of(speedups[t])),
-            verdict_of([min(every) >= 1.95, max(every) <= 12.4 * 1.25]),
+            verdict_of_range([ratio - 1 for ratio in every], 1.0, 11.4),
             "Our PLINK sends the whole vector through one tree of two levels, whose routes share links: that is the "
             "far end of the range.",
         ),
         Claim(
             _CLAIMS[1],
             per_topology(lambda t: range_of(annealed[t])),
-            verdict_of(ratio > 1 for found in annealed.values() for ratio in found),
+            verdict_of_gains([ratio - 1 for found in annealed.values() for ratio in found], 5.0, up_to=True),
         ),
         Claim(
             _CLAIMS[2],
             per_topology(lambda t: range_of(blink[t])),
-            verdict_of(ratio > 1 for found in blink.values() for ratio in found),
+            verdict_of_gains([ratio - 1 for found in blink.values() for ratio in found], 2.8, up_to=True),
             "Our BLINK is a kinder reading, see mtree/fig6.",
         ),
         Claim(

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from tradewind.catalog import BandwidthTrace, load_trace
 from tradewind.experiments.papers import Experiment, Setting
-from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of
+from tradewind.experiments.papers.report import Claim, Outcome, mean, verdict_of, verdict_of_gains
 from tradewind.figures.chart import Panel, Series
 from tradewind.schemes import Scheme, make_scheme
 from tradewind.sim import simulate
@@ -151,7 +151,7 @@ def judge_fig14(
     trees = {(kind, name): mean(ratios[kind, name]) for kind in ("static", "dynamic") for name in PUBLISHED[1:]}
     over_widest = {kind: mean(over(found[kind], FAPT, WIDEST)) for kind in found}
     best = {kind: max(PUBLISHED, key=lambda name: mean(ratios[kind, name])) for kind in found}
-    most = max(max(ratios[kind, FAPT]) for kind in found)
+    every = [ratio for kind in ("static", "dynamic") for ratio in ratios[kind, FAPT]]
     static, dynamic = (mean(over(found[kind], FAPT, BALANCED)) for kind in ("static", "dynamic"))
     ours = [mean(over(found[kind], OPTIMAL, FAPT)) for kind in ("static", "dynamic")]
     return (
@@ -163,27 +163,28 @@ def judge_fig14(
         Claim(
             FIG14_CLAIMS[1],
             "; ".join(f"{kind}: {best[kind]}, FAPT {ratio:.2f} times MST" for kind, ratio in over_widest.items()),
-            verdict_of(name == FAPT for name in best.values()),
+            verdict_of(best[kind] == FAPT for kind in ("static", "dynamic")),
             "With pipelined chunks a tree is as fast as its slowest link, and the widest tree has the fastest one. "
             "FAPT's metric is for whole messages.",
+            f"Tested with whole messages instead of chunks: FAPT {over_widest[WHOLE]:.2f} times MST."
+            if WHOLE in over_widest
+            else "",
         ),
         Claim(
             FIG14_CLAIMS[2],
-            f"up to {most:.1f} times in one of the trials; ours is {min(ours):.2f} to {max(ours):.2f} times as fast as "
-            "FAPT",
-            verdict_of([most >= 6.7 * 0.9]),
+            f"up to {max(every):.1f} times in one of the trials; ours is {min(ours):.2f} to {max(ours):.2f} times as "
+            "fast as FAPT",
+            verdict_of_gains([ratio - 1 for ratio in every], 5.7, up_to=True),
         ),
         Claim(
             FIG14_CLAIMS[3],
             f"{static - 1:.0%} faster",
-            verdict_of([static > 1, 0.75 * 2.1 <= static - 1 <= 1.25 * 2.1]),
-            "Holds within a quarter of the number.",
+            verdict_of_gains([static - 1], 2.1),
         ),
         Claim(
             FIG14_CLAIMS[4],
             f"{dynamic - 1:.0%} faster",
-            verdict_of([dynamic > 1, dynamic - 1 >= 0.75 * 0.7]),
-            "Holds from three quarters of the number.",
+            verdict_of_gains([dynamic - 1], 0.7),
         ),
     )
 
@@ -246,7 +247,7 @@ def fig15_outcome(
                 FIG15_CLAIMS[1],
                 f"{gain - 1:.0%} higher; ours is {mean(over(found, OPTIMAL, f'{SITES} roots')):.2f} times as fast as "
                 "nine roots",
-                verdict_of([gain > 1, gain - 1 >= 0.75 * 1.8]),
+                verdict_of_gains([gain - 1], 1.8),
                 remark,
             ),
         ),
@@ -295,7 +296,7 @@ def fig16_outcome(found: dict[str, list[float]], notes: tuple[str, ...], remark:
                 FIG16_CLAIMS[0],
                 f"from {seconds['FAPT, stays']:.3g} s to {seconds['FAPT, follows']:.3g} s, by {saved:.0%}; ours to "
                 f"{seconds['optimal (ours), follows']:.3g} s, by {ours:.0%}",
-                verdict_of([saved > 0, saved >= 0.75 * 0.24]),
+                verdict_of_gains([saved], 0.24),
                 remark,
             ),
         ),

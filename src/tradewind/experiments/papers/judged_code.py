@@ -1,0 +1,57 @@
+"""A fingerprint of the code that an experiment judges, so that a result older than its code is recognised.
+
+Comments, docstrings and formatting do not count: only what the code does.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from tradewind.experiments.papers import LIVE
+
+_PACKAGE = Path(__file__).parents[2]
+_TREES = ("planning/trees", "planning/chunking.py", "planning/cost.py")
+_CORE = ("planning", "network.py", "fluid.py", "policy", "control", "node", "schemes.py")
+
+
+def judged_code(name: str) -> str:
+    """The fingerprint, as 12 hexadecimal digits, of the packages that the experiment `name` runs.
+
+    MTREE's figures and NetStorm's first compare plans; others run the controller and the nodes in the simulator, or
+    live with everything below PyTorch.
+    """
+    if name.startswith("mtree/") or name == "netstorm/fig1":
+        return _fingerprint(_TREES)
+    return _fingerprint((*_CORE, "runtime", "wire", "lab", "torch") if name.endswith(LIVE) else (*_CORE, "sim"))
+
+
+@cache
+def _fingerprint(parts: tuple[str, ...]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        place = _PACKAGE / part
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            found.update(path.relative_to(_PACKAGE).as_posix().encode())
+            found.update(what_it_does(path.read_text()).encode())
+    return found.hexdigest()[:12]
+
+
+def what_it_does(source: str) -> str:
+    """The source without comments, docstrings and formatting.
+
+    >>> what_it_does("def f():\\n    '''A.'''\\n    return 1") == what_it_does("def f(): return 1  # one")
+    True
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
