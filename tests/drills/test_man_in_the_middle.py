@@ -84,7 +84,15 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize(("security", "changes"), [("tls", 5), pytest.param("tls", 200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("security", "changes"),
+    [
+        ("tls", 5),
+        ("secret", 5),
+        pytest.param("tls", 200, marks=pytest.mark.slow),
+        pytest.param("secret", 200, marks=pytest.mark.slow),
+    ],
+)
 def test_every_changed_byte_breaks_its_connection_and_no_result_is_wrong(
     security: str, changes: int, tmp_path: Path
 ) -> None:
