@@ -134,12 +134,20 @@ class Listener:
 
     def _make_room(self, address: str) -> None:
         """Drop the oldest stranger, one of the same address if that has too many; those that only wait come last."""
-        strangers = [*self._silent, *self._waiting]
-        of_address = [caller for caller in strangers if caller.address == address]
-        if len(of_address) >= MAX_STRANGERS_OF_ADDRESS:
-            self._drop(of_address[0], "too many connections of its address wait")
-        elif len(strangers) >= MAX_STRANGERS:
-            self._drop(strangers[0], "too many connections wait")
+        while True:
+            strangers = [*self._silent, *self._waiting]
+            of_address = [caller for caller in strangers if caller.address == address]
+            if len(of_address) >= MAX_STRANGERS_OF_ADDRESS:
+                oldest = of_address[0]
+            elif len(strangers) >= MAX_STRANGERS:
+                oldest = strangers[0]
+            else:
+                return
+            was_silent = oldest in self._silent
+            if was_silent:
+                self._heard(oldest)  # it may have sent something meanwhile
+            if oldest in self._silent or not was_silent:
+                self._drop(oldest, "too many connections wait")
 
     def _heard(self, caller: Caller) -> None:
         """Let a caller wait for its handshake if its first byte may begin one."""
