@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-all test-torch storm check bench docs clean help
+.PHONY: demo test test-all test-torch storm check bench fuzz docs clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make test PYTHON=python3.13  the same with another interpreter, in an environment of its own; so for all commands"
 	@echo "make test-torch TORCH=2.15.0  the PyTorch tests with that version, in an environment of its own"
 	@echo "make storm N=100000  that many simulated fault schedules on all cores; FIRST= is the first seed"
+	@echo "make fuzz      the wire decoder and the handshake for an hour; by coverage if Atheris is installed"
 	@echo "make check     lint and types only"
 	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
 	@echo "make docs      the documentation as a site in build/site; a dead link is an error"
@@ -56,6 +57,10 @@ N ?= 2000
 FIRST ?= 0
 storm: $(STAMP)
 	$(BIN)/python tests/support/storms.py $(N) $(FIRST)
+
+FUZZ_SECONDS ?= 3600
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz/wire.py $(FUZZ_SECONDS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
