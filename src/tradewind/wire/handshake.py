@@ -71,6 +71,9 @@ class Credentials:
     secret: bytes = field(repr=False)
     """The secret of the run, which must never be in a log."""
 
+    def __post_init__(self) -> None:
+        key_of(self.secret, self.run)  # stretching takes long, and must not take the time of a handshake
+
     @property
     def number(self) -> int:
         """The number of the run in frames."""
