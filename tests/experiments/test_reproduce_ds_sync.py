@@ -11,6 +11,7 @@ from experiments import check_experiment
 from tradewind.catalog import load_network
 from tradewind.experiments.papers import Setting, experiment_names
 from tradewind.experiments.papers.ds_sync import costs as ds_sync_costs
+from tradewind.experiments.papers.ds_sync import live_racks
 from tradewind.experiments.papers.ds_sync import tables as ds_sync
 from tradewind.experiments.papers.ds_sync.costs import Racks, double_tree, rack_network
 from tradewind.experiments.papers.ds_sync.tables import (
@@ -22,6 +23,7 @@ from tradewind.experiments.papers.ds_sync.tables import (
     OUR_SHUFFLE,
     communication_trial,
 )
+from tradewind.experiments.papers.report import Verdict
 from tradewind.experiments.papers.work import Workers
 from tradewind.planning import planner, planner_options
 from tradewind.planning.bound import bound
@@ -46,8 +48,8 @@ def test_a_table_gives_numbers_bars_and_a_verdict_on_every_claim(name: str, tiny
     check_experiment(name, tiny, tmp_path)
 
 
-def test_the_four_tables_are_there() -> None:
-    assert [f"ds-sync/table{k}" for k in (2, 3, 4, 5)] == TABLES
+def test_the_figure_and_the_four_tables_are_there() -> None:
+    assert ["ds-sync/fig3", *(f"ds-sync/table{k}" for k in (2, 3, 4, 5))] == TABLES
 
 
 def test_models_have_the_sizes_of_their_architectures() -> None:
@@ -134,3 +136,24 @@ def test_formulas_are_the_papers() -> None:
     assert 1e3 * costs["PS"] == pytest.approx(2 * (4 * between_ms + 3 * between_ms / 2) + 2 * 7 * 0.05)
     assert 1e3 * costs["Gossip"] == pytest.approx(4 * between_ms + 0.1)
     assert 1e3 * costs["DS-Sync"] == pytest.approx(2 * between_ms + 0.1)
+
+
+def test_groups_that_do_not_change_under_contention_are_no_adjustment() -> None:
+    network = live_racks.racks()
+    zones = {site.name: site.zone or "" for site in network.sites}
+
+    def logs(paired: bool) -> tuple[live_racks.Log, ...]:
+        """All representatives together, and the slow rack's (or site's) in pairs while it is slow."""
+        made = []
+        for name in network.names:
+            rounds = []
+            for phase, kind in enumerate(live_racks.PHASES):
+                pair = paired and kind != live_racks.CALM
+                across, within = (("w0", "w5"), ("w3", "w4")) if pair else (("w0", "w5", "w7"), ("w1", "w2", "w3"))
+                rounds += [live_racks.Averaged(phase, 9.0, members, 0.1) for members in (across, within)]
+            made.append(live_racks.Log(tuple(rounds), 0.18, zones[name]))
+        return tuple(made)
+
+    assert {claim.verdict for claim in live_racks.judge(logs(paired=True), 16.0)} == {Verdict.HOLDS}
+    found = [claim.verdict for claim in live_racks.judge(logs(paired=False), 16.0)]
+    assert found[1:3] == [Verdict.FAILS] * 2

@@ -90,7 +90,7 @@ def detect_racks(names: Sequence[str], alone_bps: Matrix, together_bps: Matrix) 
     slow each other down, whatever crosses its uplink; pairs that cross it together do. Racks are the groups of least
     slowdown, if `RACK_SHARE` of the pairs inside them are not slowed down by `SHARED`, and of those between them are.
 
-    Mechanism: DS-Sync III-A topologyDetect, racks behind uplinks that are slow when they are full
+    Mechanism: DS-Sync III-A topologyDetect, racks behind uplinks that are slow when they are full (live: ds-sync/racks)
     """
     n = len(names)
     known = np.isfinite(together_bps) & (together_bps > 0)

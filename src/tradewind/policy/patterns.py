@@ -132,11 +132,11 @@ def rack_pattern(
     >>> [[group.members for group in step if len(group.members) > 1] for step in pattern.steps]
     [[('a0', 'b0')], [('a1', 'b1')], [('a1', 'b0')], [('a0', 'b1')]]
 
-    Mechanism: DS-Sync III-B1, representatives of racks take turns
-    Mechanism: DS-Sync III-B1, at most one flow crosses an uplink
-    Mechanism: DS-Sync III-B2, a contended uplink is in a group of two
-    Mechanism: DS-Sync III-B3, a contended worker is in a group of two
-    Mechanism: DS-Sync III-B1, racks shift by one turn a cycle
+    Mechanism: DS-Sync III-B1, representatives of racks take turns (live: ds-sync/racks)
+    Mechanism: DS-Sync III-B1, at most one flow crosses an uplink (live: ds-sync/racks)
+    Mechanism: DS-Sync III-B2, a contended uplink is in a group of two (live: ds-sync/racks)
+    Mechanism: DS-Sync III-B3, a contended worker is in a group of two (live: ds-sync/racks)
+    Mechanism: DS-Sync III-B1, racks shift by one turn a cycle (live: ds-sync/racks)
     """
     deck = _Racks(racks, slow_racks, slow_workers)
     for cycles in range(1, len(deck.names) + 2):

@@ -80,7 +80,7 @@ class Shuffle(Follower):
     def observe(self, event: Event) -> None:
         """Drop the records of lost ranks, and adjust the groups every `adjust_every` steps.
 
-        Mechanism: DS-Sync III-A adjustGroups, groups are adjusted every 100 iterations
+        Mechanism: DS-Sync III-A adjustGroups, groups are adjusted every 100 iterations (live: ds-sync/racks)
         """
         if isinstance(event, WorkerLost):
             self._workers.forget(event.worker)
@@ -95,8 +95,8 @@ class Shuffle(Follower):
     def round_ended(self, ended: Running, finished: RoundFinished | None) -> None:
         """Record the duration of a round, unless it was repaired: repairs take time without any contention.
 
-        Mechanism: DS-Sync III-B2, contended uplinks are detected from the times of rounds
-        Mechanism: DS-Sync III-B3, contended workers are detected from the times of rounds
+        Mechanism: DS-Sync III-B2, contended uplinks are detected from the times of rounds (live: ds-sync/racks)
+        Mechanism: DS-Sync III-B3, contended workers are detected from the times of rounds (live: ds-sync/racks)
         """
         super().round_ended(ended, finished)
         if finished is None or ended.repaired or not self._rack_of:

@@ -37,7 +37,7 @@ class Ensemble:
 class MovingAverage:
     """The moving average of all tracked tensors of one rank, by bucket.
 
-    Mechanism: DS-Sync III-A, the final model is an ensemble of moving averages (SWA)
+    Mechanism: DS-Sync III-A, the final model is an ensemble of moving averages (SWA) (live: ds-sync/racks)
     """
 
     def __init__(self, options: Ensemble, buckets: Sequence[Bucket]) -> None:

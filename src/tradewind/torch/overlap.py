@@ -35,7 +35,7 @@ Arrived = Callable[[int, int], None]
 class LayerwiseOverlap:
     """Hooks on a model that update its parameters, start the averaging of its buckets, and wait for the averages.
 
-    Mechanism: DS-Sync III-A, layer-wise overlap of averaging and backward pass
+    Mechanism: DS-Sync III-A, layer-wise overlap of averaging and backward pass (live: ds-sync/racks)
     """
 
     def __init__(

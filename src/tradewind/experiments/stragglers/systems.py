@@ -206,7 +206,9 @@ def finals(found: Trials) -> Mapping[str, list[float]]:
 
 
 def steps_to_target(found: Trials, name: str) -> float:
-    """Local steps of an average site until the target, on average over the seeds."""
+    """Local steps of an average site until the target, on average over the seeds; NaN if no seed reached it."""
+    if not any(math.isfinite(one.target_s) for one in found.trained[name]):
+        return math.nan
     return fmean(one.steps * min(one.target_s, one.seconds) / one.seconds for one in found.trained[name])
 
 

@@ -50,9 +50,9 @@ class Task:
 
 TASKS = {
     "digits": Task("perceptron", "digits", 0.3, 0.94),
-    "alexnet": Task("alexnet", "clothes", 0.15, 0.65, turns=1.7, judged_every=4),
-    "resnet": Task("resnet", "clothes", 0.2, 0.65, stretch=3.0, turns=1.7, judged_every=4),
-    "gpt": Task("gpt", "text", 0.5, 0.24, stretch=2.0, turns=1.7, judged_every=4, batch=16),
+    "alexnet": Task("alexnet", "clothes", 0.15, 0.65, turns=3.0, judged_every=4),
+    "resnet": Task("resnet", "clothes", 0.2, 0.65, stretch=3.0, turns=3.0, judged_every=4),
+    "gpt": Task("gpt", "text", 0.5, 0.24, stretch=2.0, turns=3.0, judged_every=4, batch=16),
 }
 
 
