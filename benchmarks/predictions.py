@@ -7,7 +7,8 @@ on the lab's `delay` backend, the others on `htb`. All rates are scaled so that 
 one of 0.25 to 1.5 s without latency, or to half of what the machine carries (`delay`: 2 Gbps, its forwarder has one
 thread) and then to fewer bytes, so that it is 1.5 s. Each round is all-reduced in place by one process
 a site with the plan of `auto`; the first round is not counted. Predicted is what `tradewind plan` says for these sites,
-divided by TCP's share of the rates.
+divided by TCP's share of the rates, and the latency of the four ways of control messages (`plan --explain`), with the
+controller at the first site.
 """
 
 from __future__ import annotations

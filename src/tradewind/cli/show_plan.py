@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tradewind.cli.output import console, show, table
+from tradewind.planning.control import control_seconds
 from tradewind.planning.cost import Cost, cost, link_seconds
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.shape import shard_shape
@@ -93,6 +94,8 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
         f"Of the {format_duration(spent.seconds)}, {format_duration(spent.busy_seconds)} {does} {spent.bottleneck}; "
         f"{format_duration(spent.fill_seconds)} fill the pipeline (latency and chunk size)."
     )
+    if (control_s := min(control_seconds(network, plan.members, name) for name in plan.members)) > 0:
+        out.print(f"Control messages of a live run add {format_duration(control_s)} with the controller in the middle.")
     if not by_processor:
         out.print(f"Processors are busy for {format_duration(spent.processor_seconds)} at most, at the same time.")
     if plan.predicted is not None and plan.predicted.bound_argument == limit.argument:

@@ -19,6 +19,7 @@ from tradewind.lab.session import Lab
 from tradewind.network import Network
 from tradewind.planning import make_plan
 from tradewind.planning.baselines.ring import auto_order
+from tradewind.planning.control import control_seconds
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes
 
@@ -34,7 +35,7 @@ class SystemTimes:
     system: str
     seconds: tuple[float, ...]
     predicted_s: float | None
-    """Predicted time, with TCP's headers; None for foreign systems."""
+    """Predicted time, with TCP's headers and the latency of control messages; None for foreign systems."""
 
     @property
     def median_s(self) -> float:
@@ -130,12 +131,12 @@ def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skip
         deadline_s=DEADLINE_S,
         inside=lab,
     )
-    times = []
+    times, control_s = [], control_seconds(network, network.names, network.names[0])
     for name in answers[0]["times"]:
         turns = zip(*(answer["times"][name] for answer in answers), strict=True)
         seconds = tuple(max(end for _, end in turn) - max(start for start, _ in turn) for turn in turns)
         plan = plans.get(name)
-        predicted_s = None if plan is None or plan.predicted is None else plan.predicted.seconds / share
+        predicted_s = None if plan is None or plan.predicted is None else plan.predicted.seconds / share + control_s
         times.append(SystemTimes(name, seconds, predicted_s))
     return WanContest(
         network=network.name,

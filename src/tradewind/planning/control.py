@@ -1,0 +1,29 @@
+"""The latency of a live round's control messages, which a plan does not contain.
+
+A round begins when the last rank has told the controller that it is ready and the controller's answer has come back to
+all, and ends when all have told it that they have finished, and know that all have: four ways.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse.csgraph import shortest_path
+
+from tradewind.network import Network
+
+
+def control_seconds(network: Network, members: tuple[str, ...], controller: str) -> float:
+    """The seconds that control messages add to a live round, with the controller at a site.
+
+    >>> from tradewind.network import Site
+    >>> line = Network("line", [Site("a"), Site("b"), Site("c")], 1e8 * np.eye(3, k=1) + 1e8 * np.eye(3, k=-1), 0.01 *
+    ...     (np.eye(3, k=1) + np.eye(3, k=-1)))
+    >>> control_seconds(line, ("a", "b", "c"), "a"), control_seconds(line, ("a", "b", "c"), "b")
+    (0.08, 0.04)
+    """
+    if not network.latency_s.any():
+        return 0.0
+    linked = network.bandwidth_bps > 0
+    away_s = shortest_path(np.where(linked, np.maximum(network.latency_s, 1e-12), 0.0))
+    rows, here = [network.index[name] for name in members], network.index[controller]
+    return float(2 * (away_s[rows, here].max() + away_s[here, rows].max()))
