@@ -187,6 +187,17 @@ def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
     assert isinstance(start, m.Start) and isinstance(changed, m.PlanChanged) and start.version == changed.version
 
 
+def test_lost_links_of_a_rank_that_comes_back_are_taken_as_working() -> None:
+    """Its peers stopped to watch them when it was lost, so none of them would say that they work."""
+    controller = gathered(network=MESH, planner="ring", tolerant=True)
+    for peer in "ab":
+        controller.received(peer, m.LinkChanged("c", "it is silent"), 1.0)
+    controller.disconnected("c", "connection reset", 1.0)
+    controller.connected("c", 2.0)
+    controller.received("c", m.Join("host", 1002, 2), 2.0)
+    assert frozenset("ac") in links_of(said(all_ready(controller))["a"][0])
+
+
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_a_link_that_a_strict_round_does_not_use_may_break_in_the_middle_of_it(overwrites: bool) -> None:
     controller = gathered(network=MESH, planner="star", planner_options={"root": "b"})

@@ -160,6 +160,7 @@ class Term:
         """Handle the loss of a rank that had joined."""
         self._held = [(who, ready) for who, ready in self._held if who != worker]
         self.view.set_present(self.members.joined)
+        self.view.forget_cuts(worker)
         self.outbox.send_all(m.Lost(worker, reason[:1000]))
         self.electorate.left(worker)
         if self.options.controllers > 1:

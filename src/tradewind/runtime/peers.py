@@ -166,12 +166,15 @@ class Peers:
         """Set the roster with the peers' addresses; `here` is the number of this rank."""
         with self._changed:
             moved = [n for n, a in self._roster.items() if n in roster and roster[n] != a]
+            back = [n for n, a in roster.items() if n not in self._roster and a.site in self._past and n != here]
             self._roster, self._here = roster, here
             for outage in self._outages.values():
                 outage.reported = False  # the controller that sent this roster may not know of it
             self._changed.notify_all()
         for number in moved:
             self.drop(number, "it was restarted")
+        for number in back:  # a rank that has come back may report its links as lost until they are made again
+            self.want(number)
 
     def forget(self, peer: int) -> None:
         """Remove a peer that has left the run or is lost."""

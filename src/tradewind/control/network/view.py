@@ -129,6 +129,13 @@ class NetworkView:
         self.generation += 1
         return True
 
+    def forget_cuts(self, site: str) -> None:
+        """Take the links of a site that is lost as working: its peers do not watch them, and it may come back."""
+        kept = {pair: reason for pair, reason in self._cut.items() if site not in pair}
+        if len(kept) < len(self._cut):
+            self._cut = kept
+            self.generation += 1
+
     @property
     def lost_links(self) -> str:
         """The lost links and reasons as sentences; empty if all links work."""
