@@ -26,6 +26,7 @@ import msgspec
 from msgspec import structs
 
 from tradewind.control.options import ControlOptions, Decided, RoundEnded
+from tradewind.control.plans.records import network_records, plan_records
 from tradewind.errors import BadOption, TradewindError
 from tradewind.node.actions import Outcome
 from tradewind.runtime.threads import close_at_exit, start_thread
@@ -337,9 +338,8 @@ class ControlTrace:
                 self._joined(message, now_s)
             case m.PlanChanged(version, packed) if version not in self._versions:
                 self._versions.add(version)
-                plan = packed.plan
-                said = f"version {version}: {plan.planner}, {format_count(len(plan.shards), 'tree')}"
-                self._decided("plan", f"{said}{'; ' + plan.reason if plan.reason else ''}", now_s)
+                for record in plan_records(version, packed.plan, now_s):
+                    self.writer.put(record)
             case m.InlineResult(final=True) if message.round > self._inline:
                 self._inline = message.round
                 about = "finished", "it was small enough for control messages"
@@ -370,6 +370,8 @@ class ControlTrace:
             scheme = f"{options.policy}+{options.planner or ('given plan' if options.plan else 'default planner')}"
             said = f"{format_count(len(roster.workers), 'rank')}, term {roster.term}"
             self.writer.put(Record("run", now_s, now_s, network, scheme, step=roster.term, phase="live", reason=said))
+            for record in () if options.network is None else network_records(options.network, now_s):
+                self.writer.put(record)
         self._names |= {address.number: address.site for address in roster.workers}
         for site in sorted({address.site for address in roster.workers} - self._roster):
             self._roster.add(site)
