@@ -84,8 +84,8 @@ def test_the_summary_names_the_busiest_link_and_the_latest_rank() -> None:
         Record("link", 0, 0, "b", "a", phase="given", rate_bps=1e6),
         Record("wait", 0, 3, "a", round=1),
         Record("wait", 3, 3, "b", round=1),
-        Record("flow", 3, 4, "a", "b", 1, nbytes=1e6, outcome="delivered"),
-        Record("flow", 3, 4, "b", "a", 1, nbytes=4e5, outcome="delivered"),
+        Record("flow", 3, 4, "a", "b", 1, nbytes=5e5, outcome="delivered"),
+        Record("flow", 3, 4, "b", "a", 1, nbytes=1e5, outcome="delivered"),
         Record("round", 3, 4, round=1, members=("a", "b"), outcome="finished"),
     ):
         model.add(record)

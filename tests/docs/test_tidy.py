@@ -47,7 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, and the
 rest: `trace` and `wire` are records and messages, which every package above may use; `dashboard` is what a controller
-shows, made of records; `schemes` pairs policies with planners; `formats`, `catalog`, `comparison` and `figures` are tools for the upper layers.
+shows, made of records; `schemes` pairs policies with planners; `formats`, `catalog`, `comparison` and `figures` are
+tools for the upper layers.
 """
 
 PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim"}

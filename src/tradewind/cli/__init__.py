@@ -36,6 +36,7 @@ from tradewind.cli import (
     secret,
     simulate,
     timeline,
+    watch,
 )
 from tradewind.cli.guard import guarded, set_debug
 from tradewind.cli.planner_flags import PlannerFlagsCommand
@@ -66,6 +67,7 @@ for _name, _module in (
     ("draw", draw),
     ("simulate", simulate),
     ("timeline", timeline),
+    ("watch", watch),
     ("reproduce", reproduce),
     ("config", config),
     ("secret", secret),

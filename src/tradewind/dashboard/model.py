@@ -102,6 +102,10 @@ class RunModel:
         self._ready: dict[int, dict[str, float]] = defaultdict(dict)
         self._usual: dict[float, deque[float]] = defaultdict(lambda: deque(maxlen=BASELINE))
         """Durations of the last rounds by size."""
+        self._running: dict[int, float] = {}
+        """Rounds that have started and not ended, with the time of their start."""
+        self._busy: tuple[tuple[int, float], float] = ((-1, 0.0), 0.0)
+        """The last result of `_busy_s`, and what it is for."""
         self._late_s: deque[float] = deque(maxlen=BASELINE)
         self._waits_version = 0
         self._said: dict[tuple[str, str], int] = {}
@@ -219,7 +223,11 @@ class RunModel:
     def _decision(self, record: Record) -> None:
         if record.phase == "plan" and record.step is not None:
             self._plan(record)["reason"] = record.reason
-        if record.phase == "join":
+        if record.phase == "start" and record.round is not None:
+            self._running[record.round] = record.start_s
+        elif record.phase == "close":
+            self._running.clear()
+        elif record.phase == "join":
             self._site(record.site).is_up = True
         elif record.phase == "leave":
             self._site(record.site).is_up = False
@@ -234,6 +242,7 @@ class RunModel:
 
     def _round(self, record: Record) -> None:
         number = -1 if record.round is None else record.round
+        self._running.pop(number, None)
         ready_s = self._ready.pop(number, {})
         for name in record.members:
             self._site(name)
@@ -322,9 +331,10 @@ class RunModel:
     # --- the view --------------------------------------------------------------------------------------------------
 
     def rate_bps(self, link: LinkState) -> float:
-        """What a link carries: over the last seconds of a live run, over the whole of a finished one."""
+        """What a link carries while rounds run: in the last seconds of a live run, in the whole of a finished one."""
+        busy_s = self._busy_s()
         if not self.is_live:
-            return link.sent_bytes * 8 / self.now_s if self.now_s > 0 else 0.0
+            return link.sent_bytes * 8 / busy_s if busy_s > 0 else 0.0
         since_s = self.now_s - RECENT_S
         while link.recent and link.recent[0][1] <= since_s:
             link.recent.popleft()
@@ -332,7 +342,18 @@ class RunModel:
             nbytes * (end_s - max(start_s, since_s)) / (end_s - start_s) if start_s < since_s else nbytes
             for start_s, end_s, nbytes in link.recent
         )
-        return total * 8 / min(RECENT_S, self.now_s) if self.now_s > 0 else 0.0
+        return total * 8 / busy_s if busy_s > 0 else 0.0
+
+    def _busy_s(self) -> float:
+        """For how long rounds ran in the time that rates are for; all of it, if no round is known."""
+        key = self.version, self.now_s
+        if self._busy[0] != key:
+            since_s = max(0.0, self.now_s - RECENT_S) if self.is_live else 0.0
+            known = [(one["start_s"], one["end_s"]) for one in self.rounds if one["end_s"] > since_s]
+            known += [(start_s, self.now_s) for start_s in self._running.values()]
+            busy_s = union_s([(max(start_s, since_s), end_s) for start_s, end_s in known])
+            self._busy = key, busy_s or self.now_s - since_s
+        return self._busy[1]
 
     def summary(self) -> str:
         """One sentence that names the busiest link and the rank that others waited for longest."""
@@ -431,8 +452,18 @@ def busy_rate_bps(flows: list[tuple[float, float, float]]) -> float:
     >>> busy_rate_bps([(0.0, 1.0, 100.0), (0.5, 1.5, 50.0), (5.0, 5.5, 50.0)])
     800.0
     """
-    busy_s, until_s = 0.0, float("-inf")
-    for start_s, end_s, _ in sorted(flows):
-        busy_s += max(0.0, end_s - max(start_s, until_s))
-        until_s = max(until_s, end_s)
+    busy_s = union_s([(start_s, end_s) for start_s, end_s, _ in flows])
     return sum(nbytes for _, _, nbytes in flows) * 8 / busy_s if busy_s > 0 else 0.0
+
+
+def union_s(intervals: list[tuple[float, float]]) -> float:
+    """The length of the union of intervals.
+
+    >>> union_s([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
+    4.0
+    """
+    total_s, until_s = 0.0, float("-inf")
+    for start_s, end_s in sorted(intervals):
+        total_s += max(0.0, end_s - max(start_s, until_s))
+        until_s = max(until_s, end_s)
+    return total_s
