@@ -36,6 +36,7 @@ from tradewind.cli import (
     secret,
     simulate,
     timeline,
+    top,
     watch,
 )
 from tradewind.cli.guard import guarded, set_debug
@@ -68,6 +69,7 @@ for _name, _module in (
     ("simulate", simulate),
     ("timeline", timeline),
     ("watch", watch),
+    ("top", top),
     ("reproduce", reproduce),
     ("config", config),
     ("secret", secret),

@@ -20,7 +20,7 @@ def run(
             help="HOST:PORT of a run with dashboard=, or trace files and directories of a run or simulation.",
         ),
     ],
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port for the page of a trace.")] = 0,
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port of a trace's page.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="F.html", help="Write the page with its data instead of serving it.")
     ] = None,

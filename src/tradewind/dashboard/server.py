@@ -97,7 +97,9 @@ class PageServer:
         self.view = view
         self.token = None if is_local(host) else token
         if self.token is None and not is_local(host):
-            raise BadOption(f"the page must have a token beyond loopback, got none for {host}. Set one, or use :{port}.")
+            raise BadOption(
+                f"the page must have a token beyond loopback, got none for {host}. Set one, or use :{port}."
+            )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._http = _Server((host, port), self, family)
@@ -176,7 +178,9 @@ class _Handler(BaseHTTPRequestHandler):
         page, asked = self.server.page, urlsplit(self.path)
         query = parse_qs(asked.query)
         if not page.may_read(self.headers.get("Host", ""), query, self.headers.get("Authorization", "")):
-            self._answer(403, "text/plain; charset=utf-8", b"Forbidden: open the address with the token from the log.\n")
+            self._answer(
+                403, "text/plain; charset=utf-8", b"Forbidden: open the address with the token from the log.\n"
+            )
             return
         since = int(found) if (found := query.get("since", ["0"])[0]).isdecimal() else 0
         if asked.path == "/":
