@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ranks import free_port, run_ranks
+from tradewind.catalog import load_network
 from tradewind.dashboard import Diagnosis
 from tradewind.dashboard.sources import fetch_view
 from tradewind.errors import BadOption
@@ -66,8 +67,23 @@ def test_the_page_shows_the_bytes_and_rounds_of_stats_and_prometheus_the_same() 
     results = run_ranks(3, body, dashboard=f":{page}")
     assert not [r for r in results if isinstance(r, Exception)], results
     view = results[0]
+    assert view["rounds_other"] == 0
     assert [plan["reason"] for plan in view["plans"]] and all(plan["trees"] for plan in view["plans"])
     assert {kind for site in view["sites"] for kind, *_ in site["activity"]} == {"compute", "wait", "sync"}
+
+
+def test_rounds_on_a_known_network_have_a_prediction() -> None:
+    page = free_port()
+
+    def body(group: Group) -> Any:
+        for _ in range(3):
+            group.all_reduce(np.ones(100_000, np.float32))
+        found = until(lambda: fetch_view(f":{page}")["rounds"]) if not group.rank else None
+        group.barrier()
+        return found
+
+    rounds = run_ranks(3, body, dashboard=f":{page}", network=load_network("mesh", n=3))[0]
+    assert rounds[-1]["predicted_s"] > 0 and rounds[-1]["plan"] is not None
 
 
 def _with_bytes(page: int, name: str, nbytes: int) -> dict[str, Any] | None:

@@ -120,8 +120,8 @@ def run(
     traced = None if options.trace is None else Path(options.trace)
     control = options.control_options(world, controllers, standby)
     credentials = find_credentials(run_name, f"controller {standby}", None, options)
-    ports, page = options.transport.port_range, options.dashboard_address
-    server = ControlServer(where.host, where.port, credentials, control, ports, traced, page)
+    allowed, page = options.transport.port_range, options.dashboard_address
+    server = ControlServer(where.host, where.port, credentials, control, allowed, traced, page)
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()

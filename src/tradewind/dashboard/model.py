@@ -28,6 +28,8 @@ BASELINE = 20
 """Earlier rounds and rates that say what is usual; the median counts."""
 LEAST_BASELINE = 3
 SHOWN_TREES = 400
+RECENT_ROUNDS = 5
+"""A diagnosis is shown for this many rounds."""
 REPEAT_ROUNDS = 20
 """The same diagnosis is an event again after this many rounds."""
 
@@ -256,7 +258,7 @@ class RunModel:
             self._waits_version = self.version
         is_whole = record.outcome == "finished"
         self.finished_rounds += is_whole
-        self.other_rounds += not is_whole
+        self.other_rounds += record.outcome not in ("finished", "running")
         self.round_seconds += record.seconds if is_whole else 0.0
         facts = self._facts(record, number, ready_s)
         self.rounds.append(
@@ -377,6 +379,12 @@ class RunModel:
             )
         return "; ".join(parts) + "." if parts else "Nothing has been measured yet."
 
+    def recent_diagnosis(self) -> str:
+        """Why one of the last rounds was slow, in a sentence; empty if none was."""
+        last = self.diagnoses[-1] if self.diagnoses else None
+        is_recent = last is not None and last.round >= self.rounds[-1]["number"] - RECENT_ROUNDS
+        return last.sentence if last is not None and is_recent else ""
+
     def sent_bytes(self) -> dict[Link, float]:
         """Bytes that each link has carried."""
         return {name: link.sent_bytes for name, link in self.links.items() if link.sent_bytes}
@@ -393,7 +401,7 @@ class RunModel:
             "live": self.is_live,
             "title": self.title,
             "summary": self.summary(),
-            "diagnosis": self.diagnoses[-1].sentence if self.diagnoses else "",
+            "diagnosis": self.recent_diagnosis(),
             "rounds_finished": self.finished_rounds,
             "rounds_other": self.other_rounds,
             "round_mean_s": self.round_seconds / self.finished_rounds if self.finished_rounds else None,

@@ -33,6 +33,8 @@ TICK_S = 0.5
 """Interval at which open pages get changes."""
 QUIET_S = 10.0
 """A comment is sent after this time without a change, so that closed connections are noticed."""
+LINGER_S = 2.0
+"""The most seconds that `close` waits for open pages."""
 MAX_STREAMS = 32
 """Pages that may be open at once."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -94,7 +96,7 @@ class PageServer:
 
     def __init__(self, host: str, port: int, view: RunView, token: str | None = None) -> None:
         """Listen; raises BadOption if that is impossible. Beyond loopback `token` must be given."""
-        self.view = view
+        self.view, self._serving = view, False
         self.token = None if is_local(host) else token
         if self.token is None and not is_local(host):
             raise BadOption(
@@ -113,13 +115,21 @@ class PageServer:
 
     def serve(self) -> None:
         """Answer requests until `close` is called."""
+        self._serving = True
         self._http.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Stop serving; `serve` returns."""
+        """Send open pages the last changes, and stop serving; `serve` returns."""
         self.view.close()
-        self._http.shutdown()
+        self._http.wait_until_left(LINGER_S)
+        if self._serving:
+            self._http.shutdown()
         self._http.server_close()
+
+    @property
+    def open_pages(self) -> int:
+        """The number of pages that get changes."""
+        return self._http.streams
 
     def may_read(self, host: str, query: dict[str, list[str]], authorization: str) -> bool:
         """Whether a request with this Host header, query and Authorization header is answered."""
@@ -161,8 +171,26 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], page: PageServer, family: socket.AddressFamily) -> None:
         self.address_family = family
         self.page = page
-        self.streams = threading.BoundedSemaphore(MAX_STREAMS)
+        self.streams, self._changed = 0, threading.Condition()
         super().__init__(address, _Handler)
+
+    def enter(self) -> bool:
+        """Count one more open page, unless there are too many."""
+        with self._changed:
+            has_room = self.streams < MAX_STREAMS
+            self.streams += has_room
+            return has_room
+
+    def leave(self) -> None:
+        """Count one less."""
+        with self._changed:
+            self.streams -= 1
+            self._changed.notify_all()
+
+    def wait_until_left(self, timeout_s: float) -> None:
+        """Wait until no page is open."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.streams, timeout_s)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors of a connection: its browser has gone."""
@@ -221,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _stream(self, since: int) -> None:
-        if not self.server.streams.acquire(blocking=False):
+        if not self.server.enter():
             self._answer(503, "text/plain; charset=utf-8", b"Too many open pages: close one.\n")
             return
         try:
@@ -231,7 +259,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._protect()
             self.end_headers()
             view, pause = self.server.page.view, threading.Event()
-            while not view.closed:
+            is_over = False
+            while not is_over:
+                is_over = view.closed  # what changed before is sent once more
                 found = view.wait(since, QUIET_S)
                 if found is None:
                     self.wfile.write(b": quiet\n\n")
@@ -242,7 +272,7 @@ class _Handler(BaseHTTPRequestHandler):
                 pause.wait(TICK_S)
             self.wfile.write(b"event: end\ndata: {}\n\n")
         finally:
-            self.server.streams.release()
+            self.server.leave()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""

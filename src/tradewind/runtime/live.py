@@ -25,7 +25,7 @@ from tradewind.dashboard import Diagnosis, RunModel
 from tradewind.dashboard.server import PageServer, RunView
 from tradewind.errors import BadOption, TradewindError
 from tradewind.network import Network
-from tradewind.planning import cost
+from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.report import log as run_log
@@ -198,9 +198,11 @@ class LiveRun:
     def close(self) -> None:
         """Stop feeding and serving."""
         self._closed.set()
-        if self._threads and self.page is not None:
+        for thread in self._threads[:1]:  # which feeds the last changes to the page
+            thread.join(CLOSE_S)
+        if self.page is not None:
             self.page.close()
-        for thread in self._threads:
+        for thread in self._threads[1:]:
             thread.join(CLOSE_S)
 
     def diagnosis(self) -> Diagnosis | None:
