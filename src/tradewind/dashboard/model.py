@@ -422,7 +422,11 @@ class RunModel:
         return shown
 
     def _site_view(self, name: str, site: SiteState, since: int) -> dict[str, Any]:
-        activity = [[kind, start, end, number] for at, kind, start, end, number in site.activity if at > since]
+        activity = [
+            [kind, round(start_s, 5), round(end_s, 5), number]
+            for at, kind, start_s, end_s, number in site.activity
+            if at > since
+        ]
         return {
             "name": name,
             "up": site.is_up,

@@ -17,6 +17,7 @@ import hmac
 import ipaddress
 import socket
 import threading
+import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -256,6 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
+            packer = zlib.compressobj(1, wbits=31) if "gzip" in self.headers.get("Accept-Encoding", "") else None
+            if packer is not None:
+                self.send_header("Content-Encoding", "gzip")
             self._protect()
             self.end_headers()
             view, pause = self.server.page.view, threading.Event()
@@ -264,15 +268,19 @@ class _Handler(BaseHTTPRequestHandler):
                 is_over = view.closed  # what changed before is sent once more
                 found = view.wait(since, QUIET_S)
                 if found is None:
-                    self.wfile.write(b": quiet\n\n")
+                    self._push(b": quiet\n\n", packer)
                 else:
                     since, data = found
-                    self.wfile.write(b"id: %d\ndata: %s\n\n" % (since, data))
-                self.wfile.flush()
+                    self._push(b"id: %d\ndata: %s\n\n" % (since, data), packer)
                 pause.wait(TICK_S)
-            self.wfile.write(b"event: end\ndata: {}\n\n")
+            self._push(b"event: end\ndata: {}\n\n", packer)
         finally:
             self.server.leave()
+
+    def _push(self, data: bytes, packer: Any) -> None:
+        """Send data of a stream at once, compressed if the browser can read that."""
+        self.wfile.write(data if packer is None else packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH))
+        self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""
