@@ -90,8 +90,6 @@ class LiveFeed:
                 if worker in self._free_s:
                     self._queue.append(Record("compute", self._free_s.pop(worker), now_s, worker))
                 self._ready_s[stream, worker] = now_s
-            case m.Measured(peer, bandwidth_bps, True):
-                self._queue.append(Record("link", now_s, now_s, peer, worker, phase="sample", rate_bps=bandwidth_bps))
             case m.Activity():
                 self._counts(worker, message, now_s)
             case m.LinkChanged(peer, reason, False):

@@ -329,6 +329,8 @@ class ControlTrace:
         match message:
             case m.Leave():
                 self._leaving.add(worker)
+            case m.Measured(peer, bandwidth_bps, True):
+                self._put(Record("link", now_s, now_s, peer, worker, phase="sample", rate_bps=bandwidth_bps))
             case m.LinkChanged(peer, reason, False):
                 self._down.setdefault((worker, peer), (now_s, reason))
             case m.LinkChanged(peer) | m.Linked(peer):
