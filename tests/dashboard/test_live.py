@@ -18,7 +18,9 @@ from tradewind.catalog import load_network
 from tradewind.dashboard import Diagnosis
 from tradewind.dashboard.sources import fetch_view
 from tradewind.errors import BadOption
+from tradewind.network import Link, Network, Site
 from tradewind.runtime.group import Group
+from tradewind.runtime.live import prices_of
 
 LONGEST_S = 30.0
 
@@ -82,8 +84,17 @@ def test_rounds_on_a_known_network_have_a_prediction() -> None:
         group.barrier()
         return found
 
-    rounds = run_ranks(3, body, dashboard=f":{page}", network=load_network("mesh", n=3))[0]
+    network = load_network("mesh", n=3)
+    rounds = run_ranks(3, body, dashboard=f":{page}", network=network)[0]
     assert rounds[-1]["predicted_s"] > 0 and rounds[-1]["plan"] is not None
+
+
+def test_egress_costs_what_the_network_says() -> None:
+    sites = [Site("a"), Site("b")]
+    priced = Network.from_links("two", sites, [Link("a", "b", 1e9, 0.0, usd_per_gb=0.09), Link("b", "a", 1e9, 0.0)])
+    costs = prices_of(priced)
+    assert costs is not None and costs({("a", "b"): 2e9, ("b", "a"): 5e9}) == {("a", "b"): 0.18, ("b", "a"): 0.0}
+    assert prices_of(None) is None and prices_of(load_network("mesh", n=3)) is None
 
 
 def _with_bytes(page: int, name: str, nbytes: int) -> dict[str, Any] | None:

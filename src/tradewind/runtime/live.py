@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event
 
@@ -22,6 +22,7 @@ from tradewind.control.options import ControlOptions
 from tradewind.control.plans.records import MAX_RECORDED_SITES
 from tradewind.control.snapshot import ControllerSnapshot
 from tradewind.dashboard import Diagnosis, RunModel
+from tradewind.dashboard.model import Costs
 from tradewind.dashboard.server import PageServer, RunView
 from tradewind.errors import BadOption, TradewindError
 from tradewind.network import Network
@@ -167,7 +168,7 @@ class LiveRun:
         self.feed = LiveFeed()
         self._options, self._snapshot = options, snapshot
         self._began_s = time.monotonic()
-        self._model = RunModel(live=True)
+        self._model = RunModel(live=True, costs=prices_of(options.network))
         self._view = RunView(self._model)
         self._predicted: dict[int, tuple[float, float]] = {}
         """Bytes and predicted seconds of each plan version."""
@@ -280,6 +281,19 @@ class LiveRun:
                 yield Record("link", now_s, now_s, *key, phase=link.origin, rate_bps=link.bandwidth_bps)
         if rates and self._options.network is not None:
             self._network = with_rates(self._options.network, rates)
+
+
+def prices_of(network: Network | None) -> Costs | None:
+    """What the bytes of links cost on a network with prices of egress, in USD; None without prices."""
+    if network is None or not network.usd_per_gb.any():
+        return None
+    index, usd_per_gb = network.index, network.usd_per_gb
+
+    def costs(sent: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+        known = {link: nbytes for link, nbytes in sent.items() if set(link) <= index.keys()}
+        return {(a, b): nbytes / 1e9 * float(usd_per_gb[index[a], index[b]]) for (a, b), nbytes in known.items()}
+
+    return costs
 
 
 def with_rates(network: Network, rates_bps: dict[tuple[str, str], float]) -> Network:
