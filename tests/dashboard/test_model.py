@@ -43,7 +43,7 @@ def test_every_wait_is_for_the_rank_that_was_ready_last(trace: Trace) -> None:
 
 def test_plans_have_their_trees_and_reasons_and_failures_are_events(trace: Trace) -> None:
     view = RunModel.of(trace).view()
-    assert view["plans"] and all(plan["trees"] and plan["reason"] for plan in view["plans"])
+    assert view["plans"][-1]["trees"] and all(plan["reason"] for plan in view["plans"])
     told = [event["what"] for event in view["events"]]
     assert "link lost" in told and "link back" in told
 
@@ -75,6 +75,16 @@ def test_a_live_rate_is_the_mean_over_the_last_seconds() -> None:
     model.add(Record("flow", 10, 20, "a", "b", nbytes=20e6))
     assert model.view()["links"][0]["rate_bps"] == pytest.approx(16e6)
     assert model.view(now_s=25.0)["links"][0]["rate_bps"] == pytest.approx(8e6)
+
+
+def test_a_live_rate_counts_the_time_in_which_rounds_ran() -> None:
+    model = RunModel(live=True)
+    model.add(Record("flow", 10, 20, "a", "b", nbytes=10e6))
+    for number, (start_s, end_s) in enumerate(((5, 10.5), (12, 14), (13, 15))):
+        model.add(Record("round", start_s, end_s, round=number, outcome="finished"))
+    assert model.view(now_s=20.0)["links"][0]["rate_bps"] == pytest.approx(10e6 * 8 / 3.5)
+    model.add(Record("decision", 18, 18, round=9, phase="start"))
+    assert model.view(now_s=20.0)["links"][0]["rate_bps"] == pytest.approx(10e6 * 8 / 5.5), "a round runs since 18 s"
 
 
 def test_the_summary_names_the_busiest_link_and_the_latest_rank() -> None:

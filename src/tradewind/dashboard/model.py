@@ -22,6 +22,8 @@ KEPT_ACTIVITY = 600
 """Activities of each rank that are kept."""
 KEPT_ESTIMATES = 300
 KEPT_EVENTS = 500
+KEPT_PLANS, KEPT_FORESTS = 200, 3
+"""Plans that are kept, and how many of them with their trees, which may be large."""
 RECENT_S = 10.0
 """Live rates are means over this time."""
 BASELINE = 20
@@ -98,7 +100,7 @@ class RunModel:
         self.round_seconds = 0.0
         self.waits: dict[tuple[str, str], float] = defaultdict(float)
         """Seconds that a rank waited for another one."""
-        self.plans: list[dict[str, Any]] = []
+        self.plans: deque[dict[str, Any]] = deque(maxlen=KEPT_PLANS)
         self.events: deque[dict[str, Any]] = deque(maxlen=KEPT_EVENTS)
         self.diagnoses: deque[Diagnosis] = deque(maxlen=BASELINE)
         self._ready: dict[int, dict[str, float]] = defaultdict(dict)
@@ -195,6 +197,8 @@ class RunModel:
         if plan is None:
             plan = {"number": record.step, "at_s": record.start_s, "planner": "", "reason": "", "trees": []}
             self.plans.append(plan)
+            for old in list(self.plans)[:-KEPT_FORESTS]:
+                old["trees"] = []
         plan["version"] = self.version
         return plan
 
