@@ -34,20 +34,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wire": {"base", "planning", "policy"},
     "control": {"base", "planning", "policy", "schemes", "wire", "trace"},
     "node": {"base", "planning", "policy", "schemes", "wire", "trace"},
+    "dashboard": {"base", "trace"},
     "comparison": {"base", "planning"},
     "figures": {"base", "planning", "comparison", "trace"},
     "sim": BELOW_DRIVERS | {"catalog"},
-    "runtime": BELOW_DRIVERS | {"catalog", "formats"},
+    "runtime": BELOW_DRIVERS | {"catalog", "formats", "dashboard"},
     "torch": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "lab": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "experiments": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab"},
-    "dashboard": {"base", "trace", "figures"},
     "__main__": {"cli"},
     "cli": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab", "experiments", "dashboard"},
 }
 """The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, and the
-rest: `trace` and `wire` are records and messages, which every package above may use; `schemes` pairs policies with
-planners; `formats`, `catalog`, `comparison` and `figures` are tools for the upper layers.
+rest: `trace` and `wire` are records and messages, which every package above may use; `dashboard` is what a controller
+shows, made of records; `schemes` pairs policies with planners; `formats`, `catalog`, `comparison` and `figures` are
+tools for the upper layers.
 """
 
 PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim"}

@@ -31,11 +31,14 @@ from tradewind.cli import (
     planners,
     policies,
     probe,
+    replay,
     reproduce,
     schemes,
     secret,
     simulate,
     timeline,
+    top,
+    watch,
 )
 from tradewind.cli.guard import guarded, set_debug
 from tradewind.cli.planner_flags import PlannerFlagsCommand
@@ -66,6 +69,9 @@ for _name, _module in (
     ("draw", draw),
     ("simulate", simulate),
     ("timeline", timeline),
+    ("watch", watch),
+    ("top", top),
+    ("replay", replay),
     ("reproduce", reproduce),
     ("config", config),
     ("secret", secret),

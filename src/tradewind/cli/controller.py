@@ -74,6 +74,10 @@ def run(
     trace: Annotated[
         str | None, typer.Option("--trace", metavar="DIR", help="Write a trace of the controller's decisions there.")
     ] = None,
+    dashboard: Annotated[
+        str | None,
+        typer.Option("--dashboard", metavar="[HOST]:PORT", help="Serve the live page there; :8080: on loopback."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Run the controller of a run until the run ends, for ranks that connect with `controller=HOST:PORT`.
@@ -109,13 +113,15 @@ def run(
         "key": key,
         "ca": ca,
         "trace": trace,
+        "dashboard": dashboard,
     }
     options, _ = resolve_options(options_by_field(flags))
     where = HostPort.parse(listen)
     traced = None if options.trace is None else Path(options.trace)
     control = options.control_options(world, controllers, standby)
     credentials = find_credentials(run_name, f"controller {standby}", None, options)
-    server = ControlServer(where.host, where.port, credentials, control, options.transport.port_range, traced)
+    allowed, page = options.transport.port_range, options.dashboard_address
+    server = ControlServer(where.host, where.port, credentials, control, allowed, traced, page)
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()

@@ -46,7 +46,7 @@ _LEAST_ROUND_TRIP_S = 0.002
 _TCP_INFO = getattr(socket, "TCP_INFO", 0)
 _INFO_BYTES = 192
 """The length of the structure up to `tcpi_sndbuf_limited`, which Linux has since 4.10."""
-_ROUND_TRIP_AT, _ACKED_BYTES_AT, _BUSY_AT = 68, 120, 168
+_ROUND_TRIP_AT, _RETRANSMITTED_AT, _ACKED_BYTES_AT, _BUSY_AT = 68, 100, 120, 168
 """The busy time is followed by the times limited by the peer's window and by the send buffer; all in microseconds."""
 
 
@@ -145,6 +145,11 @@ class BufferUse:
         busy, limited, acked_bytes = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
         return Use(round_trip_us / 1e6, busy / 1e6, limited / 1e6, acked_bytes)
+
+    def retransmits(self) -> int:
+        """TCP segments that were sent again since the connection was opened; 0 where it is unknown."""
+        info = self._shared.option(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES) if _TCP_INFO else b""
+        return int(struct.unpack_from("=I", info, _RETRANSMITTED_AT)[0]) if len(info) >= _INFO_BYTES else 0
 
 
 class Growth:

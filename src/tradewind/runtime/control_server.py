@@ -28,13 +28,14 @@ from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.listener import Listener
+from tradewind.runtime.live import ACTIVITY_S, LiveRun
 from tradewind.runtime.planning_process import PlanningProcess
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
 from tradewind.runtime.stats import HostedController
 from tradewind.runtime.threads import close_at_exit, start_thread
-from tradewind.runtime.tracing import ControlTrace, TraceWriter
+from tradewind.runtime.tracing import ControlTrace, RecordSink, TraceWriter
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
@@ -60,8 +61,12 @@ class ControlServer:
         options: ControlOptions,
         ports: PortRange | None = None,
         trace: Path | None = None,
+        dashboard: HostPort | None = None,
     ) -> None:
-        """Listen and start; port 0 means a free one, of `ports` if given. Decisions are traced to directory `trace`."""
+        """Listen and start; port 0 means a free one, of `ports` if given.
+
+        Decisions are traced to directory `trace`, and the live page is served at `dashboard`, if given.
+        """
         self._credentials, self._owner = credentials, OwnerProcess()
         self._controller = Controller(options, time.monotonic())
         self._changed = threading.Condition()
@@ -76,12 +81,17 @@ class ControlServer:
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
         sock = listen_on(host, port, ports)
         self._trace: ControlTrace | None = None
-        if trace is not None:
-            try:
-                self._trace = ControlTrace(TraceWriter(trace, credentials.site), options)
-            except TradewindError:
-                sock.close()
-                raise
+        self._live: LiveRun | None = None
+        try:
+            sinks: list[RecordSink] = [] if trace is None else [TraceWriter(trace, credentials.site)]
+            if dashboard is not None:
+                self._live = LiveRun(options, lambda: self.stats().snapshot, dashboard)
+                sinks.append(self._live.feed)
+            if sinks:
+                self._trace = ControlTrace(sinks, options)
+        except TradewindError:
+            sock.close()
+            raise
         self.host = host
         self._reader = ControlReader(self._arrived)
         self._listener = Listener([sock], credentials, options.deadlines.admission_s, self._serve)
@@ -91,6 +101,8 @@ class ControlServer:
         start_thread(self._watch, name="tradewind-control-time")
         self._planning = PlanningProcess()
         self._planner = start_thread(self._make_plans, name="tradewind-control-plans")
+        if self._live is not None:
+            self._live.start()
         try:
             close_at_exit(self._close_at_exit)
         except PeerLost as error:
@@ -108,6 +120,11 @@ class ControlServer:
             unsent = {worker: sender.unsent for worker, sender in sorted(self._senders.items())}
             snapshot = self._controller.snapshot(time.monotonic())
             return HostedController(self.host, self.port, unsent, snapshot, self._planning.pid)
+
+    @property
+    def live(self) -> LiveRun | None:
+        """The state of the run that its page shows; None without `dashboard`."""
+        return self._live
 
     def change(self, work: Callable[[Controller, float], list[Action]]) -> None:
         """Call `work` with the controller and the time, and execute the actions it returns: for tests and benchmarks.
@@ -150,6 +167,8 @@ class ControlServer:
             self._report.wait(PLANNING_S)
         if self._trace is not None:
             self._trace.close()
+        if self._live is not None:
+            self._live.close()
 
     def _close_at_exit(self) -> None:
         self.close("the process of the controller ended")
@@ -204,6 +223,10 @@ class ControlServer:
                     self._report.received(worker, message, now_s)
                 if self._trace is not None:
                     self._trace.received(worker, message, now_s)
+                if self._live is not None:
+                    self._live.feed.received(worker, message, now_s)
+                if isinstance(message, m.Activity):
+                    continue  # for the page only
                 actions += self._controller.received(worker, message, now_s)
             if one.ended is not None:
                 del self._senders[worker]
@@ -241,6 +264,9 @@ class ControlServer:
                         frame = encoded[id(message)] = encode_message(message, self._credentials.number)
                         self._note_sent(message)
                     frames.setdefault(worker, []).append(frame)
+                    if self._live is not None and isinstance(message, m.Roster):
+                        wanted = m.ActivityWanted(ACTIVITY_S)
+                        frames[worker].append(encode_message(wanted, self._credentials.number))
                 case Disconnect(worker) if worker in self._senders:
                     sender = self._senders.pop(worker)
                     sender.send(b"".join(frames.pop(worker, ())))
@@ -254,6 +280,8 @@ class ControlServer:
             self._report.sent(message, time.monotonic())
         if self._trace is not None:
             self._trace.sent(message, time.monotonic())
+        if self._live is not None:
+            self._live.feed.sent(message, time.monotonic())
 
     def _make_plans(self) -> None:
         """Have requested plans made without the lock, so that rounds do not wait for them."""

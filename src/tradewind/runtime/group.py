@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tradewind.arithmetic import Array, check_operation, name_dtype, storage_of
+from tradewind.dashboard import Diagnosis
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.actions import Outcome
@@ -323,6 +324,20 @@ class Group:
         self._owner.check(f"group {self.name!r}")
         return self._worker.stats(self.rank, None if self._server is None else self._server.stats())
 
+    def diagnose(self) -> Diagnosis | None:
+        """Why the last slow round was slow: cause, rank or link, and a sentence (docs/guides/watching.md).
+
+        None if no round took much longer than predicted. Raises BadOption unless this process runs the controller with
+        `dashboard` set.
+        """
+        self._owner.check(f"group {self.name!r}")
+        live = None if self._server is None else self._server.live
+        if live is None:
+            raise BadOption(
+                "diagnose needs dashboard= on the rank that runs the controller. Set it, and call it there."
+            )
+        return live.diagnosis()
+
     @property
     def controller(self) -> ControlServer | None:
         """The controller, if this process runs one; for tests and benchmarks (`ControlServer.change`)."""
@@ -457,7 +472,8 @@ def _serve(
     credentials = replace(own, site=f"controller of {own.site}")
     control = options.control_options(world, controllers, index)
     trace = None if options.trace is None else Path(options.trace)
-    return ControlServer(where.host, where.port, credentials, control, options.transport.port_range, trace)
+    ports, page = options.transport.port_range, options.dashboard_address
+    return ControlServer(where.host, where.port, credentials, control, ports, trace, page)
 
 
 def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | None] | None) -> None:

@@ -46,6 +46,7 @@ OTHER_VARIABLES = (
     "TRADEWIND_SHAPE",
     LAB_VARIABLE,
     "TRADEWIND_DEBUG",
+    "TRADEWIND_DASHBOARD_TOKEN",
 )
 """TRADEWIND_* variables that are not options: a secret is never printed or written to a file."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -242,6 +243,8 @@ class RunOptions(OptionGroup):
     """PyTorch only: what does everything but all-reduce for CUDA tensors, auto (NCCL where available) or gloo."""
     trace: Path | str | None = None
     """The directory to write a trace of the run to, a file for each rank and the controller (docs/runtime.md)."""
+    dashboard: str | int | None = None
+    """Where the controller serves the live page, as :8080 (loopback) or HOST:PORT (docs/guides/watching.md)."""
     log: str = "warning"
     """What a run logs: debug, info (network, plan and reason, at the end what limited it), warning, error."""
 
@@ -257,6 +260,7 @@ class RunOptions(OptionGroup):
             look_up_policy_options(self.policy, self.policy_options)
         for address in self.controllers:
             HostPort.parse(address)
+        self.dashboard_address  # noqa: B018 - raises for an invalid address
         if self.log not in LOG_LEVELS:
             raise UnknownName("log level", self.log, LOG_LEVELS)
 
@@ -300,6 +304,18 @@ class RunOptions(OptionGroup):
         if name in ("planner_options", "policy_options") and isinstance(value, str):
             value = dict(_pair(part) for part in value.split(","))
         return super().convert_field(name, value)
+
+    @property
+    def dashboard_address(self) -> HostPort | None:
+        """Where the live page is served; None: nowhere.
+
+        >>> str(RunOptions(dashboard=":8080").dashboard_address), RunOptions().dashboard_address
+        ('127.0.0.1:8080', None)
+        """
+        if self.dashboard is None or self.dashboard == "":
+            return None
+        text = str(self.dashboard)
+        return HostPort.parse(f"127.0.0.1:{text.removeprefix(':')}" if text.lstrip(":").isdecimal() else text)
 
     @property
     def controllers(self) -> tuple[str, ...]:
@@ -374,6 +390,7 @@ class RunFields(TypedDict, total=False):
     tls: Tls
     inner: Literal["auto", "gloo"]
     trace: Path | str | None
+    dashboard: str | int | None
     log: str
 
 

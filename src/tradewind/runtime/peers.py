@@ -149,6 +149,7 @@ class Peers:
         links = [] if bundle is None else bundle.links
         for link in links:
             moved.add(link.traffic)
+            moved.retransmits += link.buffer_use.retransmits()
         is_up = bundle is not None and not bundle.broken
         polled = any(isinstance(link, PolledLink) for link in links)
         return PeerLinks(

@@ -25,6 +25,8 @@ class Traffic:
     received_frames: int = 0
     received_bytes: int = 0
     corrupt_frames: int = 0
+    retransmits: int = 0
+    """TCP segments sent again, of open connections when they are asked."""
 
     def add(self, other: Traffic) -> None:
         """Add the counters of another one."""

@@ -16,16 +16,18 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
 from msgspec import structs
 
 from tradewind.control.options import ControlOptions, Decided, RoundEnded
+from tradewind.control.plans.records import network_records, plan_records
 from tradewind.errors import BadOption, TradewindError
 from tradewind.node.actions import Outcome
 from tradewind.runtime.threads import close_at_exit, start_thread
@@ -294,11 +296,23 @@ class RankTrace:
         self.writer.put(_Sent(*about, began_s, ended_s, header.payload_bytes))
 
 
+class RecordSink(Protocol):
+    """What takes records, with times of this process's monotonic clock: a file, or the live page."""
+
+    def put(self, item: Record, /) -> None:
+        """Take a record; must not block."""
+
+    def close(self) -> None:
+        """Take no more records."""
+
+
 class ControlTrace:
     """The trace of a controller's decisions. Not thread-safe: the controller's driver calls it under its own lock."""
 
-    def __init__(self, writer: TraceWriter, options: ControlOptions) -> None:
-        self.writer, self._options = writer, options
+    def __init__(self, sinks: Sequence[RecordSink], options: ControlOptions) -> None:
+        self._sinks, self._options = sinks, options
+        self._started: dict[int, int] = {}
+        """Plan versions of the rounds that have started."""
         self._term = -1
         self._roster: set[str] = set()
         self._names: dict[int, str] = {}
@@ -315,6 +329,8 @@ class ControlTrace:
         match message:
             case m.Leave():
                 self._leaving.add(worker)
+            case m.Measured(peer, bandwidth_bps, True):
+                self._put(Record("link", now_s, now_s, peer, worker, phase="sample", rate_bps=bandwidth_bps))
             case m.LinkChanged(peer, reason, False):
                 self._down.setdefault((worker, peer), (now_s, reason))
             case m.LinkChanged(peer) | m.Linked(peer):
@@ -337,9 +353,10 @@ class ControlTrace:
                 self._joined(message, now_s)
             case m.PlanChanged(version, packed) if version not in self._versions:
                 self._versions.add(version)
-                plan = packed.plan
-                said = f"version {version}: {plan.planner}, {format_count(len(plan.shards), 'tree')}"
-                self._decided("plan", f"{said}{'; ' + plan.reason if plan.reason else ''}", now_s)
+                for record in plan_records(version, packed.plan, now_s):
+                    self._put(record)
+            case m.Start():
+                self._started[message.round] = message.version
             case m.InlineResult(final=True) if message.round > self._inline:
                 self._inline = message.round
                 about = "finished", "it was small enough for control messages"
@@ -361,7 +378,12 @@ class ControlTrace:
         now_s = time.monotonic()
         for what in list(self._down):
             self._up(what, now_s)
-        self.writer.close()
+        for sink in self._sinks:
+            sink.close()
+
+    def _put(self, record: Record) -> None:
+        for sink in self._sinks:
+            sink.put(record)
 
     def _joined(self, roster: m.Roster, now_s: float) -> None:
         if roster.term != self._term:
@@ -369,7 +391,9 @@ class ControlTrace:
             network = "an unknown network" if options.network is None else options.network.name
             scheme = f"{options.policy}+{options.planner or ('given plan' if options.plan else 'default planner')}"
             said = f"{format_count(len(roster.workers), 'rank')}, term {roster.term}"
-            self.writer.put(Record("run", now_s, now_s, network, scheme, step=roster.term, phase="live", reason=said))
+            self._put(Record("run", now_s, now_s, network, scheme, step=roster.term, phase="live", reason=said))
+            for record in () if options.network is None else network_records(options.network, now_s):
+                self._put(record)
         self._names |= {address.number: address.site for address in roster.workers}
         for site in sorted({address.site for address in roster.workers} - self._roster):
             self._roster.add(site)
@@ -380,10 +404,10 @@ class ControlTrace:
         if what in self._down:
             since_s, why = self._down.pop(what)
             phase = "link" if what[1] else "rank"
-            self.writer.put(Record("failure", since_s, now_s, *what, phase=phase, reason=why))
+            self._put(Record("failure", since_s, now_s, *what, phase=phase, reason=why))
 
     def _decided(self, what: str, why: str, now_s: float, about: str = "", number: int | None = None) -> None:
-        self.writer.put(Record("decision", now_s, now_s, about, round=number, phase=what, reason=why))
+        self._put(Record("decision", now_s, now_s, about, round=number, phase=what, reason=why))
 
     def _round(
         self,
@@ -396,12 +420,13 @@ class ControlTrace:
         about: tuple[str, str],
     ) -> None:
         outcome, reason = about
-        self.writer.put(
+        self._put(
             Record(
                 "round",
                 start_s,
                 end_s,
                 round=number,
+                step=self._started.pop(number, None),
                 phase=planner,
                 nbytes=nbytes,
                 members=members,

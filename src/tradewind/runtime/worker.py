@@ -31,6 +31,7 @@ from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload, same_memory
 from tradewind.node.served import ServedArray
 from tradewind.runtime import state_transfer
+from tradewind.runtime.activity import ActivityMeter
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.connections import ConnectionCounts
@@ -161,6 +162,7 @@ class Worker:
         self._meters_lock = threading.Lock()
         self._tally, self._tally_lock = Tally(), threading.Lock()
         self._transfers = threading.Semaphore(state_transfer.MAX_TRANSFERS)
+        self._reports_activity = False
         self._samples: dict[str, LinkSample] = {}
         """The last measurement of the link from each peer, by the peer's name."""
 
@@ -358,6 +360,9 @@ class Worker:
 
     def received(self, message: m.Message) -> None:
         """Handle a message from the controller."""
+        if isinstance(message, m.ActivityWanted):
+            self._report_activity(message.every_s)
+            return
         if isinstance(message, m.HeartbeatSeen):
             self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
         with self._lock:
@@ -378,6 +383,18 @@ class Worker:
             case m.Halt():
                 with self._tally_lock:
                     self._tally.halts += 1
+
+    def _report_activity(self, every_s: float) -> None:
+        """Report what this rank sends and how busy its host is, from now on; a second request changes nothing."""
+
+        def report() -> None:
+            meter = ActivityMeter()
+            while not self._closed.wait(every_s):
+                self._send(meter.read(self._peers.stats()))
+
+        if not self._reports_activity:
+            self._reports_activity = True
+            start_thread(report, name="tradewind-activity")
 
     def give_up(self) -> None:
         """Stop waiting for a controller: there has been none for `patience_s`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from tradewind.control.plans.records import network_records, plan_records
 from tradewind.network import Network
+from tradewind.planning.plan import Plan
 from tradewind.sim.fluid.flows import PHASES, UNKNOWN_ROUND, Flow
 from tradewind.trace.records import Kind, Record, Trace
 
@@ -21,6 +23,7 @@ class Recorder:
         self._early: list[Flow] = []
         self.keeps_rounds = detail != "nothing"
         self.keeps_flows = detail == "flows"
+        self._versions: set[int] = set()
 
     def flow_over(self, flow: Flow) -> None:
         """Record a flow that has ended, with whatever outcome."""
@@ -46,6 +49,17 @@ class Recorder:
             (),
             flow.outcome,
         )
+
+    def given(self, network: Network) -> None:
+        """Record the rates of all links, where flows are recorded, too."""
+        if self.keeps_flows:
+            self._records += network_records(network, 0.0)
+
+    def planned(self, version: int, plan: Plan, now_s: float) -> None:
+        """Record a plan, when it is sent to the first rank."""
+        if self.keeps_flows and version not in self._versions:
+            self._versions.add(version)
+            self._records += plan_records(version, plan, now_s)
 
     def add(
         self,

@@ -82,6 +82,7 @@ class Simulation:
         self._delivering = False
         self._timers: dict[str, _Timer] = {}
         self._wakes_at_s = float("inf")
+        self.recorder.given(first)
         self._summaries: list[RoundSummary] = []
         self._finished = 0
         self.disturbances = Disturbances(self)
@@ -248,6 +249,8 @@ class Simulation:
         for action in actions:
             match action:
                 case Send():
+                    if isinstance(action.message, m.PlanChanged):
+                        self.recorder.planned(action.message.version, action.message.plan.plan, self.clock.now_s)
                     self._post(False, action.worker, action.message)
                 case Decided():
                     self._decided(action)

@@ -106,8 +106,9 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 
 def _to_parquet(trace: Trace) -> bytes:
     arrow, parquet = _pyarrow()
-    types = {"round": arrow.int64(), "step": arrow.int64(), "shard": arrow.int64()}
-    types |= dict.fromkeys(("start_s", "end_s", "service_s", "nbytes", "sent_bytes"), arrow.float64())
+    types = dict.fromkeys(("round", "step", "shard", "retransmits"), arrow.int64())
+    numbers = ("start_s", "end_s", "service_s", "nbytes", "sent_bytes", "rate_bps", "predicted_s", "load")
+    types |= dict.fromkeys(numbers, arrow.float64())
     columns = list(zip(*_rows(trace), strict=True)) or [()] * len(COLUMNS)
     arrays = [
         arrow.array(column, types.get(name, arrow.string())) for name, column in zip(COLUMNS, columns, strict=True)

@@ -6,8 +6,11 @@
 | compute | one local step | the rank | `step` |
 | wait | ready, until its round starts or it proceeds alone | the rank | `round` it waited for, if any |
 | sync | its round, until the rank holds the result | the rank | `round` |
-| round | start to end | | `members`, `nbytes`, planner in `phase`, `outcome`, `reason` |
+| round | start to end | | `members`, `nbytes`, planner in `phase`, plan version in `step`, `predicted_s`, `outcome` |
 | flow | queued to last bit sent; `service_s`: first bit | sender, receiver | `round`, `shard`, `phase`, bytes |
+| link | a point in time | sender, receiver | an estimate in `rate_bps`, its origin in `phase`; or one `sample` |
+| tree | when its plan was sent | the root | version in `step`, `shard`, bytes, edges A>B in `members` |
+| host | an interval | the rank | `load` of its processors, `rate_bps` of other programs' traffic |
 | failure | down to up again | rank, or both ends of a link | what failed in `phase` |
 | decision | a point in time | what it concerns | the action in `phase`, why in `reason` |
 | clock | a point in time, and its error | the process, and the controller | the controller's clock in `service_s` |
@@ -21,7 +24,20 @@ from typing import Literal, get_args
 
 import msgspec
 
-Kind = Literal["run", "compute", "wait", "sync", "round", "flow", "failure", "decision", "clock"]
+Kind = Literal[
+    "run",
+    "compute",
+    "wait",
+    "sync",
+    "round",
+    "flow",
+    "failure",
+    "decision",
+    "clock",
+    "link",
+    "tree",
+    "host",
+]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -45,6 +61,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     members: tuple[str, ...] = ()
     outcome: str = ""
     reason: str = ""
+    rate_bps: float | None = None
+    predicted_s: float | None = None
+    """How long a round was predicted to take."""
+    load: float | None = None
+    """The share of a host's processors in use, 0 to 1."""
+    retransmits: int = 0
+    """TCP segments that were sent again."""
 
     @property
     def seconds(self) -> float:

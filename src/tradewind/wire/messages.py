@@ -402,6 +402,17 @@ class Heartbeat(MessageBase, frozen=True):
     sent_s: float
 
 
+class Activity(MessageBase, frozen=True):
+    """What a rank has sent since it joined, and how busy its host is; sent periodically after `ActivityWanted`."""
+
+    sent: tuple[tuple[Name, Count, Count], ...]
+    """Peer, bytes and retransmitted TCP segments, for peers whose counts have changed."""
+    load: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    """The share of the host's processors in use."""
+    other_bps: Annotated[float, msgspec.Meta(ge=0)]
+    """Traffic of the host's interfaces that is not this rank's."""
+
+
 class Leave(MessageBase, frozen=True):
     """A rank leaves the run deliberately."""
 
@@ -528,6 +539,12 @@ class OperationLost(MessageBase, frozen=True):
     reason: Text
 
 
+class ActivityWanted(MessageBase, frozen=True):
+    """Request to report `Activity` at this interval, for the live page."""
+
+    every_s: Annotated[float, msgspec.Meta(gt=0)]
+
+
 class HeartbeatSeen(MessageBase, frozen=True):
     """Answer to a heartbeat with its send time, from which the rank computes the round trip and the clock offset."""
 
@@ -563,6 +580,7 @@ Message = (
     | Linked
     | Measured
     | Heartbeat
+    | Activity
     | NetworkWanted
     | Leave
     | Roster
@@ -579,6 +597,7 @@ Message = (
     | Mismatch
     | OperationLost
     | HeartbeatSeen
+    | ActivityWanted
     | Connect
     | Explore
     | AuxiliaryChanged

@@ -1,0 +1,138 @@
+"""Why a round took longer than expected, in one sentence, from the measurements of the run itself.
+
+A round is slow if it took `SLOW_FACTOR` times as long as expected, or if its members waited that much for the last of
+them. The largest part of the delay decides: a late rank, or the link that fell furthest below its estimate. Counters of
+the hosts say why a link is slow: retransmissions, other programs' traffic, or processors that are fully used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tradewind.units import format_duration, format_rate
+
+SLOW_FACTOR = 1.5
+LEAST_DELAY_S = 0.005
+"""Delays below this are noise of any scheduler."""
+SLOW_LINK = 1.3
+"""A link is slow if it carried less than its reference by this factor."""
+MANY_RETRANSMITS = 3
+OTHER_SHARE = 0.15
+"""Other programs' traffic counts from this share of a link's reference rate."""
+FULL_LOAD = 0.95
+
+Link = tuple[str, str]
+Cause = Literal["late rank", "slow link", "retransmissions", "other traffic", "processor", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """What a link carried while it was saturated, and what was expected of it."""
+
+    rate_bps: float
+    reference_bps: float
+    retransmits: int = 0
+
+    @property
+    def slowdown(self) -> float:
+        """How many times slower than its reference it was."""
+        return self.reference_bps / self.rate_bps if self.rate_bps > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """How busy a host was, beside this run's traffic."""
+
+    load: float = 0.0
+    other_bps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFacts:
+    """The measurements of one round."""
+
+    number: int
+    seconds: float
+    expected_s: float
+    basis: Literal["predicted", "usual"]
+    ready_s: Mapping[str, float] = field(default_factory=dict)
+    """When each member became ready."""
+    usual_late_s: float = 0.0
+    """How long rounds usually wait for their last member."""
+    links: Mapping[Link, LinkFacts] = field(default_factory=dict)
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The cause of a slow round."""
+
+    round: int
+    cause: Cause
+    about: str
+    """The rank, or the link as `A -> B`; empty if unknown."""
+    sentence: str
+
+
+def last_ready(ready_s: Mapping[str, float]) -> tuple[str, float]:
+    """The member that was ready last, and by how much later than the one before it; ("", 0) for less than two.
+
+    >>> last_ready({"a": 1.0, "b": 4.0, "c": 1.5})
+    ('b', 2.5)
+    """
+    order = sorted((at_s, name) for name, at_s in ready_s.items())
+    return (order[-1][1], order[-1][0] - order[-2][0]) if len(order) > 1 else ("", 0.0)
+
+
+def diagnose(facts: RoundFacts, factor: float = SLOW_FACTOR) -> Diagnosis | None:
+    """Why the round was slow; None if it was not.
+
+    >>> slow = LinkFacts(22e6, 90e6)
+    >>> diagnose(RoundFacts(7, 4.0, 1.0, "usual", links={("fra", "sin"): slow})).sentence
+    'round 7 took 4 s instead of the usual 1 s: link fra -> sin carried 22 Mbps, 4.1 times less than its 90 Mbps'
+    """
+    name, late_s = last_ready(facts.ready_s)
+    excess_s, limit_s = facts.seconds - facts.expected_s, max(LEAST_DELAY_S, (factor - 1.0) * facts.expected_s)
+    delay_s = late_s - facts.usual_late_s
+    if max(excess_s, delay_s) < limit_s:
+        return None
+    if delay_s >= excess_s:
+        said = f"round {facts.number} started {format_duration(late_s)} late: rank {name} was ready last"
+        load = facts.hosts.get(name, HostFacts()).load
+        if load >= FULL_LOAD:
+            said += f", and the processors of its host were {load:.0%} busy"
+        return Diagnosis(facts.number, "late rank", name, said)
+    usual = "the usual" if facts.basis == "usual" else "the predicted"
+    took = f"{format_duration(facts.seconds)} instead of {usual} {format_duration(facts.expected_s)}"
+    cause, about, why = _slow_transfer(facts)
+    return Diagnosis(facts.number, cause, about, f"round {facts.number} took {took}: {why}")
+
+
+def _slow_transfer(facts: RoundFacts) -> tuple[Cause, str, str]:
+    """The cause of slow transfers, what it concerns, and a clause about it."""
+    busy = {name: host.load for name, host in facts.hosts.items() if host.load >= FULL_LOAD}
+    slow = {link: seen for link, seen in facts.links.items() if seen.slowdown >= SLOW_LINK}
+    if not slow:
+        if busy:
+            name = max(busy, key=lambda name: (busy[name], name))
+            return "processor", name, f"the processors of rank {name}'s host were {busy[name]:.0%} busy"
+        return "unknown", "", "no rank was late, and no measured link or processor explains it"
+    link = max(slow, key=lambda link: (slow[link].slowdown, link))
+    (src, dst), seen = link, slow[link]
+    about = f"{src} -> {dst}"
+    said = (
+        f"link {about} carried {format_rate(seen.rate_bps)}, {seen.slowdown:.1f} times less than its "
+        f"{format_rate(seen.reference_bps)}"
+    )
+    if seen.retransmits >= MANY_RETRANSMITS:
+        return "retransmissions", about, f"{said}, with {seen.retransmits} retransmissions"
+    for name in (src, dst):
+        other_bps = facts.hosts.get(name, HostFacts()).other_bps
+        if other_bps >= OTHER_SHARE * seen.reference_bps:
+            return "other traffic", about, f"{said}, beside {format_rate(other_bps)} of other programs at {name}"
+    for name in (src, dst):
+        if name in busy:
+            return "processor", name, f"{said}, because the processors of rank {name}'s host were {busy[name]:.0%} busy"
+    return "slow link", about, said

@@ -1,0 +1,485 @@
+"""The state of a run as plain values, fed by trace records: live, from finished traces and from simulations alike.
+
+`RunModel.add` takes records in about the order of their ends. `RunModel.view(since)` returns everything that changed
+after a version, and with `since=0` everything: so a page that stays open gets only what is new. No I/O and no clock:
+the time is that of the latest record, or of the `now_s` that a driver passes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tradewind.dashboard.diagnosis import Diagnosis, HostFacts, Link, LinkFacts, RoundFacts, diagnose, last_ready
+from tradewind.trace.records import Record, Trace
+from tradewind.units import format_duration, format_rate
+
+KEPT_ROUNDS = 2000
+KEPT_ACTIVITY = 600
+"""Activities of each rank that are kept."""
+KEPT_ESTIMATES = 300
+KEPT_EVENTS = 500
+KEPT_PLANS, KEPT_FORESTS = 200, 3
+"""Plans that are kept, and how many of them with their trees, which may be large."""
+RECENT_S = 10.0
+"""Live rates are means over this time."""
+BASELINE = 20
+"""Earlier rounds and rates that say what is usual; the median counts."""
+LEAST_BASELINE = 3
+SHOWN_TREES = 400
+RECENT_ROUNDS = 5
+"""A diagnosis is shown for this many rounds."""
+REPEAT_ROUNDS = 20
+"""The same diagnosis is an event again after this many rounds."""
+
+Costs = Callable[[Mapping[Link, float]], Mapping[Link, float]]
+"""The price of the bytes of every link, in a currency."""
+
+
+@dataclass(slots=True)
+class LinkState:
+    """What is known of a link."""
+
+    version: int = 0
+    sent_bytes: float = 0.0
+    retransmits: int = 0
+    limit_bps: float | None = None
+    origin: str = ""
+    is_down: bool = False
+    recent: deque[tuple[float, float, float]] = field(default_factory=deque)
+    """Start, end and bytes of recent transfers."""
+    estimates: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_ESTIMATES))
+    rates_bps: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE))
+    """Of earlier rounds, while the link was saturated."""
+    samples_bps: list[float] = field(default_factory=list)
+    """Of the present round."""
+    busy: dict[int, list[tuple[float, float, float]]] = field(default_factory=dict)
+    """Start, end and bytes of transfers of rounds that have not ended."""
+    retransmits_before: int = 0
+
+
+@dataclass(slots=True)
+class SiteState:
+    """What is known of a rank."""
+
+    version: int = 0
+    is_up: bool = True
+    spent_s: dict[str, float] = field(default_factory=lambda: {"compute": 0.0, "wait": 0.0, "sync": 0.0})
+    waited_for_s: float = 0.0
+    """How long others waited for it."""
+    load: float | None = None
+    other_bps: float | None = None
+    activity: deque[tuple[int, str, float, float, int | None]] = field(
+        default_factory=lambda: deque(maxlen=KEPT_ACTIVITY)
+    )
+
+
+class RunModel:
+    """The state of one run.
+
+    >>> model = RunModel()
+    >>> for record in (Record("wait", 0, 3, "a", round=1), Record("wait", 2.5, 3, "b", round=1),
+    ...                Record("round", 3, 4, round=1, members=("a", "b"), outcome="finished")):
+    ...     model.add(record)
+    >>> model.waits["a", "b"], model.rounds[-1]["late"]
+    (2.5, 'b')
+    """
+
+    def __init__(self, *, live: bool = False, costs: Costs | None = None) -> None:
+        self.is_live, self._costs = live, costs
+        self.version = 0
+        self.now_s = 0.0
+        self.title: dict[str, Any] = {"network": "", "scheme": "", "about": ""}
+        self.sites: dict[str, SiteState] = {}
+        self.links: dict[Link, LinkState] = defaultdict(LinkState)
+        self.rounds: deque[dict[str, Any]] = deque(maxlen=KEPT_ROUNDS)
+        self.finished_rounds = self.other_rounds = 0
+        self.round_seconds = 0.0
+        self.waits: dict[tuple[str, str], float] = defaultdict(float)
+        """Seconds that a rank waited for another one."""
+        self.plans: deque[dict[str, Any]] = deque(maxlen=KEPT_PLANS)
+        self.events: deque[dict[str, Any]] = deque(maxlen=KEPT_EVENTS)
+        self.diagnoses: deque[Diagnosis] = deque(maxlen=BASELINE)
+        self._ready: dict[int, dict[str, float]] = defaultdict(dict)
+        self._usual: dict[float, deque[float]] = defaultdict(lambda: deque(maxlen=BASELINE))
+        """Durations of the last rounds by size."""
+        self._running: dict[int, float] = {}
+        """Rounds that have started and not ended, with the time of their start."""
+        self._busy: tuple[tuple[int, float], float] = ((-1, 0.0), 0.0)
+        """The last result of `_busy_s`, and what it is for."""
+        self._late_s: deque[float] = deque(maxlen=BASELINE)
+        self._waits_version = 0
+        self._said: dict[tuple[str, str], int] = {}
+        self._adders: dict[str, Callable[[Record], None]] = {
+            "run": self._run,
+            "compute": self._activity,
+            "wait": self._activity,
+            "sync": self._activity,
+            "round": self._round,
+            "flow": self._flow,
+            "link": self._link,
+            "tree": self._tree,
+            "host": self._host,
+            "failure": self._failure,
+            "decision": self._decision,
+        }
+
+    @classmethod
+    def of(cls, trace: Trace, costs: Costs | None = None) -> RunModel:
+        """The state at the end of a finished trace."""
+        model = cls(costs=costs)
+        for record in sorted(trace.records, key=_order):
+            model.add(record)
+        return model
+
+    def add(self, record: Record) -> None:
+        """Take one record into account."""
+        adder = self._adders.get(record.kind)
+        if adder is None:
+            return
+        self.version += 1
+        self.now_s = max(self.now_s, record.end_s)
+        adder(record)
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    def _site(self, name: str) -> SiteState:
+        site = self.sites.get(name)
+        if site is None:
+            site = self.sites[name] = SiteState()
+        site.version = self.version
+        return site
+
+    def _run(self, record: Record) -> None:
+        self.title = {"network": record.site, "scheme": record.peer, "about": record.reason, "version": self.version}
+
+    def _activity(self, record: Record) -> None:
+        site = self._site(record.site)
+        site.is_up = True
+        site.spent_s[record.kind] += record.seconds
+        site.activity.append((self.version, record.kind, record.start_s, record.end_s, record.round))
+        if record.kind == "wait" and record.round is not None and record.outcome != "cut short":
+            self._ready[record.round][record.site] = record.start_s
+
+    def _flow(self, record: Record) -> None:
+        link = self.links[record.site, record.peer]
+        self._site(record.site)
+        self._site(record.peer)
+        link.version = self.version
+        nbytes = record.sent_bytes or record.nbytes
+        link.sent_bytes += nbytes
+        link.retransmits += record.retransmits
+        begin_s = record.start_s if record.service_s is None else record.service_s
+        if self.is_live:
+            link.recent.append((begin_s, record.end_s, nbytes))
+        if record.round is not None and record.outcome == "delivered":
+            link.busy.setdefault(record.round, []).append((begin_s, record.end_s, nbytes))
+
+    def _link(self, record: Record) -> None:
+        link, rate_bps = self.links[record.site, record.peer], record.rate_bps
+        self._site(record.site)
+        self._site(record.peer)
+        link.version = self.version
+        if rate_bps is None:
+            return
+        if record.phase == "sample":
+            link.samples_bps.append(rate_bps)
+            return
+        link.limit_bps, link.origin, link.is_down = rate_bps, record.phase, record.phase == "lost"
+        link.estimates.append((self.version, record.start_s, rate_bps))
+
+    def _plan(self, record: Record) -> dict[str, Any]:
+        """The plan whose version a record names."""
+        plan = next((plan for plan in reversed(self.plans) if plan["number"] == record.step), None)
+        if plan is None:
+            plan = {"number": record.step, "at_s": record.start_s, "planner": "", "reason": "", "trees": []}
+            self.plans.append(plan)
+            for old in list(self.plans)[:-KEPT_FORESTS]:
+                old["trees"] = []
+        plan["version"] = self.version
+        return plan
+
+    def _tree(self, record: Record) -> None:
+        plan = self._plan(record)
+        plan["planner"] = record.phase
+        if len(plan["trees"]) < SHOWN_TREES:
+            edges = [edge.split(">") for edge in record.members]
+            plan["trees"].append({"root": record.site, "bytes": record.nbytes, "edges": edges})
+
+    def _host(self, record: Record) -> None:
+        site = self._site(record.site)
+        site.load, site.other_bps = record.load, record.rate_bps
+
+    def _failure(self, record: Record) -> None:
+        about = f"{record.site} -> {record.peer}" if record.peer else record.site
+        if record.outcome == "down" or not record.outcome:
+            self._event(record.start_s, f"{record.phase} lost", about, record.reason)
+        is_up = record.outcome != "down"
+        if record.peer:
+            link = self.links[record.site, record.peer]
+            link.is_down, link.version = not is_up, self.version
+        else:
+            self._site(record.site).is_up = is_up
+        if is_up and (not self.is_live or record.outcome == "up"):
+            self._event(record.end_s, f"{record.phase} back", about, "")
+
+    def _decision(self, record: Record) -> None:
+        if record.phase == "plan" and record.step is not None:
+            self._plan(record)["reason"] = record.reason
+        if record.phase == "start" and record.round is not None:
+            self._running[record.round] = record.start_s
+        elif record.phase == "close":
+            self._running.clear()
+        elif record.phase == "join":
+            self._site(record.site).is_up = True
+        elif record.phase == "leave":
+            self._site(record.site).is_up = False
+        if record.phase not in ("start", "wait", "stop waiting", "proceed"):  # of every round: the time line shows them
+            self._event(record.start_s, record.phase, record.site, record.reason)
+
+    def _event(self, at_s: float, what: str, about: str, reason: str) -> None:
+        said = {"version": self.version, "at_s": at_s, "what": what, "about": about, "reason": reason}
+        self.events.append(said)
+
+    # --- rounds ----------------------------------------------------------------------------------------------------
+
+    def _round(self, record: Record) -> None:
+        number = -1 if record.round is None else record.round
+        self._running.pop(number, None)
+        ready_s = self._ready.pop(number, {})
+        for name in record.members:
+            self._site(name)
+        late, late_s = last_ready(ready_s)
+        if late:
+            last_s = ready_s[late]
+            for name, at_s in ready_s.items():
+                if name != late and last_s > at_s:
+                    self.waits[name, late] += last_s - at_s
+            self._site(late).waited_for_s += late_s
+            self._waits_version = self.version
+        is_whole = record.outcome == "finished"
+        self.finished_rounds += is_whole
+        self.other_rounds += record.outcome not in ("finished", "running")
+        self.round_seconds += record.seconds if is_whole else 0.0
+        facts = self._facts(record, number, ready_s)
+        self.rounds.append(
+            {
+                "version": self.version,
+                "number": number,
+                "start_s": record.start_s,
+                "end_s": record.end_s,
+                "predicted_s": record.predicted_s,
+                "bytes": record.nbytes,
+                "members": len(record.members),
+                "planner": record.phase,
+                "plan": record.step,
+                "outcome": record.outcome,
+                "late": late,
+                "late_s": late_s,
+            }
+        )
+        if facts is not None and is_whole:
+            self._diagnose(facts)
+        if is_whole:
+            self._usual[record.nbytes].append(record.seconds)
+            self._late_s.append(late_s)
+
+    def _facts(self, record: Record, number: int, ready_s: dict[str, float]) -> RoundFacts | None:
+        links = self._link_facts(number)
+        usual = self._usual[record.nbytes]
+        if record.predicted_s is not None and record.predicted_s > 0:
+            expected_s = record.predicted_s
+        elif len(usual) >= LEAST_BASELINE:
+            expected_s = statistics.median(usual)
+        else:
+            return None
+        hosts = {
+            name: HostFacts(site.load or 0.0, site.other_bps or 0.0)
+            for name, site in self.sites.items()
+            if site.load is not None or site.other_bps is not None
+        }
+        late_s = statistics.median(self._late_s) if self._late_s else 0.0
+        basis = "usual" if record.predicted_s is None else "predicted"
+        return RoundFacts(number, record.seconds, expected_s, basis, ready_s, late_s, links, hosts)  # type: ignore[arg-type]
+
+    def _link_facts(self, number: int) -> dict[Link, LinkFacts]:
+        """The rates of the round's links beside what they carried before, which they are then added to."""
+        found = {}
+        for name, link in self.links.items():
+            flows, samples = link.busy.pop(number, None), link.samples_bps
+            if not flows and not samples:
+                continue
+            rate_bps = statistics.median(samples) if samples else busy_rate_bps(flows or [])
+            link.samples_bps = []
+            retransmits, link.retransmits_before = link.retransmits - link.retransmits_before, link.retransmits
+            if rate_bps <= 0:
+                continue
+            if len(link.rates_bps) >= LEAST_BASELINE:
+                found[name] = LinkFacts(rate_bps, statistics.median(link.rates_bps), retransmits)
+            elif link.limit_bps and samples:
+                found[name] = LinkFacts(rate_bps, link.limit_bps, retransmits)
+            link.rates_bps.append(rate_bps)
+        return found
+
+    def _diagnose(self, facts: RoundFacts) -> None:
+        found = diagnose(facts)
+        if found is None:
+            return
+        self.diagnoses.append(found)
+        key = found.cause, found.about
+        if facts.number - self._said.get(key, -REPEAT_ROUNDS) >= REPEAT_ROUNDS:
+            self._said[key] = facts.number
+            self._event(self.now_s, "slow round", found.about, found.sentence)
+
+    # --- the view --------------------------------------------------------------------------------------------------
+
+    def rate_bps(self, link: LinkState) -> float:
+        """What a link carries while rounds run: in the last seconds of a live run, in the whole of a finished one."""
+        busy_s = self._busy_s()
+        if not self.is_live:
+            return link.sent_bytes * 8 / busy_s if busy_s > 0 else 0.0
+        since_s = self.now_s - RECENT_S
+        while link.recent and link.recent[0][1] <= since_s:
+            link.recent.popleft()
+        total = sum(
+            nbytes * (end_s - max(start_s, since_s)) / (end_s - start_s) if start_s < since_s else nbytes
+            for start_s, end_s, nbytes in link.recent
+        )
+        return total * 8 / busy_s if busy_s > 0 else 0.0
+
+    def _busy_s(self) -> float:
+        """For how long rounds ran in the time that rates are for; all of it, if no round is known."""
+        key = self.version, self.now_s
+        if self._busy[0] != key:
+            since_s = max(0.0, self.now_s - RECENT_S) if self.is_live else 0.0
+            known = [(one["start_s"], one["end_s"]) for one in self.rounds if one["end_s"] > since_s]
+            known += [(start_s, self.now_s) for start_s in self._running.values()]
+            busy_s = union_s([(max(start_s, since_s), end_s) for start_s, end_s in known])
+            self._busy = key, busy_s or self.now_s - since_s
+        return self._busy[1]
+
+    def summary(self) -> str:
+        """One sentence that names the busiest link and the rank that others waited for longest."""
+        parts = []
+        used = {
+            name: self.rate_bps(link) / link.limit_bps
+            for name, link in self.links.items()
+            if link.limit_bps and link.sent_bytes
+        }
+        if used:
+            src, dst = max(used, key=lambda name: (used[name], name))
+            limit = format_rate(self.links[src, dst].limit_bps or 0)
+            parts.append(f"The busiest link is {src} -> {dst}, {used[src, dst]:.0%} of {limit} used")
+        late = {name: site.waited_for_s for name, site in self.sites.items() if site.waited_for_s > 0}
+        if late:
+            name = max(late, key=lambda name: (late[name], name))
+            share = late[name] / sum(late.values())
+            parts.append(
+                f"{'r' if parts else 'R'}ounds waited longest for rank {name}, {format_duration(late[name])} "
+                f"({share:.0%} of all waiting for a last rank)"
+            )
+        return "; ".join(parts) + "." if parts else "Nothing has been measured yet."
+
+    def recent_diagnosis(self) -> str:
+        """Why one of the last rounds was slow, in a sentence; empty if none was."""
+        last = self.diagnoses[-1] if self.diagnoses else None
+        is_recent = last is not None and last.round >= self.rounds[-1]["number"] - RECENT_ROUNDS
+        return last.sentence if last is not None and is_recent else ""
+
+    def sent_bytes(self) -> dict[Link, float]:
+        """Bytes that each link has carried."""
+        return {name: link.sent_bytes for name, link in self.links.items() if link.sent_bytes}
+
+    def view(self, since: int = 0, now_s: float | None = None) -> dict[str, Any]:
+        """What changed after version `since`, as values for JSON; 0: everything."""
+        if now_s is not None:
+            self.now_s = max(self.now_s, now_s)
+        sent = self.sent_bytes()
+        costs = None if self._costs is None else self._costs(sent)
+        shown = {
+            "version": self.version,
+            "now_s": self.now_s,
+            "live": self.is_live,
+            "title": self.title,
+            "summary": self.summary(),
+            "diagnosis": self.recent_diagnosis(),
+            "rounds_finished": self.finished_rounds,
+            "rounds_other": self.other_rounds,
+            "round_mean_s": self.round_seconds / self.finished_rounds if self.finished_rounds else None,
+            "egress_bytes": sum(sent.values()),
+            "egress_cost": None if costs is None else sum(costs.values()),
+            "sites": [self._site_view(name, site, since) for name, site in self.sites.items() if site.version > since],
+            "links": [
+                self._link_view(name, link, costs, since)
+                for name, link in self.links.items()
+                if link.version > since or link.recent
+            ],
+            "rounds": [one for one in self.rounds if one["version"] > since],
+            "plans": [one for one in self.plans if one["version"] > since],
+            "events": [one for one in self.events if one["version"] > since],
+        }
+        if self._waits_version > since:
+            shown["waits"] = [[a, b, round(seconds, 6)] for (a, b), seconds in self.waits.items()]
+        return shown
+
+    def _site_view(self, name: str, site: SiteState, since: int) -> dict[str, Any]:
+        activity = [
+            [kind, round(start_s, 5), round(end_s, 5), number]
+            for at, kind, start_s, end_s, number in site.activity
+            if at > since
+        ]
+        return {
+            "name": name,
+            "up": site.is_up,
+            "waited_for_s": site.waited_for_s,
+            "load": site.load,
+            "other_bps": site.other_bps,
+            **{f"{kind}_s": seconds for kind, seconds in site.spent_s.items()},
+            "activity": activity,
+        }
+
+    def _link_view(self, name: Link, link: LinkState, costs: Mapping[Link, float] | None, since: int) -> dict[str, Any]:
+        return {
+            "src": name[0],
+            "dst": name[1],
+            "bytes": link.sent_bytes,
+            "rate_bps": self.rate_bps(link),
+            "limit_bps": link.limit_bps,
+            "origin": link.origin,
+            "down": link.is_down,
+            "retransmits": link.retransmits,
+            "estimates": [[at_s, bps] for at, at_s, bps in link.estimates if at > since],
+            "cost": None if costs is None else costs.get(name, 0.0),
+        }
+
+
+def _order(record: Record) -> tuple[float, bool]:
+    """By end, and a round after what happened in it; estimates and the run itself are known from their start."""
+    is_known = record.kind in ("run", "link", "tree", "failure")
+    return (record.start_s if is_known else record.end_s, record.kind == "round")
+
+
+def busy_rate_bps(flows: list[tuple[float, float, float]]) -> float:
+    """The rate of transfers (start, end, bytes) while any of them ran.
+
+    >>> busy_rate_bps([(0.0, 1.0, 100.0), (0.5, 1.5, 50.0), (5.0, 5.5, 50.0)])
+    800.0
+    """
+    busy_s = union_s([(start_s, end_s) for start_s, end_s, _ in flows])
+    return sum(nbytes for _, _, nbytes in flows) * 8 / busy_s if busy_s > 0 else 0.0
+
+
+def union_s(intervals: list[tuple[float, float]]) -> float:
+    """The length of the union of intervals.
+
+    >>> union_s([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
+    4.0
+    """
+    total_s, until_s = 0.0, float("-inf")
+    for start_s, end_s in sorted(intervals):
+        total_s += max(0.0, end_s - max(start_s, until_s))
+        until_s = max(until_s, end_s)
+    return total_s

@@ -1,0 +1,286 @@
+"""Serves the state of a run over HTTP: the page, its changes as server-sent events, JSON, and metrics.
+
+Read-only. On loopback no token is needed, but requests must name a local host, so that a page from elsewhere cannot
+read it through the browser (DNS rebinding). On any other address every request needs the token.
+
+| path | answer |
+|---|---|
+| `/` | the page |
+| `/events?since=N` | server-sent events: changes after version N, then each further change |
+| `/view?since=N` | the same once, as JSON |
+| `/metrics` | metrics for Prometheus, with the extra `metrics` |
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+import threading
+import zlib
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from tradewind.dashboard.metrics import encode_metrics
+from tradewind.dashboard.model import RunModel
+from tradewind.errors import BadOption
+
+TICK_S = 0.5
+"""Interval at which open pages get changes."""
+QUIET_S = 10.0
+"""A comment is sent after this time without a change, so that closed connections are noticed."""
+LINGER_S = 2.0
+"""The most seconds that `close` waits for open pages."""
+MAX_STREAMS = 32
+"""Pages that may be open at once."""
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+Respond = tuple[int, str, bytes]
+
+
+class RunView:
+    """A model that one thread feeds and several read."""
+
+    def __init__(self, model: RunModel) -> None:
+        self._model, self._changed = model, threading.Condition()
+        self._cached: dict[int, bytes] = {}
+        self.closed = False
+
+    def change(self, work: Callable[[RunModel], None]) -> None:
+        """Let `work` change the model, and tell all that wait for changes."""
+        with self._changed:
+            before = self._model.version
+            work(self._model)
+            if self._model.version != before:
+                self._cached.clear()
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the wait of all readers."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def wait(self, since: int, timeout_s: float) -> tuple[int, bytes] | None:
+        """The changes after a version, with the present version; None if there are none within the time."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.closed or self._model.version > since, timeout_s):
+                return None
+            return self._model.version, self._encoded(since)
+
+    def view(self, since: int = 0) -> bytes:
+        """The changes after a version as JSON."""
+        with self._changed:
+            return self._encoded(since)
+
+    def read(self, reader: Callable[[RunModel], Any]) -> Any:
+        """What `reader` finds in the model."""
+        with self._changed:
+            return reader(self._model)
+
+    def _encoded(self, since: int) -> bytes:
+        """Encoded once for all pages that are at the same version."""
+        if since not in self._cached:
+            if len(self._cached) > MAX_STREAMS:
+                self._cached.clear()
+            self._cached[since] = msgspec.json.encode(self._model.view(since))
+        return self._cached[since]
+
+
+class PageServer:
+    """The HTTP server of one run."""
+
+    def __init__(self, host: str, port: int, view: RunView, token: str | None = None) -> None:
+        """Listen; raises BadOption if that is impossible. Beyond loopback `token` must be given."""
+        self.view, self._serving = view, False
+        self.token = None if is_local(host) else token
+        if self.token is None and not is_local(host):
+            raise BadOption(
+                f"the page must have a token beyond loopback, got none for {host}. Set one, or use :{port}."
+            )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._http = _Server((host, port), self, family)
+        except OSError as error:
+            raise BadOption(
+                f"cannot serve the page on {host}:{port}: {error.strerror or error}. Choose another address or port."
+            ) from None
+        self.port = int(self._http.server_address[1])
+        shown = "localhost" if is_local(host) else f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    def serve(self) -> None:
+        """Answer requests until `close` is called."""
+        self._serving = True
+        self._http.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        """Send open pages the last changes, and stop serving; `serve` returns."""
+        self.view.close()
+        self._http.wait_until_left(LINGER_S)
+        if self._serving:
+            self._http.shutdown()
+        self._http.server_close()
+
+    @property
+    def open_pages(self) -> int:
+        """The number of pages that get changes."""
+        return self._http.streams
+
+    def may_read(self, host: str, query: dict[str, list[str]], authorization: str) -> bool:
+        """Whether a request with this Host header, query and Authorization header is answered."""
+        if self.token is None:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in LOCAL_NAMES or is_local(name)
+        given = query.get("token", [""])[0] or authorization.removeprefix("Bearer ").strip()
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def is_local(host: str) -> bool:
+    """Whether an address or name is of loopback.
+
+    >>> is_local("127.0.0.1"), is_local("localhost"), is_local("0.0.0.0"), is_local("example.org")
+    (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def page_html() -> bytes:
+    """The page: one file without references to others."""
+    return resources.files("tradewind.dashboard").joinpath("page.html").read_bytes()
+
+
+def embed(view: bytes) -> bytes:
+    """The page with a view inside, as a file that needs no server."""
+    place = b'<script type="application/json" id="embedded">null</script>'
+    data = view.replace(b"<", b"\\u003c")  # names and reasons must not end the script
+    return page_html().replace(place, place.replace(b"null", data))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], page: PageServer, family: socket.AddressFamily) -> None:
+        self.address_family = family
+        self.page = page
+        self.streams, self._changed = 0, threading.Condition()
+        super().__init__(address, _Handler)
+
+    def enter(self) -> bool:
+        """Count one more open page, unless there are too many."""
+        with self._changed:
+            has_room = self.streams < MAX_STREAMS
+            self.streams += has_room
+            return has_room
+
+    def leave(self) -> None:
+        """Count one less."""
+        with self._changed:
+            self.streams -= 1
+            self._changed.notify_all()
+
+    def wait_until_left(self, timeout_s: float) -> None:
+        """Wait until no page is open."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.streams, timeout_s)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore errors of a connection: its browser has gone."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        page, asked = self.server.page, urlsplit(self.path)
+        query = parse_qs(asked.query)
+        if not page.may_read(self.headers.get("Host", ""), query, self.headers.get("Authorization", "")):
+            self._answer(
+                403, "text/plain; charset=utf-8", b"Forbidden: open the address with the token from the log.\n"
+            )
+            return
+        since = int(found) if (found := query.get("since", ["0"])[0]).isdecimal() else 0
+        if asked.path == "/":
+            self._answer(200, "text/html; charset=utf-8", page_html())
+        elif asked.path == "/view":
+            self._answer(200, "application/json", page.view.view(since))
+        elif asked.path == "/metrics":
+            self._metrics()
+        elif asked.path == "/events":
+            self._stream(int(last) if (last := self.headers.get("Last-Event-ID", "")).isdecimal() else since)
+        else:
+            self._answer(404, "text/plain; charset=utf-8", b"Not found. Paths: / /view /events /metrics\n")
+
+    def _metrics(self) -> None:
+        try:
+            data, kind = self.server.page.view.read(encode_metrics)
+        except BadOption as error:
+            self._answer(501, "text/plain; charset=utf-8", f"{error}\n".encode())
+            return
+        self._answer(200, kind, data)
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self._protect()
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _protect(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header(
+            "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+            "img-src data:; frame-ancestors 'none'; base-uri 'none'",
+        )
+
+    def _stream(self, since: int) -> None:
+        if not self.server.enter():
+            self._answer(503, "text/plain; charset=utf-8", b"Too many open pages: close one.\n")
+            return
+        try:
+            self.close_connection = True
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            packer = zlib.compressobj(1, wbits=31) if "gzip" in self.headers.get("Accept-Encoding", "") else None
+            if packer is not None:
+                self.send_header("Content-Encoding", "gzip")
+            self._protect()
+            self.end_headers()
+            view, pause = self.server.page.view, threading.Event()
+            is_over = False
+            while not is_over:
+                is_over = view.closed  # what changed before is sent once more
+                found = view.wait(since, QUIET_S)
+                if found is None:
+                    self._push(b": quiet\n\n", packer)
+                else:
+                    since, data = found
+                    self._push(b"id: %d\ndata: %s\n\n" % (since, data), packer)
+                pause.wait(TICK_S)
+            self._push(b"event: end\ndata: {}\n\n", packer)
+        finally:
+            self.server.leave()
+
+    def _push(self, data: bytes, packer: Any) -> None:
+        """Send data of a stream at once, compressed if the browser can read that."""
+        self.wfile.write(data if packer is None else packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH))
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no requests."""

@@ -1,0 +1,110 @@
+"""The state of a run that the page shows, from records."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tradewind.catalog import load_network
+from tradewind.dashboard import RunModel
+from tradewind.sim import LinkOutage, SimulationResult, simulate
+from tradewind.trace import Trace
+from tradewind.trace.records import Record
+
+
+@pytest.fixture(scope="module")
+def result() -> SimulationResult:
+    network = load_network("mesh", n=5, seed=1)
+    faults = [LinkOutage("w1", "w2", 1.0, 2.0)]
+    return simulate(network, "bsp+mtree", 6, 1, compute=0.1, nbytes=2_000_000, faults=faults, record="flows")
+
+
+@pytest.fixture
+def trace(result: SimulationResult) -> Trace:
+    assert result.trace is not None
+    return result.trace
+
+
+def test_the_model_of_a_simulation_agrees_with_its_result(result: SimulationResult, trace: Trace) -> None:
+    model = RunModel.of(trace)
+    assert model.finished_rounds == result.finished_rounds
+    assert sum(model.sent_bytes().values()) == pytest.approx(result.total_bytes, rel=1e-6)
+    waited = {worker.name: worker.wait_s for worker in result.workers}
+    assert {name: site.spent_s["wait"] for name, site in model.sites.items()} == pytest.approx(waited)
+    network = load_network("mesh", n=5, seed=1)
+    assert model.links["w1", "w3"].limit_bps == network.bandwidth_bps[0, 2]
+
+
+def test_every_wait_is_for_the_rank_that_was_ready_last(trace: Trace) -> None:
+    model = RunModel.of(trace)
+    late = {one["late"] for one in model.rounds if one["late"]}
+    assert {culprit for _, culprit in model.waits} <= late
+
+
+def test_plans_have_their_trees_and_reasons_and_failures_are_events(trace: Trace) -> None:
+    view = RunModel.of(trace).view()
+    assert view["plans"][-1]["trees"] and all(plan["reason"] for plan in view["plans"])
+    told = [event["what"] for event in view["events"]]
+    assert "link lost" in told and "link back" in told
+
+
+def test_views_of_changes_add_up_to_the_whole_view(trace: Trace) -> None:
+    model, seen = RunModel(live=True), 0
+    parts = []
+    for number, record in enumerate(sorted(trace.records, key=lambda record: record.end_s)):
+        model.add(record)
+        if number % 50 == 0:
+            parts.append(model.view(seen))
+            seen = parts[-1]["version"]
+    parts.append(model.view(seen))
+    whole = model.view()
+    for section in ("rounds", "events"):
+        assert [one["version"] for part in parts for one in part[section]] == [one["version"] for one in whole[section]]
+    activity = {site["name"]: site["activity"] for site in whole["sites"]}
+    for name, done in activity.items():
+        told = [one for part in parts for site in part["sites"] if site["name"] == name for one in site["activity"]]
+        assert told == done
+    links = {(link["src"], link["dst"]): link["bytes"] for part in parts for link in part["links"]}
+    assert links == {(link["src"], link["dst"]): link["bytes"] for link in whole["links"]}
+    assert msgspec.json.encode(whole)
+
+
+def test_a_live_rate_is_the_mean_over_the_last_seconds() -> None:
+    model = RunModel(live=True)
+    model.add(Record("flow", 0, 10, "a", "b", nbytes=10e6))
+    model.add(Record("flow", 10, 20, "a", "b", nbytes=20e6))
+    assert model.view()["links"][0]["rate_bps"] == pytest.approx(16e6)
+    assert model.view(now_s=25.0)["links"][0]["rate_bps"] == pytest.approx(8e6)
+
+
+def test_a_live_rate_counts_the_time_in_which_rounds_ran() -> None:
+    model = RunModel(live=True)
+    model.add(Record("flow", 10, 20, "a", "b", nbytes=10e6))
+    for number, (start_s, end_s) in enumerate(((5, 10.5), (12, 14), (13, 15))):
+        model.add(Record("round", start_s, end_s, round=number, outcome="finished"))
+    assert model.view(now_s=20.0)["links"][0]["rate_bps"] == pytest.approx(10e6 * 8 / 3.5)
+    model.add(Record("decision", 18, 18, round=9, phase="start"))
+    assert model.view(now_s=20.0)["links"][0]["rate_bps"] == pytest.approx(10e6 * 8 / 5.5), "a round runs since 18 s"
+
+
+def test_the_summary_names_the_busiest_link_and_the_latest_rank() -> None:
+    model = RunModel()
+    for record in (
+        Record("link", 0, 0, "a", "b", phase="given", rate_bps=10e6),
+        Record("link", 0, 0, "b", "a", phase="given", rate_bps=1e6),
+        Record("wait", 0, 3, "a", round=1),
+        Record("wait", 3, 3, "b", round=1),
+        Record("flow", 3, 4, "a", "b", 1, nbytes=5e5, outcome="delivered"),
+        Record("flow", 3, 4, "b", "a", 1, nbytes=1e5, outcome="delivered"),
+        Record("round", 3, 4, round=1, members=("a", "b"), outcome="finished"),
+    ):
+        model.add(record)
+    assert "busiest link is b -> a, 80% of 1 Mbps used" in model.summary()
+    assert "waited longest for rank b, 3 s" in model.summary()
+
+
+def test_costs_of_links_are_shown_where_prices_are_known() -> None:
+    model = RunModel(costs=lambda sent: {link: nbytes * 1e-9 for link, nbytes in sent.items()})
+    model.add(Record("flow", 0, 1, "a", "b", nbytes=2e9))
+    assert model.view()["egress_cost"] == pytest.approx(2.0) == model.view()["links"][0]["cost"]
+    assert RunModel().view()["egress_cost"] is None

@@ -1,0 +1,30 @@
+"""A recorded run as the input of another simulation."""
+
+from __future__ import annotations
+
+import pytest
+
+from tradewind.catalog import load_network
+from tradewind.errors import InputError
+from tradewind.sim import simulate
+from tradewind.sim.replay import recording_of
+
+
+def test_the_same_scheme_on_a_recorded_network_takes_as_long() -> None:
+    network = load_network("mesh", n=5, seed=3)
+    first = simulate(network, "bsp+optimal", 20, 1, compute=0.2, nbytes=4_000_000, record="flows")
+    assert first.trace is not None
+    found = recording_of(first.trace)
+    assert found.nbytes == 4_000_000 and found.steps is not None and found.seconds == 20
+    again = simulate(
+        found.rates.network, "bsp+optimal", 20, 1, compute=found.steps, nbytes=found.nbytes, rates=found.rates
+    )
+    assert again.average_sync_s == pytest.approx(first.average_sync_s, rel=0.02)
+
+
+def test_a_trace_without_rates_is_refused() -> None:
+    network = load_network("mesh", n=4)
+    result = simulate(network, "bsp+ring", 3, compute=0.1, nbytes=1_000_000, record="rounds")
+    assert result.trace is not None
+    with pytest.raises(InputError, match="rates of links"):
+        recording_of(result.trace)
