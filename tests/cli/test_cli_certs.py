@@ -46,7 +46,7 @@ def test_replacing_is_asked_for(tmp_path: Path) -> None:
         (("issue", "a/b", "a b"), "expected distinct names"),
         (("show",), "no certificate (*.crt)"),
         (("show", "nowhere.crt"), "nowhere.crt cannot be read"),
-        (("show", __file__), "not a certificate in PEM format"),
+        (("show", __file__), "expected a certificate in PEM format"),
     ],
 )
 def test_mistakes_are_explained(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:

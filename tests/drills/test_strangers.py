@@ -18,7 +18,6 @@ STARTED_S = 60.0
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a rank of the same address as the strangers is dropped with them and gives up", strict=False)
 def test_a_run_starts_while_strangers_hold_connections_open() -> None:
     port, until_s = free_port(), time.monotonic() + STARTED_S
     held: list[socket.socket] = []
