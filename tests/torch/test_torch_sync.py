@@ -190,8 +190,6 @@ def test_invalid_arguments_are_refused() -> None:
     for wrong in ({"every": 0}, {"overlap": True}, {"average_state": True}):
         with pytest.raises(BadOption):
             Synchronizer(model, **wrong)
-    with pytest.raises(BadOption, match="keeps a shared model"):
-        Synchronizer(model, "asp", controller="127.0.0.1:1", rank=0, world=1)
     with pytest.raises(BadOption, match="init_process_group"):
         Synchronizer(model)
     with pytest.raises(BadOption, match="nothing to synchronise"):
