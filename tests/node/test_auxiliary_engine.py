@@ -166,6 +166,7 @@ def queues(busy_bound: int, queue_length: int) -> AuxiliaryQueues:
     return made
 
 
+@pytest.mark.mechanism("NetStorm VI-A Fig. 7, chunks go by the occupancy of primary and auxiliary queues")
 @pytest.mark.parametrize(("bound", "length"), [(1, 1), (2, 1), (2, 5), (4, 2)])
 def test_chunks_go_to_auxiliary_queues_when_the_primary_one_is_busy_and_back_when_these_are_full(
     bound: int, length: int

@@ -51,6 +51,7 @@ def test_rounds_that_are_no_parts_are_served_in_order_of_their_start(rounds: lis
     assert served(outbox) == sorted(rounds)
 
 
+@pytest.mark.mechanism("CREW IV-C, flow-level first come first served (FL), live")
 def test_fcfs_serves_a_scatter_that_is_being_sent_before_a_result_of_an_earlier_round_that_comes_later() -> None:
     """CREW IV-C: round 7 is not preempted by round 4, as it is where rounds are served in order."""
     disciplines: tuple[m.Discipline, ...] = ("fcfs", "task-fcfs")

@@ -112,6 +112,7 @@ def test_a_lost_link_is_gone_around_and_nothing_else_moves() -> None:
     assert len(moved) == 1 and next(iter(moved))[0] == "s1"
 
 
+@pytest.mark.mechanism("CREW IV-B Eq. (3), a lost link moves a block to another aggregator")
 def test_replace_moves_the_block_of_an_aggregator_that_lost_a_link_by_eq_3() -> None:
     """CREW IV-B: another site with live links to all members takes the block; nothing is relayed."""
     network = mesh(6)

@@ -111,7 +111,10 @@ class _Patching:
         return replace(shard, root=root, reduce=reduce, broadcast=broadcast, rate_bps=None)
 
     def replace_root(self, shard: Shard) -> Shard:
-        """Keep the star, or move it to the root that Eq. (3) chooses; raises `InfeasiblePlan` if there is none."""
+        """Keep the star, or move it to the root that Eq. (3) chooses; raises `InfeasiblePlan` if there is none.
+
+        Mechanism: CREW IV-B Eq. (3), a lost link moves a block to another aggregator
+        """
         members, root = self.members, shard.root
         if root not in self.network.index or not self._is_linked(root):
             self.loads[root] = self.loads.get(root, 0.0) - shard.fraction

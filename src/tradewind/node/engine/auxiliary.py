@@ -65,7 +65,7 @@ class Detour:
 class AuxiliaryQueues:
     """NetStorm's communication scheduler at one site: every chunk gets a path when it may be sent (VI-A, Fig. 7).
 
-    Mechanism: NetStorm VI-A, AUXILIARY_QUEUE_LENGTH (live: netstorm/fig17)
+    Mechanism: NetStorm VI-A Fig. 7, chunks go by the occupancy of primary and auxiliary queues (live: netstorm/fig17)
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,10 @@ class AuxiliaryQueues:
 
 
 class AuxiliaryPaths:
-    """The auxiliary paths of one site, taken when links are idle."""
+    """The auxiliary paths of one site, taken when links are idle.
+
+    Mechanism: NetStorm VI-A, AUXILIARY_QUEUE_LENGTH
+    """
 
     def __init__(self) -> None:
         self.used = False

@@ -205,7 +205,10 @@ Entry = Sending | Forward
 
 
 class Outbox:
-    """The send queue of one peer."""
+    """The send queue of one peer.
+
+    Mechanism: CREW IV-C, flow-level first come first served (FL), live
+    """
 
     __slots__ = ("_by_arrival", "_heap", "_sequence", "acks", "idle", "peer", "probes")
 
