@@ -53,7 +53,9 @@ def recording_of(trace: Trace) -> Recording:
     """
     seen = [record for record in trace.kind("link") if record.rate_bps and record.phase != "lost"]
     if not seen:
-        raise InputError("the trace has no rates of links. Give one of `simulate --flows`, or of a live run with trace=.")
+        raise InputError(
+            "the trace has no rates of links. Give one of `simulate --flows`, or of a live run with trace=."
+        )
     names = sorted({name for record in seen for name in (record.site, record.peer)})
     first: dict[tuple[str, str], float] = {}
     for record in seen:
