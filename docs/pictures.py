@@ -271,7 +271,7 @@ def predictions_picture() -> str:
     parts += [
         text(left - 10, round(top + side - at(v) + 4, 1), f"{v:g}", size=12, colour=GREY, anchor="end") for v in ticks
     ]
-    parts.append(text(left - 10, top - 8, "live seconds", size=12, colour=GREY, anchor="end"))
+    parts.append(text(left + 6, top - 8, "live seconds", size=12, colour=GREY, anchor="start"))
     first, last = math.exp(low), math.exp(high) / 1.15
     for factor, dashed in ((1.0, False), (1.15, True)):
         ends = [(left + at(x), top + side - at(x * factor)) for x in (first, last)]
