@@ -264,3 +264,12 @@ def test_switched_off_nothing_is_learned() -> None:
 def test_switches_that_make_no_sense_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(BadOption):
         Awareness(**bad)  # type: ignore[arg-type]
+
+
+def test_a_network_with_prices_that_is_given_again_changes_no_plan() -> None:
+    priced = MESH.with_prices(np.full((3, 3), 0.02))
+    view = NetworkView(priced)
+    assert view.network == view.whole == priced
+    before = view.generation
+    view.give(priced)
+    assert view.generation == before

@@ -146,7 +146,8 @@ def with_zones(network: Network, clear_step: float = CLEAR_STEP) -> Network:
     """The network with detected zones for sites that have none."""
     zone_of = detect_zones(network, clear_step).zone_of
     sites = [replace(site, zone=site.zone or zone_of.get(site.name)) for site in network.sites]
-    return Network(network.name, sites, network.bandwidth_bps, network.latency_s, network.loss, network.trunks)
+    rest = network.latency_s, network.loss, network.trunks, network.usd_per_gb
+    return Network(network.name, sites, network.bandwidth_bps, *rest)
 
 
 def _distance(network: Network, there: Matrix) -> Matrix:

@@ -87,7 +87,8 @@ class NetworkView:
 
     def _with_rates(self, bandwidth_bps: Matrix) -> Network:
         given = self._given
-        return Network(given.name, given.sites, bandwidth_bps, self._planned_latency_s, given.loss, given.trunks)
+        rest = self._planned_latency_s, given.loss, given.trunks, given.usd_per_gb
+        return Network(given.name, given.sites, bandwidth_bps, *rest)
 
     def give(self, network: Network) -> None:
         """Replace the network by one with the same sites; all plans are made again unless nothing differs."""
@@ -177,7 +178,8 @@ class NetworkView:
             zone_of = (pairwise if pairwise.are_groups else self._racks(results) or pairwise).zone_of
             sites = [replace(site, zone=zone_of.get(site.name)) for site in self._given.sites]
             given = self._given
-            self._given = Network(given.name, sites, given.bandwidth_bps, given.latency_s, given.loss, given.trunks)
+            rest = given.latency_s, given.loss, given.trunks, given.usd_per_gb
+            self._given = Network(given.name, sites, given.bandwidth_bps, *rest)
         self.generation += 1
 
     def _racks(self, results: Sequence[LinkProbed]) -> Zones | None:
