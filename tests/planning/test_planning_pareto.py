@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tradewind.catalog import load_network
 from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
+from tradewind.planning import make_plan
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.cost import cost
 from tradewind.planning.pareto import LEAST_SAVING, choose, offers
@@ -75,6 +76,24 @@ def test_three_clouds_save_a_third_of_the_price_for_a_tenth_of_the_time() -> Non
     found = offers(load_network("skyplane", regions=THREE_CLOUDS), 10_000_000_000, planner="optimal")
     fastest, mix = found[0], choose(found, "mix")
     assert mix.usd < 0.7 * fastest.usd and mix.seconds < 1.2 * fastest.seconds
+
+
+def test_sites_that_are_no_members_are_passed_only_on_the_way() -> None:
+    """a and c have a link to b only; d and e lead nowhere."""
+    names, pairs = "abcde", ("ab", "bc", "bd", "de")
+    rates = np.zeros((5, 5))
+    for pair in pairs:
+        i, j = map(names.index, pair)
+        rates[i, j] = rates[j, i] = 1e8
+    network = Network("tree", [Site(name) for name in names], rates, usd_per_gb=np.full((5, 5), 0.1))
+    for offer in offers(network, 10_000_000, ["a", "c"], "star"):
+        assert set(offer.plan.sites) == {"a", "b", "c"}
+
+
+def test_equally_cheap_trees_share_the_load() -> None:
+    network = Network("even", [Site(f"s{i}") for i in range(6)], 1e8 * (1 - np.eye(6)), usd_per_gb=np.full((6, 6), 0.1))
+    alone = cost(make_plan("spanning-tree", network, 100_000_000), network).seconds
+    assert offers(network, 100_000_000, planner="star")[0].seconds < 0.5 * alone
 
 
 def test_a_network_without_prices_is_refused() -> None:
