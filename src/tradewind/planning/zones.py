@@ -88,7 +88,8 @@ def detect_racks(names: Sequence[str], alone_bps: Matrix, together_bps: Matrix) 
     Both matrices have a row per sender; 0 and infinity: not measured. A pair is slowed down by its rate together over
     what the NICs of its two ends carry, which is the most that any pair with that end reached. Sites of one rack do not
     slow each other down, whatever crosses its uplink; pairs that cross it together do. Racks are the groups of least
-    slowdown, if `RACK_SHARE` of the pairs inside them are not slowed down by `SHARED`, and of those between them are.
+    slowdown, if `RACK_SHARE` of the pairs inside them are not slowed down by `SHARED`, and of those between them are. A
+    rack has several sites: one that is alone shares no uplink, its own links are slow.
 
     Mechanism: DS-Sync III-A topologyDetect, racks behind uplinks that are slow when they are full (live: ds-sync/racks)
     """
@@ -111,6 +112,8 @@ def detect_racks(names: Sequence[str], alone_bps: Matrix, together_bps: Matrix) 
     groups: dict[int, list[str]] = {}
     for name, label in zip(names, labels, strict=True):
         groups.setdefault(label, []).append(name)
+    if min(map(len, groups.values())) < 2:
+        return Zones((), "", step)
     return Zones(tuple(tuple(group) for group in groups.values()), "contention", step)
 
 
