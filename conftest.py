@@ -1,4 +1,4 @@
-"""Hypothesis without deadlines, and no doctests of modules that need PyTorch where it is not installed.
+"""Hypothesis without deadlines, and no doctests of modules that need PyTorch or others where they are not installed.
 
 Tests never assert on wall time, and shared machines are slow at times. Under CI examples are the same on every run, so
 that a red build means a change and not bad luck; elsewhere they differ each time, so that people keep finding new ones.
@@ -15,7 +15,12 @@ settings.register_profile("tradewind", deadline=None, derandomize=bool(os.enviro
 settings.load_profile("tradewind")
 
 WITHOUT_TORCH = find_spec("torch") is None
-collect_ignore_glob = ["src/tradewind/torch/*", "tests/support/torch_*"] if WITHOUT_TORCH else []
+OPTIONAL = {
+    "torch": ("src/tradewind/torch/*", "tests/support/torch_*"),
+    "accelerate": ("src/tradewind/torch/accelerate.py",),
+    "torchft": ("src/tradewind/torch/torchft.py", "tests/support/torch_ft_*"),
+}
+collect_ignore_glob = [path for name, paths in OPTIONAL.items() if find_spec(name) is None for path in paths]
 """Importing them for their doctests would fail; tests say themselves why they are skipped."""
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from tradewind.catalog import load_network
-from tradewind.control.plans.versions import PlanWanted
+from tradewind.control.plans.versions import Key, PlanWanted
 from tradewind.network import Matrix, Network, Site
 from tradewind.planning import checked_plan
 from tradewind.planning.bound import bound
@@ -101,7 +101,7 @@ def _beside_training(out: TextIO) -> None:
     )
     network = load_network("mesh", n=12)
     current = checked_plan("ring", network, ROUND_BYTES)
-    wanted = PlanWanted((current.members, ROUND_BYTES, "", 1), network, "optimal", {}, current)
+    wanted = PlanWanted(Key(current.members, ROUND_BYTES, "", 1), network, "optimal", {}, current)
     process = PlanningProcess()
     process.make(wanted)  # the process is started by its first plan
     ways: dict[str, Callable[[], object] | None] = {

@@ -40,7 +40,7 @@ API = (
     ),
     ("Limit", "tradewind", ("bound", "Bound")),
     ("Plug-ins", "tradewind", ("register_planner", "register_policy")),
-    ("PyTorch", "tradewind.torch", ("configure", "Synchronizer", "Outer", "Ensemble")),
+    ("PyTorch", "tradewind.torch", ("configure", "Elastic", "ElasticSampler", "Synchronizer", "Outer", "Ensemble")),
     ("Simulation", "tradewind.sim", ("simulate",)),
 )
 """Sections of the API page: title, module, names."""
@@ -233,6 +233,7 @@ def pages() -> dict[Path, str]:
     made[DOCS / "decisions" / "index.md"] = decisions_page()
     made[DOCS / "reference" / "api.md"] = api_page()
     made[DOCS / "reference" / "mechanisms.md"] = _script("mechanisms").page()
+    made[DOCS / "reference" / "compatibility.md"] = _script("compatibility").page()
     cli = DOCS / "reference" / "cli.md"
     made[cli] = with_flags(cli.read_text())
     options = DOCS / "reference" / "options.md"

@@ -16,12 +16,17 @@ import msgspec
 from tradewind.catalog import load_network
 from tradewind.dashboard import RunModel
 from tradewind.dashboard.server import embed
+from tradewind.network import Network
 from tradewind.schemes import ExecutionModel
-from tradewind.sim import Background, simulate
+from tradewind.sim import SlowLink, simulate
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 1280
 LONGEST_S = 120
+REGIONS = (
+    "aws:us-east-1,aws:us-west-2,aws:eu-west-1,azure:eastus,azure:westeurope,azure:westus,gcp:us-east4-a,"
+    "gcp:europe-west4-a,gcp:us-west1-a"
+)
 
 
 def main() -> None:
@@ -29,7 +34,7 @@ def main() -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("screenshots need Chromium. Install it, such as with: apt-get install chromium")
-    pages = {9: (nine_sites(), 1560), 62: (all_regions(), 2200)}
+    pages = {9: (nine_sites(), 1900), 62: (all_regions(), 2500)}
     with tempfile.TemporaryDirectory() as folder:
         for sites, (page, height) in pages.items():
             (Path(folder) / "page.html").write_bytes(page)
@@ -48,21 +53,20 @@ def shoot(browser: str, folder: Path, page: str, image: Path, height: int) -> No
 
 
 def nine_sites() -> bytes:
-    """NetStorm's nine data centers, where a link becomes slow after 30 s."""
-    slow = Background("dc2", "dc5", 400e6, 30.0)
-    return page_of("netstorm9", "bsp+fapt", 20_000_000, slow)
+    """Nine regions of three clouds, where a link becomes slow after 30 s."""
+    found = load_network("skyplane", regions=REGIONS)
+    return page_of(found, "bsp+mtree", 1_000_000_000, SlowLink("aws:us-east-1", "gcp:europe-west4-a", 0.25, 30.0))
 
 
 def all_regions() -> bytes:
     """The 62 regions of three clouds."""
-    return page_of("skyplane", "bsp+mtree", 400_000_000)
+    return page_of(load_network("skyplane"), "bsp+mtree", 400_000_000)
 
 
-def page_of(network: str, scheme: str, nbytes: int, *faults: Background) -> bytes:
+def page_of(network: Network, scheme: str, nbytes: int, *faults: SlowLink) -> bytes:
     """The page of a simulation of one minute."""
     execution: ExecutionModel | None = "chunked" if faults else None
-    found = load_network(network)
-    result = simulate(found, scheme, 60, nbytes=nbytes, faults=faults, record="flows", execution=execution)
+    result = simulate(network, scheme, 60, nbytes=nbytes, faults=faults, record="flows", execution=execution)
     assert result.trace is not None
     return embed(msgspec.json.encode(RunModel.of(result.trace).view()))
 

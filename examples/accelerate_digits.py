@@ -1,14 +1,15 @@
 """Hugging Face Accelerate over Tradewind: `torchrun --nproc-per-node 2 examples/accelerate_digits.py`."""
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, InitProcessGroupKwargs
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import tradewind.torch.accelerate  # noqa: F401 - lets Accelerate keep the backend on the CPU
+
 if __name__ == "__main__":
-    torch.distributed.init_process_group("tradewind")  # before Accelerate, which has a fixed list of backends
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="tradewind")])
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target))
     torch.manual_seed(1)

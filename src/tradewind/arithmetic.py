@@ -1,4 +1,4 @@
-"""Sum, mean, min, max and product of chunks, folded in the order in which they are given.
+"""Sum, mean, min, max, product and bitwise operations of chunks, folded in the order in which they are given.
 
 16-bit floats are added in float32 and rounded once per site: they halve the bytes on the wire without losing precision
 at every addition. numpy has no bfloat16, so bfloat16 arrays are held as 16-bit patterns (`uint16`), each the upper half
@@ -21,16 +21,22 @@ Array = npt.NDArray[Any]
 BLOCK_BYTES = 256 * 1024
 """Bytes processed at a time, so that a block is still in the CPU cache when the next part is added to it."""
 
-OPERATIONS = ("sum", "mean", "min", "max", "product")
+COPY = "copy"
+"""The operation of collectives that copy bytes instead of combining numbers."""
+BITWISE = ("band", "bor", "bxor")
+OPERATIONS = ("sum", "mean", "min", "max", "product", *BITWISE)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
     "mean": np.add,
     "min": np.minimum,
     "max": np.maximum,
     "product": np.multiply,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
     "init": np.add,
     "push": np.add,
-    "broadcast": lambda _, came, out: np.copyto(out, came),
+    COPY: lambda _, came, out: np.copyto(out, came),
 }
 _STORAGE: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -39,9 +45,13 @@ _STORAGE: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(np.uint16),
     "int32": np.dtype(np.int32),
     "int64": np.dtype(np.int64),
+    "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
+    "bool": np.dtype(np.bool_),
     "bytes": np.dtype(np.uint8),
 }
-DTYPES = tuple(name for name in _STORAGE if name != "bytes")  # bytes can be broadcast, but not summed
+DTYPES = tuple(name for name in _STORAGE if name != "bytes")  # bytes can be copied, but not summed
+WHOLE = ("int32", "int64", "int8", "uint8", "bool")
 
 
 def storage_of(dtype: str) -> np.dtype[Any]:
@@ -66,10 +76,21 @@ def check_operation(op: str, dtype: str, weighted: bool = False) -> None:
         raise BadArray(f"arrays of {dtype} cannot be summed. Convert to one of {', '.join(DTYPES)}.")
     if op not in OPERATIONS:
         raise BadArray(f"unknown operation {op!r}. Known: {', '.join(OPERATIONS)}.")
-    if op == "mean" and dtype.startswith("int"):
+    if op == "mean" and dtype in WHOLE:
         raise BadArray(f"the mean of {dtype} is not a whole number. Use op='sum', or convert to float64.")
+    if op in BITWISE and dtype not in WHOLE:
+        raise BadArray(f"{op} needs whole numbers or bool, got {dtype}. Expected one of {', '.join(WHOLE)}.")
     if weighted and op != "mean":
         raise BadArray(f"weights need op='mean', got op={op!r}.")
+
+
+def can_compute(op: str, dtype: str) -> bool:
+    """Whether `op` can be computed on items of type `dtype`."""
+    try:
+        check_operation(op, dtype)
+    except BadArray:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +153,7 @@ class Arithmetic:
         if weights and not self.gathers:
             parts = [p if w == 1.0 else np.multiply(p, out.dtype.type(w)) for p, w in zip(parts, weights, strict=True)]
         if self.gathers:
-            wide = [_widen(part, self.dtype) for part in ([] if own is None else [own]) + parts]
+            wide = [widen(part, self.dtype) for part in ([] if own is None else [own]) + parts]
             for part, weight in zip(wide[len(wide) - len(weights) :], weights, strict=True):
                 part *= np.float32(weight)
             total = wide[0]
@@ -142,7 +163,7 @@ class Arithmetic:
                 _FUNCTIONS[self.op](total, part, out=total)
             if scale != 1.0:
                 total *= np.float32(scale)
-            _narrow(total, out, self.dtype)
+            narrow(total, out, self.dtype)
             return
         first, rest = parts[0] if own is None else own, parts if own is not None else parts[1:]
         if own is not None and self.weight != 1.0:
@@ -180,7 +201,7 @@ def combine_all(dtype: str, op: str, arrays: Sequence[Array], weights: Sequence[
 
 def arithmetic_of(op: str, dtype: str, weights: Mapping[str, float], site: str) -> Arithmetic:
     """Return a site's arithmetic for an operation: equal weights are one factor at the root, others one per member."""
-    if op == "broadcast":
+    if op == COPY:
         return Arithmetic("bytes", op)
     if op != "mean":
         return Arithmetic(dtype, op)
@@ -190,16 +211,16 @@ def arithmetic_of(op: str, dtype: str, weights: Mapping[str, float], site: str) 
     return Arithmetic(dtype, op, weight=weights.get(site, 1.0))
 
 
-def _widen(part: Array, dtype: str) -> npt.NDArray[np.float32]:
-    """Return a copy in float32."""
-    if dtype == "float16":
-        return part.astype(np.float32)
-    return np.left_shift(part.astype(np.uint32), 16).view(np.float32)
+def widen(part: Array, dtype: str) -> npt.NDArray[np.float32]:
+    """Return items in float32: a copy, unless they are float32."""
+    if dtype == "bfloat16":
+        return np.left_shift(part.astype(np.uint32), 16).view(np.float32)
+    return part.astype(np.float32, copy=dtype != "float32")
 
 
-def _narrow(total: npt.NDArray[np.float32], out: Array, dtype: str) -> None:
+def narrow(total: npt.NDArray[np.float32], out: Array, dtype: str) -> None:
     """Round to nearest, ties to even, and store in `out`."""
-    if dtype == "float16":
+    if dtype != "bfloat16":
         out[...] = total
         return
     bits = total.view(np.uint32)

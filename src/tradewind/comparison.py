@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network
-from tradewind.planning import make_plan, planner, planner_names, planner_options, resolve_members
+from tradewind.planning import make_plan, planner, planner_names, planner_options, predict, resolve_members
 from tradewind.planning.bound import Bound, bound
+from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.cost import Cost, cost
+from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan, Prediction
 from tradewind.planning.shape import Shape, plan_shape
 from tradewind.planning.shortfall import explain_shortfall
@@ -61,6 +64,7 @@ class Comparison:
     limit: Bound
     contenders: tuple[Contender, ...]
     failures: tuple[Failure, ...]
+    collective: Collective = ALL_REDUCE
 
 
 def compare_planners(
@@ -69,11 +73,14 @@ def compare_planners(
     members: Iterable[str] | None = None,
     planners: Iterable[str] | None = None,
     on_start: Callable[[str], object] = str,
+    collective: str = "all-reduce",
+    host: HostCost | None = None,
 ) -> Comparison:
-    """Make a plan with each planner, with its default options.
+    """Make a plan with each planner, with its default options, for a collective `KIND` or `KIND:ROOT`.
 
     `planners` defaults to all but `auto`, which would repeat the work of the others. `on_start` is called with the name
-    of each planner before it starts, and first with "limit" for the bound.
+    of each planner before it starts, and first with "limit" for the bound. `host`: what hosts cost, where that is not
+    what planners assume, as with a codec.
     """
     if planners is None:
         names = tuple(name for name in planner_names() if name != "auto")
@@ -83,21 +90,25 @@ def compare_planners(
             planner(name)  # raises UnknownName: an error of the caller, not a failure of a planner
     ordered = resolve_members(network, members)
     on_start("limit")
-    limit = bound(network, ordered, nbytes)
+    wanted = Collective.parse(collective, ordered[0])
+    limit = bound(network, ordered, nbytes, wanted)
     contenders, failures = [], []
     for name in names:
         on_start(name)
         try:
-            plan = timed_plan(name, network, nbytes, ordered, limit)
+            plan = timed_plan(name, network, nbytes, ordered, limit, collective=wanted)
         except Exception as error:
             failures.append(Failure(name, error))
         else:
+            if host is not None:
+                plan = plan.with_prediction(predict(plan, network, limit, host))
             assert plan.predicted is not None
-            contenders.append(Contender(plan, plan.predicted, cost(plan, network), plan_shape(plan)))
+            spent = cost(plan, network, host=host or MEASURED_HOST)
+            contenders.append(Contender(plan, plan.predicted, spent, plan_shape(plan)))
     limit = _tightest(limit, [contender.predicted for contender in contenders])
     contenders = [replace(c, predicted=_beside(c.predicted, limit)) for c in contenders]
     contenders.sort(key=lambda contender: contender.predicted.seconds)  # stable: ties stay in registry order
-    return Comparison(network, ordered, nbytes, limit, tuple(contenders), tuple(failures))
+    return Comparison(network, ordered, nbytes, limit, tuple(contenders), tuple(failures), wanted)
 
 
 def _tightest(limit: Bound, predictions: Iterable[Prediction]) -> Bound:
@@ -127,6 +138,7 @@ def timed_plan(
     members: tuple[str, ...],
     limit: Bound,
     options: Mapping[str, object] | None = None,
+    collective: Collective = ALL_REDUCE,
 ) -> Plan:
     """Make a plan and record in it how long planning took, without the time to load the planner's modules.
 
@@ -135,5 +147,6 @@ def timed_plan(
     options = options or {}
     planner_options(name, options)
     start_s = time.perf_counter()
-    plan = make_plan(name, network, nbytes, members, limit=limit, clock=time.monotonic, **options)
+    given: dict[str, Any] = dict(options)
+    plan = make_plan(name, network, nbytes, members, limit=limit, clock=time.monotonic, collective=collective, **given)
     return plan.with_planning_seconds(time.perf_counter() - start_s)

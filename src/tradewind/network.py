@@ -9,6 +9,9 @@ Four kinds of capacity cover the five papers: independent directed links (CREW's
 graphs), a site's NIC in each direction (`egress_bps`, `ingress_bps`: Selective Reduce), and trunks, a capacity shared
 by all traffic from one zone to another (DS-Sync's rack uplinks). Zone `*` on one side of a trunk means any other zone:
 `("asia", "*")` is all traffic that leaves asia.
+
+Several ranks may be on one site. `with_ranks` gives the network whose rows are ranks: those of one site exchange over
+its local network, which counts as unlimited, and share what the site has: its NIC, and its link to each other site.
 """
 
 from __future__ import annotations
@@ -27,6 +30,11 @@ Matrix = npt.NDArray[np.float64]
 
 MAX_SITES = 5000
 ANY_ZONE = "*"
+MAX_RANKS = 1024
+"""Most ranks of one site."""
+RANK_SEPARATOR = "/"
+LOCAL_BPS = 100e9
+"""Bandwidth between two ranks of one site: so high that plans are limited by links between sites or by processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Site:
     """A place with its own network attachment: a data center, a cloud region, a rack or a machine.
 
     `lat` and `lon` are in degrees; `egress_bps` and `ingress_bps` are NIC capacities in bit/s, infinite if not limited.
+    `ranks` is the number of ranks on it. In a network of ranks (`Network.with_ranks`), `place` is the site that a rank
+    is on; the capacities are those of the site, shared by its ranks.
     """
 
     name: str
@@ -43,6 +53,8 @@ class Site:
     lon: float | None = None
     egress_bps: float = math.inf
     ingress_bps: float = math.inf
+    ranks: int = 1
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +283,128 @@ class Network:
 
     @property
     def has_shared_capacity(self) -> bool:
-        """Whether links share a finite NIC capacity or a trunk."""
-        return bool(self.trunks or np.isfinite(self.egress_bps).any() or np.isfinite(self.ingress_bps).any())
+        """Whether links share a finite NIC capacity or a trunk, or ranks share the links of their site."""
+        caps = np.isfinite(self.egress_bps).any() or np.isfinite(self.ingress_bps).any()
+        return bool(self.trunks or caps or self.shares_sites)
+
+    # --- several ranks a site ------------------------------------------------------------------------
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The site of each row: the row itself, unless it is a rank of a site (`with_ranks`)."""
+        return tuple(site.name if site.place is None else site.place for site in self.sites)
+
+    @cached_property
+    def first_row(self) -> npt.NDArray[np.int64]:
+        """For each row, the first row of the same site, which stands for what the ranks of the site share."""
+        first: dict[str, int] = {}
+        return np.array([first.setdefault(place, row) for row, place in enumerate(self.places)], dtype=np.int64)
+
+    @cached_property
+    def shares_sites(self) -> bool:
+        """Whether several rows are ranks of one site."""
+        return len(set(self.places)) < len(self.places)
+
+    @cached_property
+    def is_local(self) -> npt.NDArray[np.bool_]:
+        """The pairs of rows that are on one site."""
+        together: npt.NDArray[np.bool_] = np.equal.outer(self.first_row, self.first_row)
+        return together
+
+    def between_sites_only(self, carried: Matrix) -> Matrix:
+        """What each link between sites carries, given that of each row: in the first row and column of both sites."""
+        if not self.shares_sites:
+            return carried
+        rows, columns = np.broadcast_arrays(self.first_row[:, None], self.first_row[None, :])
+        folded = np.zeros_like(carried)
+        np.add.at(folded, (rows, columns), np.where(self.is_local, 0.0, carried))
+        return folded
+
+    def site_of(self, name: str) -> str | None:
+        """The site of a rank by its name, SITE or SITE/NUMBER; None if there is no such site.
+
+        >>> Network("one", [Site("paris")], [[0]]).site_of("paris/3")
+        'paris'
+        """
+        known = self._known_places
+        if name in self.index:
+            return self.places[self.index[name]]
+        return name if name in known else site if (site := site_named_by(name)) in known else None
+
+    def sites_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The sites of these rows, each once, in their order."""
+        return tuple(dict.fromkeys(self.places[self.index[name]] for name in names))
+
+    @cached_property
+    def _known_places(self) -> frozenset[str]:
+        return frozenset(self.places)
+
+    @cached_property
+    def rank_names(self) -> tuple[str, ...]:
+        """The names of all ranks: SITE where a site has one, else SITE/0, SITE/1, ...; site by site."""
+        return tuple(name for site in self.sites for name in _ranks_of(site))
+
+    def with_ranks(self, names: Sequence[str] | None = None) -> Network:
+        """Return the network between these ranks, named SITE or SITE/NUMBER; by default, all that its sites have.
+
+        Rows are in the order of the sites. Raises `UnknownName` for a rank of a site that the network does not have.
+        """
+        if names is None and all(site.ranks == 1 for site in self.sites):
+            return self
+        sites = self.sites_only()
+        at: dict[str, list[str]] = {site.name: [] for site in sites.sites}
+        for name in sites.rank_names if names is None else names:
+            place = sites.site_of(name)
+            if place is None:
+                raise UnknownName("site", site_named_by(name) or name, sites.names)
+            at[place].append(name)
+        if all(ranks in ([], [place]) for place, ranks in at.items()):
+            used = [place for place in at if at[place]]
+            return sites if len(used) == len(sites) else sites.subnetwork(used)
+        rows = [(sites.index[place], name) for place, ranks in at.items() for name in sorted(ranks, key=_by_number)]
+        grid = np.ix_([row for row, _ in rows], [row for row, _ in rows])
+        found = [replace(sites.sites[row], name=name, ranks=1, place=sites.names[row]) for row, name in rows]
+        local = np.equal.outer([row for row, _ in rows], [row for row, _ in rows]) & ~np.eye(len(rows), dtype=bool)
+        zones = {site.zone for site in found}
+        return Network(
+            self.name,
+            found,
+            np.where(local, LOCAL_BPS, sites.bandwidth_bps[grid]),
+            sites.latency_s[grid],
+            sites.loss[grid],
+            (t for t in sites.trunks if {t.src_zone, t.dst_zone} - {ANY_ZONE} <= zones),
+            sites.usd_per_gb[grid],
+        )
+
+    def with_ranks_each(self, ranks: int) -> Network:
+        """Return the network between sites with this many ranks at each of them."""
+        sites = self.sites_only()
+        return Network(
+            sites.name,
+            (replace(site, ranks=ranks) for site in sites.sites),
+            sites.bandwidth_bps,
+            sites.latency_s,
+            sites.loss,
+            sites.trunks,
+            sites.usd_per_gb,
+        )
+
+    def sites_only(self) -> Network:
+        """Return the network between sites: one row for all ranks of a site; the inverse of `with_ranks`."""
+        if all(site.place is None for site in self.sites):
+            return self
+        rows = sorted(set(self.first_row.tolist()))
+        counts = np.bincount(self.first_row, minlength=len(self)).tolist()
+        kept = self.subnetwork([self.names[row] for row in rows])
+        return Network(
+            self.name,
+            [replace(self.sites[row], name=self.places[row], place=None, ranks=counts[row]) for row in rows],
+            kept.bandwidth_bps,
+            kept.latency_s,
+            kept.loss,
+            kept.trunks,
+            kept.usd_per_gb,
+        )
 
     # --- derived networks ----------------------------------------------------------------------------
 
@@ -316,6 +448,18 @@ class Network:
             self.usd_per_gb,
         )
 
+    def reversed(self) -> Network:
+        """Return the network with all links, NICs and trunks turned around."""
+        return Network(
+            self.name,
+            (replace(s, egress_bps=s.ingress_bps, ingress_bps=s.egress_bps) for s in self.sites),
+            self.bandwidth_bps.T,
+            self.latency_s.T,
+            self.loss.T,
+            (replace(t, src_zone=t.dst_zone, dst_zone=t.src_zone) for t in self.trunks),
+            self.usd_per_gb.T,
+        )
+
     def with_bandwidth(self, bandwidth_bps: npt.ArrayLike) -> Network:
         """Return the same network with other link bandwidths."""
         return Network(self.name, self.sites, bandwidth_bps, self.latency_s, self.loss, self.trunks, self.usd_per_gb)
@@ -346,6 +490,34 @@ class Network:
         return f"Network({self.name!r}, {len(self)} sites, {self.link_count} links, {len(self.trunks)} trunks)"
 
 
+def site_named_by(name: str) -> str | None:
+    """The site in the name of one of its ranks; None if the name is not of this form.
+
+    >>> site_named_by("paris/3"), site_named_by("paris")
+    ('paris', None)
+    """
+    site, separator, number = name.rpartition(RANK_SEPARATOR)
+    return site if separator and site and number.isascii() and number.isdecimal() else None
+
+
+def rank_name(site: str, number: int) -> str:
+    """The name of one of several ranks of a site, counted from 0.
+
+    >>> rank_name("paris", 3)
+    'paris/3'
+    """
+    return f"{site}{RANK_SEPARATOR}{number}"
+
+
+def _ranks_of(site: Site) -> tuple[str, ...]:
+    return (site.name,) if site.ranks == 1 else tuple(rank_name(site.name, number) for number in range(site.ranks))
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    number = name.rpartition(RANK_SEPARATOR)[2] if site_named_by(name) else "0"
+    return int(number), name
+
+
 def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
     if not isinstance(name, str) or not name:
         raise BadNetwork(f"the name of a network must be a string that is not empty, got {name!r}.")
@@ -362,6 +534,10 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
         seen.add(site.name)
         if site.zone in ("", ANY_ZONE):
             raise BadNetwork(f"network {name!r}: site {site.name!r} has zone {site.zone!r}, a reserved name.")
+        if not (isinstance(site.ranks, int) and 1 <= site.ranks <= MAX_RANKS):
+            raise BadNetwork(
+                f"network {name!r}: site {site.name!r} has {site.ranks} ranks; expected a number from 1 to {MAX_RANKS}."
+            )
         for what, cap in (("egress", site.egress_bps), ("ingress", site.ingress_bps)):
             if not cap > 0:  # also refuses NaN; infinity means uncapped
                 raise BadNetwork(

@@ -96,6 +96,22 @@ def parse_size(text: str) -> int:
     return round(value)
 
 
+def parse_count(text: str) -> int:
+    """Return a number of things, such as parameters, from text: with K, M, B (or G) and T for thousands to trillions.
+
+    >>> parse_count("125M"), parse_count("1.3B"), parse_count("4096")
+    (125000000, 1300000000, 4096)
+    """
+    number, unit = _split(text, "number", "125M or 1.3B")
+    scales = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+    if unit.lower() not in scales:
+        raise BadQuantity(f"{text!r}: {unit!r} is not a multiple. Write it like 125M, 1.3B or 4096.")
+    value = number * scales[unit.lower()]
+    if not 1 <= value <= MAX_BYTES:
+        raise BadQuantity(f"{text!r}: the number must be between 1 and {MAX_BYTES}.")
+    return round(value)
+
+
 def parse_duration(text: str) -> float:
     """Return seconds from text; zero is allowed, a number without a unit raises `BadQuantity`.
 

@@ -15,15 +15,19 @@ import termios
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli import succeed, succeed_json, tradewind
 from tradewind.catalog import load_network
 from tradewind.cli import app
 from tradewind.cli.output import console, show, table
+from tradewind.cli.show_plan import connections_sentence
 from tradewind.comparison import compare_planners
+from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner_names
 from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.planning.shortfall import explain_shortfall
 
 EGRESS = ("compare", "netstorm9", "--planners", "ring,star,multi-star,spanning-tree,balanced-tree,all-to-all,fapt,psld")
@@ -235,3 +239,15 @@ def test_a_plan_for_slow_processors_names_them_as_the_bottleneck() -> None:
         "bottleneck      processor of " in tradewind(*problem, *flags).stdout for flags in ((), ("--frame-s", "0.01"))
     ]
     assert by_processor == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("mbps", "says"), [(50, ""), (2_000, "opens them by what it measures"), (20_000, "at most 16")]
+)
+def test_the_explanation_counts_the_connections_of_long_links(mbps: float, says: str) -> None:
+    """A connection has 4 MiB in flight: 40 ms there and back carry 839 Mbps."""
+    links = 1 - np.eye(2)
+    network = Network("far", [Site("a"), Site("b")], mbps * 1e6 * links, 0.02 * links)
+    plan = make_plan("star", network, 10**10)
+    sentence = connections_sentence(cost(plan, network, host=FREE_HOST), network)
+    assert says in sentence and bool(sentence) == bool(says)

@@ -113,6 +113,32 @@ def test_a_trace_without_flows_is_small(tmp_path: Path) -> None:
     assert not any(read_trace(path).kind("flow"))
 
 
+def test_timeline_exports_the_records_that_it_read(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    succeed(
+        "simulate",
+        "mesh",
+        "--option",
+        "n=3",
+        "--seconds",
+        "3",
+        "--compute",
+        "100ms",
+        "--bytes",
+        "1MB",
+        "--trace",
+        trace,
+        "--flows",
+    )
+    for suffix in (".csv", ".jsonl"):
+        out = tmp_path / f"exported{suffix}"
+        succeed("timeline", trace, "--export", out)
+        assert read_trace(out) == read_trace(trace)
+    perfetto = tmp_path / "exported.json"
+    succeed("timeline", trace, "--export", perfetto)
+    assert json.loads(perfetto.read_text())["traceEvents"]
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_timeline_draws_a_picture(tmp_path: Path, suffix: str) -> None:
     trace, out = tmp_path / "trace.jsonl", tmp_path / f"timeline{suffix}"

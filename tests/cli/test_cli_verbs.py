@@ -200,7 +200,7 @@ def test_check_names_every_problem_and_exits_with_2(plan_file: Path) -> None:
 
 def test_compare_lists_all_planners_fastest_first() -> None:
     data = succeed_json("compare", "netstorm9")
-    assert set(data) == {"network", "members", "bytes", "limit", "planners", "failed"}
+    assert set(data) == {"network", "members", "bytes", "collective", "limit", "planners", "failed"}
     assert set(data["limit"]) == {"seconds", "rate_mbps", "exact", "argument", "parts"}
     seconds = [entry["seconds"] for entry in data["planners"]]
     assert seconds == sorted(seconds) and seconds[0] >= data["limit"]["seconds"]

@@ -7,6 +7,7 @@ import pytest
 from control_driver import said
 from frames import body_of
 from tradewind.control import Controller, ControlOptions
+from tradewind.control.controller import Action
 from tradewind.errors import BadFrame
 from tradewind.wire import messages as m
 from tradewind.wire.greetings import MOST_SITES, MOST_TERMS
@@ -42,3 +43,18 @@ def test_a_report_cannot_take_the_number_of_another_rank_or_leave_none() -> None
             numbers = [a.number for a in message.workers] if isinstance(message, m.Roster) else []
             assert len(set(numbers)) == len(numbers)
     assert controller.closed is None and MOST_TERMS * 2**20 <= 2**32
+
+
+def test_a_rank_keeps_the_number_that_its_frames_carry_although_others_know_an_older_one() -> None:
+    """It was restarted, got another number from a controller that was lost, and the others have not heard of it."""
+    controller = Controller(ControlOptions(3, tolerant=True), 0.0)
+    older = tuple(m.Address(number, name, "host", 1) for number, name in enumerate("abc"))
+    newer = (m.Address(0, "a", "host", 1), m.Address(3, "c", "host", 1))
+    rosters = {"b": older, "a": older, "c": newer}
+    actions: list[Action] = []
+    for rank, (worker, roster) in enumerate(rosters.items()):
+        controller.connected(worker, 1.0)
+        report = m.Report(0, 0, roster, len(roster) + 1, electorates=(("a", "b", "c"),))
+        actions += controller.received(worker, m.Join("host", 1000, rank, report), 1.0)
+    (sent,) = (message for message in said(actions)["b"] if isinstance(message, m.Roster))
+    assert {address.site: address.number for address in sent.workers} == {"a": 0, "b": 1, "c": 3}

@@ -169,8 +169,9 @@ def test_a_lost_link_between_rounds_of_a_strict_run_changes_the_plan() -> None:
     assert frozenset("ac") in links_of(said(all_ready(controller))["a"][0])
     for worker in "abc":
         controller.received(worker, m.Finished(0, 1), 1.0)
-    for worker, peer in ("ac", "ca"):
-        assert said(controller.received(worker, m.LinkChanged(peer, "connection refused"), 1.0)) == {}
+    tried = said(controller.received("a", m.LinkChanged("c", "connection refused"), 1.0))
+    assert tried == {n: [m.Connect(p)] for n, p in (("a", ("b",)), ("b", ("a", "c")), ("c", ("b",)))}
+    assert said(controller.received("c", m.LinkChanged("a", "connection refused"), 1.0)) == {}
     again = said(all_ready(controller, iteration=2))
     assert links_of(again["a"][0]) == {frozenset("ab"), frozenset("bc")}
     for worker in "abc":
@@ -226,6 +227,8 @@ def test_a_round_that_cannot_be_repeated_starts_only_on_links_that_work() -> Non
 
 def test_a_strict_round_is_repaired_around_a_lost_link() -> None:
     controller = gathered(network=MESH, planner="ring")
+    for worker, peer in ("ab", "bc"):
+        controller.received(worker, m.Linked(peer), 1.0)
     all_ready(controller)
     told = said(controller.received("a", m.LinkChanged("c", "it is silent"), 1.0))
     assert told == {w: [m.Halt(0, 1)] for w in "abc"}

@@ -6,6 +6,7 @@ import itertools
 
 from control_driver import said
 from tradewind.control import Controller, ControlOptions
+from tradewind.control.awareness import Awareness
 from tradewind.control.controller import MOST_DIVERGING, Action
 from tradewind.wire import messages as m
 
@@ -82,3 +83,21 @@ def test_a_strict_run_ends_and_names_who_differs() -> None:
     controller, start = started()
     finish(controller, start, (7, 8, 7))
     assert controller.closed is not None and "at 'b' differs" in controller.closed.reason
+
+
+def test_digests_cover_whole_results_unless_rounds_are_too_fast_for_that() -> None:
+    """A digest of 4 GB takes 0.2 s: 1% of a round of 20 s."""
+    large = m.Operation(10**9, 4, "float32", "sum")
+    controller = Controller(ControlOptions(3, planner="ring", awareness=Awareness(measure=False)), 0.0)
+    for rank, worker in enumerate("abc"):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    now_s, seen = 0.0, []
+    for step, seconds in enumerate((19.0, 21.0, 1.0), 1):
+        actions = [a for w in "abc" for a in controller.received(w, m.Ready(0, step, large), now_s)]
+        start = start_in(said(actions)["a"])
+        seen.append(start.whole_digest)
+        now_s += seconds
+        for worker in "abc":
+            controller.received(worker, m.Finished(start.round, start.version, 7), now_s)
+    assert seen == [True, False, True], "the first, after a round of 19 s, after one of 21 s"

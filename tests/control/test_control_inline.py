@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import msgpack, structs
 
 from control_driver import said
 from data_planes import InstantPlane
 from frames import body_of
-from tradewind.arithmetic import DTYPES, OPERATIONS, storage_of
+from tradewind.arithmetic import COPY, DTYPES, OPERATIONS, can_compute, storage_of
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action
 from tradewind.control.quorum import resolve
 from tradewind.errors import BadFrame
-from tradewind.node.actions import SendControl, Succeeded
+from tradewind.node.actions import Failed, SendControl, Succeeded
 from tradewind.node.node import Node, small_array
+from tradewind.planning.collective import Kind
 from tradewind.wire import messages as m
 from tradewind.wire.frames import digest_of
 from tradewind.wire.messages import decode_message, encode_message
@@ -119,7 +121,9 @@ def joined(site: str, tolerant: bool) -> Node:
 
 
 def inline_result(round_: int, final: bool, iteration: int = 1) -> m.InlineResult:
-    return m.InlineResult(round_, 0, ((0, 3),), (iteration,), (1 / 3,), (0,), array(9, 12), final)
+    return m.InlineResult(
+        round_, 0, ((0, 3),), (iteration,), (1 / 3,), (0,), array(9, 12), final, digest_of(array(9, 12))
+    )
 
 
 def test_arrays_are_carried_as_far_as_the_controllers_links_go() -> None:
@@ -129,8 +133,16 @@ def test_arrays_are_carried_as_far_as_the_controllers_links_go() -> None:
     assert goes(16_000, 2) and goes(16_000, 17) and not goes(16_001, 2) and not goes(16_000, 18)
     assert goes(4_000, 65) and not goes(4_000, 66)
     assert goes(0, 2) and not goes(0, 2, most_bytes=0)
-    broadcast = m.Operation(3, 1, "bytes", "broadcast", root="b")
+    broadcast = m.Operation(3, 1, "bytes", COPY, root="b", kind="broadcast")
     assert small_array(broadcast, np.zeros(3, np.uint8), "a", 100, 2) == b""
+
+
+def test_a_node_does_not_use_a_final_answer_that_changed_after_the_controller_made_it() -> None:
+    node = joined("a", tolerant=False)
+    number, _ = node.submit(SUM, inline=array(1, 2))
+    (failed,) = node.told(structs.replace(inline_result(5, final=True), array=array(9, 13)))
+    assert isinstance(failed, Failed) and failed.operation == number
+    assert "the result of round 5 changed after the controller computed it. Nothing was applied" in str(failed.error)
 
 
 def test_a_node_uses_a_final_answer_at_once_and_asks_for_the_next() -> None:
@@ -180,23 +192,23 @@ def test_an_answer_without_a_request_is_not_used() -> None:
     items=st.integers(0, 20),
     item_bytes=st.integers(1, 16),
     dtype=st.sampled_from([*DTYPES, "bytes", "complex64"]),
-    op=st.sampled_from([*OPERATIONS, "broadcast", "median"]),
+    op=st.sampled_from([*OPERATIONS, COPY, "median"]),
     brought=st.binary(max_size=200),
 )
 def test_an_array_that_does_not_fit_its_operation_is_refused(
     items: int, item_bytes: int, dtype: str, op: str, brought: bytes
 ) -> None:
     """Whatever comes through can be computed with."""
-    wanted = m.Operation(items, item_bytes, dtype, op, root="a" if op == "broadcast" else "")
-    whole = body_of(encode_message(m.Ready(0, 1, wanted), 1))
-    assert whole.endswith(b"\xc0\xc0\xc2"), "no array, nothing that was sent before, and the input stays"
-    body = whole[:-3] + b"\xc4" + bytes([len(brought)]) + brought + whole[-2:]
+    kind: Kind = "broadcast" if op == COPY else "all-reduce"
+    wanted = m.Operation(items, item_bytes, dtype, op, root="a" if op == COPY else "", kind=kind)
+    fields = msgpack.decode(body_of(encode_message(m.Ready(0, 1, wanted), 1)))
+    fields[1 + m.Ready.__struct_fields__.index("array")] = brought  # after the name of the message
+    body = msgpack.encode(fields)
     fits = len(brought) == items * item_bytes
-    if op == "broadcast":
+    if op == COPY:
         fits = fits or not brought
     else:
-        summed = dtype in DTYPES and op in OPERATIONS and not (op == "mean" and dtype.startswith("int"))
-        fits = fits and summed and storage_of(dtype).itemsize == item_bytes
+        fits = fits and can_compute(op, dtype) and storage_of(dtype).itemsize == item_bytes
     if fits:
         assert decode_message(body) == m.Ready(0, 1, wanted, brought)
     else:
@@ -205,7 +217,7 @@ def test_an_array_that_does_not_fit_its_operation_is_refused(
 
 
 def test_an_array_that_is_too_long_is_refused() -> None:
-    wanted = m.Operation(m.MAX_INLINE_BYTES + 1, 1, "bytes", "broadcast", root="a")
+    wanted = m.Operation(m.MAX_INLINE_BYTES + 1, 1, "bytes", COPY, root="a", kind="broadcast")
     frame = encode_message(m.Ready(0, 1, wanted, bytes(m.MAX_INLINE_BYTES + 1)), 1)
     with pytest.raises(BadFrame, match="length"):
         decode_message(body_of(frame))

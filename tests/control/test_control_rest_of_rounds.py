@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.control.rounds.rounds import remaining
-from tradewind.node.engine.layout import Layout, lay_out
+from tradewind.node.engine.layout import Layout, ShardWork, lay_out
 from tradewind.node.engine.receiving import flags_of
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire import messages as m
@@ -26,13 +26,18 @@ def layout_of(plan: Plan, items: int, chunk_items: tuple[int, ...] = ()) -> Layo
     return lay_out(plan, {"a": 0, "b": 1}, "a", items, 4, chunk_items)
 
 
+def items_of(work: ShardWork, index: int) -> slice:
+    """The items of the array that a chunk covers."""
+    start, end = work.span(index)
+    return slice(work.first_item + start, work.first_item + end)
+
+
 def final_items(layout: Layout, done: tuple[bytes, ...]) -> np.ndarray:
     """Which items a plan's chunks call final."""
     final = np.zeros(layout.items, dtype=bool)
     for work in layout.shards:
         for index, is_final in enumerate(flags_of(done[work.shard], work.chunks)):
-            start, end = work.span(index)
-            final[start:end] = is_final
+            final[items_of(work, index)] = is_final
     return final
 
 
@@ -57,8 +62,8 @@ def test_what_was_final_is_not_called_so_twice_and_nothing_else_is(
     assert not (is_ & ~was).any(), "what was not final would be missing from the result"
     for work in after.shards:
         for index in range(work.chunks):
-            start, end = work.span(index)
-            assert was[start:end].all() == is_[start:end].all(), "nothing is done again without need"
+            chunk_items = items_of(work, index)
+            assert was[chunk_items].all() == is_[chunk_items].all(), "nothing is done again without need"
     assert sum(work.items for work in after.shards) == items
     assert max(rest.chunk_items) <= max(work.chunk_items for work in before.shards)
 

@@ -29,8 +29,8 @@ def test_a_newcomer_gets_the_model_of_a_member_that_offers_one() -> None:
         group.barrier()
         return answer
 
-    name, state = run_ranks(3, body, tolerant=True)[2]
-    assert name == "rank1" and np.array_equal(np.frombuffer(state, np.float32), model)
+    state = run_ranks(3, body, tolerant=True)[2]
+    assert state.sources == ("rank1",) and np.array_equal(np.frombuffer(state.data, np.float32), model)
 
 
 def test_without_an_offer_there_is_no_state_to_transfer() -> None:

@@ -20,7 +20,6 @@ from tradewind.dashboard.sources import fetch_view
 from tradewind.errors import BadOption
 from tradewind.network import Link, Network, Site
 from tradewind.runtime.group import Group
-from tradewind.runtime.live import prices_of
 
 LONGEST_S = 30.0
 
@@ -89,12 +88,37 @@ def test_rounds_on_a_known_network_have_a_prediction() -> None:
     assert rounds[-1]["predicted_s"] > 0 and rounds[-1]["plan"] is not None
 
 
-def test_egress_costs_what_the_network_says() -> None:
-    sites = [Site("a"), Site("b")]
-    priced = Network.from_links("two", sites, [Link("a", "b", 1e9, 0.0, usd_per_gb=0.09), Link("b", "a", 1e9, 0.0)])
-    costs = prices_of(priced)
-    assert costs is not None and costs({("a", "b"): 2e9, ("b", "a"): 5e9}) == {("a", "b"): 0.18, ("b", "a"): 0.0}
-    assert prices_of(None) is None and prices_of(load_network("mesh", n=3)) is None
+def test_money_and_forecasts_of_a_live_run_are_those_of_its_network() -> None:
+    pytest.importorskip("prometheus_client")
+    page, rounds = free_port(), 40
+    sites = [Site("a", lat=50.1, lon=8.7), Site("b", lat=1.3, lon=103.8)]
+    links = [Link("a", "b", 1e9, 0.0, usd_per_gb=0.09), Link("b", "a", 1e9, 0.0, usd_per_gb=0.02)]
+
+    def body(group: Group) -> Any:
+        for _ in range(4):
+            group.all_reduce(np.ones(100_000, np.float32))
+        sent = group.stats().sent_bytes
+        if group.rank:
+            group.barrier()
+            return sent
+        view = until(lambda: (found := _with_bytes(page, "a", sent)) and found["forecast"] and found)
+        metrics = get(page, "/metrics")[1].decode()
+        group.barrier()
+        return view, metrics, sent
+
+    network = Network.from_links("two", sites, links)
+    (view, metrics, sent), other = run_ranks(2, body, dashboard=f":{page}", network=network, expected_rounds=rounds)
+    costs = {(link["src"], link["dst"]): link["cost"] for link in view["links"] if link["bytes"]}
+    assert costs["a", "b"] == pytest.approx(sent * 0.09e-9)
+    assert view["egress_cost"] == pytest.approx(sum(costs.values()))
+    forecast, grows = view["forecast"], rounds / view["rounds_finished"]
+    assert forecast["rounds"] == rounds and forecast["remaining_s"] > 0
+    assert forecast["egress_bytes"] == pytest.approx(view["egress_bytes"] * grows)
+    assert forecast["egress_cost"] == pytest.approx(view["egress_cost"] * grows)
+    lines = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+    assert float(lines['tradewind_egress_priced_bytes_total{usd_per_gb="0.09"}']) == sent and other > 0
+    assert float(lines["tradewind_expected_rounds"]) == rounds
+    assert {site["name"]: site["place"] for site in view["sites"]} == {"a": [50.1, 8.7], "b": [1.3, 103.8]}
 
 
 def _with_bytes(page: int, name: str, nbytes: int) -> dict[str, Any] | None:

@@ -103,8 +103,43 @@ def test_the_summary_names_the_busiest_link_and_the_latest_rank() -> None:
     assert "waited longest for rank b, 3 s" in model.summary()
 
 
-def test_costs_of_links_are_shown_where_prices_are_known() -> None:
-    model = RunModel(costs=lambda sent: {link: nbytes * 1e-9 for link, nbytes in sent.items()})
-    model.add(Record("flow", 0, 1, "a", "b", nbytes=2e9))
-    assert model.view()["egress_cost"] == pytest.approx(2.0) == model.view()["links"][0]["cost"]
-    assert RunModel().view()["egress_cost"] is None
+def test_a_trace_of_a_priced_network_shows_what_its_egress_cost() -> None:
+    network = load_network("skyplane", regions="aws:us-east-1,aws:eu-west-1,gcp:us-east4-a")
+    result = simulate(network, "bsp+star", 5, 1, compute=0.1, nbytes=20_000_000, record="flows")
+    assert result.trace is not None
+    view = RunModel.of(result.trace).view()
+    assert view["egress_cost"] == pytest.approx(network.egress_usd(result.link_bytes)) and view["egress_cost"] > 0
+    assert {site["name"]: tuple(site["place"]) for site in view["sites"]} == {
+        site.name: (site.lat, site.lon) for site in network.sites
+    }
+
+
+def test_without_prices_and_expected_rounds_there_is_neither_cost_nor_forecast(trace: Trace) -> None:
+    view = RunModel.of(trace).view()
+    assert view["egress_cost"] is None and view["forecast"] is None
+
+
+def test_a_forecast_follows_the_pace_of_the_last_rounds() -> None:
+    model = RunModel()
+    model.add(Record("run", 0, 0, "net", "bsp", round=1000))
+    for number in range(500):
+        at_s = number * 10.0 if number < 200 else 2000.0 + (number - 200)
+        model.add(Record("round", at_s, at_s + 0.5, round=number, outcome="finished"))
+    forecast = model.forecast()
+    assert forecast is not None and forecast["remaining_s"] == pytest.approx(500.0)
+
+
+def test_causes_change_when_hosts_report_after_the_round() -> None:
+    model = RunModel(live=True)
+    for number in range(6):
+        at_s, slow = float(number), number == 5
+        rate_bps = 20e6 if slow else 100e6
+        model.add(Record("link", at_s, at_s, "a", "b", phase="sample", rate_bps=rate_bps))
+        took_s = 0.9 if slow else 0.1
+        model.add(Record("round", at_s, at_s + took_s, round=number, nbytes=1, members=("a", "b"), outcome="finished"))
+        if not slow:
+            model.add(Record("host", at_s, at_s + 1, "a", load=0.2, rate_bps=0.0))
+    assert [(found.round, found.cause) for found in model.diagnoses] == [(5, "slow link")]
+    model.add(Record("host", 5.0, 6.0, "a", load=0.2, rate_bps=60e6))
+    assert [(found.round, found.cause) for found in model.diagnoses] == [(5, "other traffic")]
+    assert [event["reason"].startswith("round 5 took") for event in model.events] == [True, True]

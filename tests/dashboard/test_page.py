@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
+import statistics
 import subprocess
 import time
 from html import unescape
@@ -15,6 +15,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from browser import CHROMIUM, FLAGS, browser, needs_chromium
+from failing import processes
+from lab_ranks import lab_ranks, mesh
 from ranks import free_port, run_ranks
 from tradewind.catalog import load_network
 from tradewind.dashboard import RunModel
@@ -24,22 +27,21 @@ from tradewind.runtime.group import Group
 from tradewind.sim import simulate
 from tradewind.trace.records import Record
 
-CHROMIUM = shutil.which("chromium")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 LONGEST_S = 120
+WITHIN_S = 2.0
+"""Losses are on the page after this time."""
 
 
 def dom_of(url: str, folder: Path, wait_ms: int) -> str:
     """The page's elements after its scripts have run."""
-    done = subprocess.run([*browser(folder, wait_ms), url], check=True, capture_output=True, timeout=LONGEST_S)
+    done = subprocess.run([*dumping(folder, wait_ms), url], check=True, capture_output=True, timeout=LONGEST_S)
     return unescape(done.stdout.decode())
 
 
-def browser(folder: Path, wait_ms: int) -> list[str]:
+def dumping(folder: Path, wait_ms: int) -> list[str]:
     """The command that prints the elements of the page whose address is added to it."""
     assert CHROMIUM is not None
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile", "--dump-dom"]
-    return [CHROMIUM, *flags, f"--virtual-time-budget={wait_ms}"]
+    return [CHROMIUM, *FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", f"--virtual-time-budget={wait_ms}"]
 
 
 def shown(dom: str, number: str) -> str:
@@ -81,7 +83,7 @@ def test_an_open_page_follows_a_live_run_to_its_end(tmp_path: Path) -> None:
 
     def body(group: Group) -> Any:
         if not group.rank:
-            command = [*browser(tmp_path, 2000), f"http://localhost:{page}/"]
+            command = [*dumping(tmp_path, 2000), f"http://localhost:{page}/"]
             browsers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
             assert group.controller is not None and group.controller.live is not None
             server, end_s = group.controller.live.page, time.monotonic() + LONGEST_S
@@ -99,6 +101,103 @@ def test_an_open_page_follows_a_live_run_to_its_end(tmp_path: Path) -> None:
     assert shown(dom, "rounds") == str(results[0].rounds + 1), "with the barrier of run_ranks"
     assert 'id="status" class="status" role="status">finished<' in dom
     assert dom.count('class="site') == 3
+
+
+def state_of(rank: str) -> str:
+    """A JavaScript expression for the state of a rank in the table of ranks."""
+    cells = "[...document.querySelectorAll('#ranks tr')].map(row => [...row.cells].map(c => c.textContent))"
+    return f"(({cells}.find(c => c[0] === '{rank}')) || [])[1]"
+
+
+@needs_chromium
+def test_the_open_page_shows_the_bytes_and_rounds_of_stats(tmp_path: Path) -> None:
+    page, names = free_port(), ("rank0", "rank1", "rank2")
+
+    def body(group: Group) -> Any:
+        for _ in range(4):
+            group.all_reduce(np.ones(100_000, np.float32))
+        own = group.stats()
+        sent = group.all_reduce(np.eye(3)[group.rank] * own.sent_bytes)
+        if group.rank:
+            group.barrier()
+            return None
+        with browser(tmp_path) as shown:
+            shown.open(f"http://localhost:{page}/")
+            links = "[...run.links.values()]"
+            total = f"{links}.reduce((n, l) => n + l.bytes, 0) >= {sent.sum()}"
+            shown.wait_until(f"typeof run !== 'undefined' && {total} && document.body.dataset.version")
+            finished = shown.evaluate("run.head.rounds_finished")
+            read = {
+                name: shown.evaluate(f"{links}.filter(l => l.src === '{name}').reduce((n, l) => n + l.bytes, 0)")
+                for name in names
+            }
+            texts = shown.evaluate(
+                "[document.getElementById('n-rounds').textContent, String(run.head.rounds_finished)]"
+            )
+            states = [shown.evaluate(state_of(name)) for name in names]
+        group.barrier()
+        return read, finished, own.rounds, texts, states, dict(zip(names, sent.tolist(), strict=True))
+
+    read, finished, rounds, texts, states, sent = run_ranks(3, body, dashboard=f":{page}", patience_s=60.0)[0]
+    assert all(0 <= read[name] - sent[name] <= 3 * 8 * 3 for name in names), "the all-reduce of the counts came later"
+    assert finished >= rounds and texts[0] == texts[1] and states == ["present"] * 3
+
+
+def killed(folder: Path) -> float:
+    """Kill a process of a run whose page is open; how long it takes until the page says so."""
+    page, address = free_port(), f"127.0.0.1:{free_port()}"
+    options = {"policy": "partial", "policy_options": {"p": 2}, "dashboard": f":{page}", "patience_s": 30.0}
+    with processes() as start, browser(folder) as shown:
+        ranks = [start(rank, address, 4, steps=100_000, pause_s=0.05, options=options) for rank in range(4)]
+        for rank in ranks:
+            rank.wait_for(lambda said: said.get("step") == 3)
+        shown.open(f"http://localhost:{page}/")
+        shown.wait_until(f"{state_of('rank2')} === 'present'")
+        began_s = time.monotonic()
+        ranks[2].kill()
+        took_s = shown.wait_until(f"{state_of('rank2')} === 'lost'") - began_s
+        assert shown.evaluate("document.querySelector('.site.down').dataset.site") == "rank2"
+        assert "rank lost" in shown.evaluate("document.getElementById('events').textContent")
+    return took_s
+
+
+@needs_chromium
+def test_a_killed_process_is_marked_on_the_open_page(tmp_path: Path) -> None:
+    killed(tmp_path)
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_killed_process_is_on_the_page_within_two_seconds(tmp_path: Path) -> None:
+    """The median of five, so that one busy moment of the machine does not decide."""
+    assert statistics.median(killed(tmp_path / str(number)) for number in range(5)) < WITHIN_S
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_cut_link_is_on_the_page_within_two_seconds(tmp_path: Path) -> None:
+    """Packets of a link between two namespaces are dropped; the median of five cuts, healed in between."""
+    port, link = free_port(), "rank1-rank2"
+    network = mesh(4)
+    is_down = "[...document.querySelectorAll('.link.down title')].some(t => /rank[12] → rank[12]/.test(t.textContent))"
+    took_s = []
+    with (
+        lab_ranks(network, tolerant=True, patience_s=3.0, dashboard=f":{port}") as run,
+        browser(tmp_path, lambda command: list(run.lab.command("rank0", command))) as shown,
+    ):
+        run.steps(3, time.monotonic())
+        shown.open(f"http://localhost:{port}/")
+        shown.wait_until(f"{state_of('rank2')} === 'present'")
+        for _ in range(5):
+            run.steps(3, time.monotonic())
+            shown.wait_until(f"!{is_down}")
+            began_s = time.monotonic()
+            run.lab.cut(link)
+            took_s.append(shown.wait_until(is_down) - began_s)
+            run.lab.heal(link)
+        run.stop()
+    print(f"\ncut links were on the page after {', '.join(f'{s:.2f}' for s in sorted(took_s))} s")
+    assert statistics.median(took_s) < WITHIN_S
 
 
 def test_a_page_beyond_loopback_needs_its_token() -> None:

@@ -22,7 +22,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 FIRST_SCREEN_LINES = 40
-QUESTIONS = 25
+QUESTIONS = 26
 WITH_LONG_LINES = ("reproduction.md",)
 
 

@@ -39,11 +39,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "figures": {"base", "planning", "comparison", "trace"},
     "sim": BELOW_DRIVERS | {"catalog"},
     "runtime": BELOW_DRIVERS | {"catalog", "formats", "dashboard"},
+    "advice": BELOW_DRIVERS | {"catalog", "sim"},
     "torch": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "lab": BELOW_DRIVERS | TOOLS | {"sim", "runtime"},
     "experiments": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab"},
     "__main__": {"cli"},
-    "cli": BELOW_DRIVERS | TOOLS | {"sim", "runtime", "torch", "lab", "experiments", "dashboard"},
+    "cli": BELOW_DRIVERS | TOOLS | {"advice", "sim", "runtime", "torch", "lab", "experiments", "dashboard"},
 }
 """The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, and the
 rest: `trace` and `wire` are records and messages, which every package above may use; `dashboard` is what a controller
@@ -51,7 +52,7 @@ shows, made of records; `schemes` pairs policies with planners; `formats`, `cata
 tools for the upper layers.
 """
 
-PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim"}
+PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim", "advice"}
 IMPURE_MODULES = {
     "asyncio",
     "concurrent",
@@ -72,7 +73,7 @@ MEANINGLESS_NAMES = {"utils.py", "common.py", "helpers.py", "manager.py"}
 MOST_LINES = 900
 MACHINE_PATH = re.compile(r"""(?<![\w.~:/-])/(?:work|home|root|tmp|Users|mnt|opt)/""")
 USERS = sorted(path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
-PRIVATE_BUT_NOT_OURS = {"_exit", "_c10d_functional"}
+PRIVATE_BUT_NOT_OURS = {"_exit", "_c10d_functional", "_supports_reconfigure", "_get_reconfigure_handle", "_reconfigure"}
 """Names of `os` and `torch` that tests and benchmarks may use."""
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 

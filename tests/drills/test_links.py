@@ -70,8 +70,26 @@ def test_a_storm_of_resets_delays_rounds_and_changes_no_result(tmp_path: Path) -
 def test_lost_packets_delay_rounds_and_change_no_result(tmp_path: Path) -> None:
     """One in twenty."""
     with encrypted(mesh(3, loss=0.05), tmp_path, more={"items": 20_000}) as run:
-        run.rounds(5, 3)
+        assert run.rounds(5, 3) < 10 * PATIENCE_S
         counted = run.lab.popen("rank1", ["cat", "/proc/self/net/snmp"], stdout=subprocess.PIPE, text=True)
         names, values = (line.split() for line in counted.communicate()[0].splitlines() if line.startswith("Tcp:"))
         assert int(values[names.index("RetransSegs")]) > 0, "the fault did not fire"
+        run.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ss") is None, reason="resetting a connection takes the program ss (iproute2)")
+def test_rounds_go_around_a_link_that_keeps_breaking(tmp_path: Path) -> None:
+    """The connection between two ranks is reset again and again: plans avoid it, and later rounds are not hit."""
+    with encrypted(mesh(4), tmp_path, planner="multi-star") as run:
+        run.rounds(2, 4)
+        a, b = (run.lab.address(name) for name in ("rank1", "rank2"))
+        until_s, fired = time.monotonic() + 10 * PATIENCE_S, 0
+        while not any("avoid link rank1 - rank2" in said.get("warning", "") for said in run.ranks[0].heard):
+            assert time.monotonic() < until_s, f"{fired} resets, and plans still use the link"
+            asked = run.lab.popen("rank1", ["ss", "-HtK", "src", a, "dst", b], stdout=subprocess.PIPE, text=True)
+            fired += "ESTAB" in asked.communicate(timeout=30)[0]
+            run.rounds(1, 4)
+        assert fired > 3, "the fault did not fire"
+        run.rounds(3, 4)
         run.stop()

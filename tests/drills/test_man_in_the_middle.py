@@ -93,7 +93,7 @@ class Proxy:
         pytest.param("secret", 200, marks=pytest.mark.slow),
     ],
 )
-def test_every_changed_byte_breaks_its_connection_and_no_result_is_wrong(
+def test_every_changed_byte_is_noticed_and_no_result_is_wrong(
     security: str, changes: int, tmp_path: Path
 ) -> None:
     authority = Authority.create("drill")
@@ -118,9 +118,11 @@ def test_every_changed_byte_breaks_its_connection_and_no_result_is_wrong(
                 pytest.fail(f"connections go on although {man.changed} bytes were changed")
             man.disarm()
             run.rounds(3, 2)
-            run.ranks[1].tell("stop")
-            broken = run.ranks[1].wait_for(lambda said: "broken" in said)
-            assert broken["transports"] == ["tls" if security == "tls" else "tcp"]
-            assert broken["broken"]["rank0"] >= man.changed >= changes, "a change was not noticed"
-            run.ranks[1].wait_for(lambda said: "done" in said)
-            run.stop([0])
+            run.stop()
+            heard = [said for rank in run.ranks for said in rank.heard]
+            told = next(said for said in run.ranks[1].heard if "broken" in said)
+            assert told["transports"] == ["tls" if security == "tls" else "tcp"]
+            corrupt = sum(sum(said["corrupt"].values()) for said in heard if "corrupt" in said)
+            closing = sum("changed on the way" in said.get("warning", "") for said in heard)
+            unneeded = corrupt - closing  # chunks of halted rounds are counted, and break nothing
+            assert told["broken"]["rank0"] + unneeded >= man.changed >= changes, "a change was not noticed"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drill_ranks import PORT, DrillRanks, drill_in_lab, mesh
+from drill_ranks import PORT, DrillRanks, drill_in_lab, drill_with_controller, mesh
 from lab_traffic import open_lab
 
 PATIENCE_S = 4.0
@@ -61,7 +61,9 @@ def test_equal_parts_never_go_on_as_two_runs_and_meet_again() -> None:
         for number in (0, 1):  # each goes on alone, or waits
             run.ranks[number].wait_for(lambda said: "warning" in said)
         divide(run, parts, heal=True)
+        began_s = time.monotonic()
         run.rounds(2, 8)
+        assert time.monotonic() - began_s < 8 * PATIENCE_S
         run.stop()
 
 
@@ -73,6 +75,27 @@ def test_a_standby_takes_over_from_a_controller_in_a_black_hole() -> None:
         divide(run, ((0,), (1, 2, 3)))
         run.rounds(2, 3, [1, 2, 3])
         assert time.monotonic() - began_s < 5 * PATIENCE_S
+        assert "has lost the controller" in run.warned(2, "controller"), "the fault did not fire"
         divide(run, ((0,), (1, 2, 3)), heal=True)
         run.rounds(2, 4)
+        run.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("most", "rest"), [((0, 1, 3), (2,)), ((0, 1, 2), (3, 4))])
+def test_ranks_that_only_the_controller_reaches_are_left_out_and_return(
+    most: tuple[int, ...], rest: tuple[int, ...]
+) -> None:
+    """Only data links are cut: the controller hears all ranks, and must not wait for those that no link reaches."""
+    world = len(most) + len(rest)
+    with open_lab(mesh(world + 1), "delay") as lab, drill_with_controller(lab, PATIENCE_S, "multi-star") as run:
+        run.rounds(2, world)
+        began_s = time.monotonic()
+        divide(run, (most, rest))
+        run.rounds(2, len(most), list(most))
+        assert time.monotonic() - began_s < 2 * PATIENCE_S
+        for number in rest:
+            run.ranks[number].wait_for(lambda said: said.get("alone") is True)
+        divide(run, (most, rest), heal=True)
+        run.rounds(2, world)
         run.stop()

@@ -40,7 +40,7 @@ def test_a_figure_gives_numbers_curves_and_a_verdict_on_every_claim(name: str, t
 
 
 def test_all_figures_of_the_paper_are_there() -> None:
-    assert [f"selective/fig{k}" for k in (3, *range(5, 15))] + ["selective/options"] == FIGURES
+    assert [f"selective/fig{k}" for k in (3, *range(5, 15))] + ["selective/options", "selective/training"] == FIGURES
 
 
 def test_the_example_of_figure_3_comes_out_as_printed(tiny: Setting) -> None:

@@ -33,6 +33,7 @@ from tradewind.experiments.stragglers.systems import (
     DS_SYNC,
     GLOO,
     GLOO_BEST,
+    OFTEN,
     OURS,
     P_REDUCE,
     P_REDUCE_RING,
@@ -106,6 +107,7 @@ def test_names_lead_to_the_live_forms() -> None:
         "tradewind/alexnet-skewed/live",
         "tradewind/resnet/live",
         "tradewind/gpt/live",
+        "tradewind/changing/live",
         "tradewind/combinations/live",
     )
     assert hash(tuple(Turn(system, 0, 1.0) for system in (SYSTEMS | COMBINATIONS).values()))  # trials are remembered
@@ -157,6 +159,7 @@ TIMES = {
     SELECTIVE: 5.0,
     DS_SYNC: 5.0,
     OURS: 3.0,
+    OFTEN: 8.0,
 }
 
 
@@ -180,6 +183,7 @@ def test_all_claims_hold_where_everything_is_as_published() -> None:
     [
         ({OURS: 7.0}, {}, "Our aim", Verdict.FAILS),
         ({OURS: math.inf}, {}, "Our aim", Verdict.FAILS),
+        ({OURS: 7.0, OFTEN: 3.0}, {}, "Our aim", Verdict.HOLDS),  # the better of both counts
         ({OURS: 4.5}, {}, "Our aim", Verdict.IN_PART),  # Gloo's best order is less than three times as slow
         ({}, {CREW: {"averaged_s": 0.08}}, "With p = 5 CREW is up to", Verdict.IN_PART),
         ({}, {CREW: {"averaged_s": 0.2}}, "With p = 5 CREW is up to", Verdict.FAILS),

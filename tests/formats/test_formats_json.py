@@ -42,11 +42,12 @@ def networks(draw: st.DrawFn) -> Network:
     sites = [
         Site(
             name,
-            zone=draw(st.sampled_from([None, "east", "west"])),
-            provider=draw(st.none() | st.just("aws")),
-            **draw(st.sampled_from([{}, {"lat": 1.25, "lon": -71.05}])),
+            draw(st.sampled_from([None, "east", "west"])),
+            draw(st.none() | st.just("aws")),
+            *draw(st.sampled_from([(None, None), (1.25, -71.05)])),
             egress_bps=draw(caps),
             ingress_bps=draw(caps),
+            ranks=draw(st.integers(1, 9)),
         )
         for name in site_names
     ]

@@ -14,7 +14,7 @@ import pytest
 
 from lab_traffic import LONGEST_S, machine, open_lab, processes_of, wait_until
 from tradewind.catalog import load_network
-from tradewind.errors import BadOption, RemoteFault, SiteFailed
+from tradewind.errors import BadNetwork, BadOption, RemoteFault, SiteFailed
 from tradewind.lab import starting
 from tradewind.lab.directory import LabDirectory, find, list_labs, sweep
 from tradewind.lab.processes import call_sites
@@ -218,6 +218,26 @@ def test_a_function_in_every_site_all_reduces(backend: str) -> None:
         path = os.pathsep.join([here, *(p for p in sys.path if p)])
         answers = call_sites(lab.network, ranks_and_sum, environment={"PYTHONPATH": path}, inside=inside)
         assert answers == [[site, 6.0, lab.address("w1")] for site in MESH.names]
+
+
+@pytest.mark.parametrize("backend", ["htb", "delay"])
+def test_a_site_may_have_several_ranks(backend: str) -> None:
+    network = MESH.with_ranks_each(2).subnetwork(["w1", "w2"])
+    with open_lab(network, backend) as lab:
+        said = lab.run(["sh", "-c", "echo $RANK of $WORLD_SIZE: $LOCAL_RANK at $TRADEWIND_SITE, $TRADEWIND_BIND"])
+        addresses = [lab.address(site) for site in ("w1", "w1/1", "w2", "w2/1")]
+        assert addresses[0] == addresses[1] != addresses[2]
+        assert [out.stdout for out in said] == [
+            f"{k} of 4: {k % 2} at w{k // 2 + 1}/{k % 2}, {addresses[k]}\n" for k in range(4)
+        ]
+        path = os.pathsep.join([str(Path(__file__).parents[1] / "support"), *(p for p in sys.path if p)])
+        answers = call_sites(lab.network, ranks_and_sum, environment={"PYTHONPATH": path}, inside=lab)
+        assert answers == [[name, 10.0, addresses[0]] for name in network.rank_names]
+
+
+def test_processes_cannot_imitate_links_that_ranks_of_a_site_share() -> None:
+    with pytest.raises(BadNetwork, match="the 2 ranks of 'w1' share its links"):
+        call_sites(MESH.with_ranks_each(2), ranks_and_sum)
 
 
 @pytest.mark.parametrize("backend", ["htb", "inproc"])

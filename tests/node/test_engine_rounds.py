@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from engine_driver import Driver
 from networks import networks
-from tradewind.arithmetic import Arithmetic, Array
+from tradewind.arithmetic import COPY, Arithmetic, Array
 from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
 from tradewind.node.engine import layout as layouts
 from tradewind.planning import make_plan, planner_names
-from tradewind.planning.broadcasting import plan_broadcast
+from tradewind.planning.halves import plan_broadcast
 from tradewind.planning.plan import Plan, Shard
 
 PLANNERS = tuple(name for name in planner_names() if name != "auto")
@@ -149,7 +149,7 @@ def test_a_broadcast_takes_the_sources_bytes_to_every_member_once(planner: str, 
     driver = Driver(network.names, random, connections=data.draw(st.integers(1, 2)))
     arrays = {name: random.integers(0, 256, items).astype(np.uint8) for name in members}
     sent = arrays[source].copy()
-    driver.add_round(0, plan, arrays, {"": Arithmetic("bytes", "broadcast")}, in_place=True)
+    driver.add_round(0, plan, arrays, {"": Arithmetic("bytes", COPY)}, in_place=True)
     driver.run()
     driver.check_at_rest({0: plan})
     assert all(array.tobytes() == sent.tobytes() for array in arrays.values())

@@ -60,9 +60,9 @@ def test_the_part_in_a_plan_that_takes_the_place_of_another_is_worked_out_ahead(
     told(plans, 1)
     plans.layout(PLAN, start(1), NAMES[0], NUMBERS)
     told(plans, 2)
-    assert plans.kept == ((2, 100, 4),)
+    assert plans.kept == ((2, 100, 4, "none", ()),)
     ahead = plans.layout(PLAN, start(2), NAMES[0], NUMBERS)
-    assert plans.layout(PLAN, start(2), NAMES[0], NUMBERS) is ahead and plans.kept == ((2, 100, 4),)
+    assert plans.layout(PLAN, start(2), NAMES[0], NUMBERS) is ahead and plans.kept == ((2, 100, 4, "none", ()),)
 
 
 def test_a_plan_with_an_absent_site_waits_for_its_round() -> None:

@@ -17,7 +17,7 @@ from tradewind.planning.check import check
 from tradewind.planning.completion import completed
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES, with_best_chunks
-from tradewind.planning.host import FREE_HOST, HostCost
+from tradewind.planning.host import FREE_HOST, OWN_CORES, HostCost
 from tradewind.planning.plan import Plan
 
 
@@ -62,6 +62,16 @@ def test_a_mesh_of_16_sites_needs_a_third_of_the_frames_and_half_of_the_trees() 
     assert plan.predicted is not None and plan.predicted.efficiency > 0.88
     assert len(plan.shards) <= 130 and spent.frames <= 40_000
     assert spent.processor_seconds <= 0.55 * spent.seconds
+
+
+@pytest.mark.parametrize("name", ["optimal", "auto"])
+def test_plans_have_fewer_frames_where_all_ranks_share_two_cores(name: str) -> None:
+    network, two = load_network("mesh", n=8), HostCost(cores=2.0)
+    own, shared = (make_plan(name, network, 40_000_000, cores=cores) for cores in (OWN_CORES, 2.0))
+    assert cost(shared, network, host=two).frames <= 0.7 * cost(own, network).frames
+    fast = network.scaled(8.0)  # processors are the bottleneck
+    own, shared = (make_plan(name, fast, 40_000_000, cores=cores) for cores in (OWN_CORES, 2.0))
+    assert cost(shared, fast, host=two).seconds < 0.95 * cost(own, fast, host=two).seconds
 
 
 @given(problems(max_sites=6), st.sampled_from(["star", "ring", "fapt", "spanning-tree"]))

@@ -146,6 +146,15 @@ def test_the_processor_is_the_bottleneck_where_it_needs_longer_than_the_links() 
     assert spent.seconds == pytest.approx(4.0 + spent.fill_seconds)
 
 
+def test_ranks_on_one_machine_share_its_cores() -> None:
+    network = uniform("abc")
+    plan = plan_of("abc", MB, star("a", "bc", chunk_bytes=1000))
+    each, shared = (cost(plan, network, host=HostCost(0.001, 0.0, cores=cores)) for cores in (3.0, 1.0))
+    assert each.bottleneck == "processor of a" and each.processor_seconds == pytest.approx(4.0)
+    # Each of the 4,000 frames is sent by one rank and received by another one, all on one core.
+    assert shared.processor_seconds == pytest.approx(8.0) and shared.bottleneck == "the 1 cores of all ranks"
+
+
 def test_bytes_queued_in_a_kernel_delay_every_hop_of_a_busy_link() -> None:
     network = uniform("ab")
     plan = plan_of("ab", MB, star("a", "b", chunk_bytes=10_000))
@@ -155,9 +164,11 @@ def test_bytes_queued_in_a_kernel_delay_every_hop_of_a_busy_link() -> None:
     assert cost(small, network, host=queued).fill_seconds == pytest.approx(0.01), "nothing else is in its queue"
 
 
-@pytest.mark.parametrize("wrong", [{"frame_s": -1.0}, {"byte_s": math.inf}, {"queued_bytes": math.nan}])
+@pytest.mark.parametrize(
+    "wrong", [{"frame_s": -1.0}, {"byte_s": math.inf}, {"queued_bytes": math.nan}, {"cores": 0.0}, {"cores": math.nan}]
+)
 def test_impossible_hosts_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be >= 0 and finite"):
+    with pytest.raises(ValueError, match="must be >"):
         HostCost(**wrong)
 
 

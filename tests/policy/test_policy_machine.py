@@ -110,7 +110,7 @@ def test_an_illegal_event_raises_with_the_last_events(event: Event, complaint: s
     with pytest.raises(InternalError, match=re.escape(complaint)) as raised:
         machine.handle(event, 1.5)
     story = str(raised.value)
-    assert "1 s: WorkerReady(worker='w2', iteration=1)" in story
+    assert "1 s: WorkerReady(worker='w2', iteration=1, weight=1.0, model=None)" in story
     assert "-> StartRound(round=0" in story
     assert story.rstrip().endswith(f"1.5 s: {event}")
 

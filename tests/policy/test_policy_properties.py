@@ -14,6 +14,7 @@ from tradewind.policy import make_policy, policy_names
 OPTIONS: dict[str, dict[str, Any]] = {
     "selective": {"full_every": 7, "horizon_s": 0.5},
     "shuffle": {"adjust_every": 4, "window": 2},
+    "quorum": {"quorum": 0.6, "grace_s": 0.5},
 }
 
 

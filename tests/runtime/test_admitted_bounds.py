@@ -19,6 +19,7 @@ from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.group import Group
 from tradewind.runtime.peers import MAX_LINKS
 from tradewind.runtime.sockets import call
+from tradewind.runtime.state_transfer import MAX_TRANSFERS, PURPOSE
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameHeader, FrameKind, FrameReader, encode_header
 from tradewind.wire.handshake import Credentials
@@ -45,20 +46,23 @@ def test_the_largest_message_of_a_rank_takes_a_bounded_amount_of_memory() -> Non
         tracemalloc.stop()
 
 
-def test_a_peer_cannot_open_hundreds_of_data_connections() -> None:
-    """Each would have two threads; those beyond the limit are closed at once, and the others stay."""
+@pytest.mark.parametrize(
+    ("purpose", "most"), [(f"data {time.time() + 1e6!r}", MAX_LINKS), (PURPOSE, MAX_TRANSFERS)], ids=["data", "state"]
+)
+def test_a_peer_cannot_open_hundreds_of_connections(purpose: str, most: int) -> None:
+    """Each would have its threads; those beyond the limit are closed at once, and the others stay."""
     done, ports = threading.Event(), queue.SimpleQueue[int]()
 
     def body(group: Group) -> int:
         if group.rank == 0:
             ports.put(group.stats().port)
             return 0 if done.wait(60.0) else -1
-        where, purpose = HostPort("127.0.0.1", ports.get(timeout=30.0)), f"data {time.time() + 100!r}"
+        where = HostPort("127.0.0.1", ports.get(timeout=30.0))
         own = Credentials("tradewind", "rank1", SECRET.encode())
         try:
             socks = [
                 call(where, own, purpose, time.monotonic() + 10, Dialling.to_rank("rank1", "rank0"))[0]
-                for _ in range(3 * MAX_LINKS)
+                for _ in range(3 * most)
             ]
             threads = [thread for thread in threading.enumerate() if thread.name.startswith("tradewind-rx")]
             assert len(threads) <= 2 * MAX_LINKS
@@ -67,7 +71,7 @@ def test_a_peer_cannot_open_hundreds_of_data_connections() -> None:
             done.set()
 
     _, still_open = run_ranks(2, body, [{}, {}], tolerant=True, local_sockets=False)
-    assert 0 < still_open <= MAX_LINKS
+    assert 0 < still_open <= most
 
 
 def is_open(sock: socket.socket) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from hosts import ends, start
 from lab_traffic import open_lab
 from tradewind.network import Network, Site
-from tradewind.runtime.connections import ConnectionCounts, Growth, Use
+from tradewind.runtime.connections import ConnectionCounts, Growth, Pacing, Use
+from tradewind.runtime.sockets import SO_MAX_PACING_RATE, UNPACED, SharedSocket, pace
 
 FAR = Network("far", [Site("a"), Site("b")], 40e6 * (1 - np.eye(2)), 0.05 * (1 - np.eye(2)))
 
@@ -73,6 +75,27 @@ def test_the_kernel_holds_ten_milliseconds_of_a_slow_link() -> None:
     assert ConnectionCounts("a", FAR).queue_bytes("b") == 50_000
     assert ConnectionCounts("a", FAR.scaled(0.01)).queue_bytes("b") == 16 * 1024
     assert [ConnectionCounts("a", net).queue_bytes("c") for net in (FAR, None)] == [128 * 1024] * 2
+
+
+def test_a_slow_link_is_paced_until_it_shows_to_be_faster_or_has_several_connections() -> None:
+    slow = use(0.0, mbytes=5.0)  # 40 Mbps
+    for uses in ([use(0.0, mbytes=6.0)], [slow, slow]):
+        pacing = Pacing(ConnectionCounts("a", FAR).known_bps("b"))
+        assert pacing.bytes_per_s == 6_250_000 and not pacing.ends([slow]) and not pacing.ends([])
+        assert pacing.ends(uses) and pacing.bytes_per_s == UNPACED
+        assert not pacing.ends(uses), "it has ended once"
+    assert Pacing(ConnectionCounts("a", FAR).known_bps("c")).bytes_per_s == UNPACED
+    assert Pacing(ConnectionCounts("a").known_bps("b")).bytes_per_s == UNPACED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's pacing")
+def test_the_kernel_paces_until_it_is_told_not_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        pace(sock, 1_000_000)
+        assert sock.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) == 1_000_000
+        SharedSocket(sock, users=1).unpace()
+        unpaced = sock.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 4)
+        assert int.from_bytes(unpaced, sys.byteorder) == UNPACED
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces and TCP_INFO")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from live_storm import live_storm
+from live_storm import Weather, live_storm
 
 EVERYTHING = {"kill", "restart", "cut", "heal", "controller kill", "controller restart"}
 
 
 @pytest.mark.slow
 def test_two_hundred_random_events_among_eight_workers(tmp_path: Path) -> None:
-    with live_storm(tmp_path, world=8, seed=8, gap_s=0.3) as storm:
+    with live_storm(tmp_path, world=8, seed=8, weather=Weather(gap_s=0.3)) as storm:
         report = storm.run(200)
     print(report)
     assert report.events.total() == 200 and set(report.events) == EVERYTHING, "every fault must have fired"
@@ -22,6 +22,6 @@ def test_two_hundred_random_events_among_eight_workers(tmp_path: Path) -> None:
 
 
 def test_a_few_random_events_among_four_workers(tmp_path: Path) -> None:
-    with live_storm(tmp_path, world=4, seed=3, gap_s=0.15) as storm:
+    with live_storm(tmp_path, world=4, seed=3, weather=Weather(gap_s=0.15)) as storm:
         report = storm.run(15)
     assert report.events.total() == 15 and set(report.events) == EVERYTHING, "every fault must have fired"

@@ -91,7 +91,6 @@ def test_lists_and_scalars_are_converted() -> None:
         ([None], "arrays of object cannot"),
         (["a", "b"], "arrays of str.* cannot"),
         (np.zeros(2, [("x", "f4"), ("y", "i4")]), "arrays of void.* cannot"),
-        (np.zeros(2, bool), "arrays of bool cannot"),
         (np.zeros(2, np.complex64), "arrays of complex64 cannot"),
         (np.zeros(2, ">f4"), "foreign byte order"),
         ([[1], [1, 2]], "cannot be used as a numpy array"),
@@ -197,7 +196,8 @@ def test_an_offer_that_raises_is_no_offer(caplog: pytest.LogCaptureFixture) -> N
         return answer
 
     with caplog.at_level(logging.ERROR, "tradewind.runtime"):
-        assert run_ranks(3, body, tolerant=True)[2] == ("rank1", b"model")
+        state = run_ranks(3, body, tolerant=True)[2]
+    assert state.sources == ("rank1",) and state.data == b"model"
     assert "offer_state raised" in caplog.text and "ZeroDivisionError" in caplog.text
 
 

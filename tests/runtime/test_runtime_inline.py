@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ranks import run_ranks
-from tradewind.arithmetic import DTYPES, OPERATIONS, Arithmetic, storage_of
+from tradewind.arithmetic import DTYPES, OPERATIONS, Arithmetic, can_compute, storage_of
 from tradewind.errors import BadArray, BadOption, PeerLost
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
@@ -35,7 +35,7 @@ def test_every_operation_on_every_type_gives_what_a_plan_gives(dtype: str) -> No
     def body(inline: bool, group: Group) -> list[bytes]:
         done = []
         for op in OPERATIONS:
-            if op != "mean" or not dtype.startswith("int"):
+            if can_compute(op, dtype):
                 handle = group.all_reduce_async(of_rank(group.rank, dtype), op, dtype=dtype)
                 assert handle.outcome.inline is inline
                 done.append(handle.wait().tobytes())

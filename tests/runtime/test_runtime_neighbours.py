@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -27,7 +28,10 @@ CONNECTED = "03"
 
 def neighbours(state: str | None = CONNECTED) -> int:
     """How many Unix sockets of ours this process has, in that state or any."""
-    links = (entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    links = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another thread has closed it meanwhile
+            links.append(entry.readlink())
     ours = {link.name.removeprefix("socket:[").rstrip("]") for link in links}
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     named = [row for row in rows if len(row) == 8 and row[7].startswith("@tradewind-")]

@@ -18,7 +18,7 @@ import pytest
 from ranks import SECRET
 from tradewind.catalog import load_network
 from tradewind.control import ControlOptions
-from tradewind.control.plans.versions import PlanMade, PlanWanted
+from tradewind.control.plans.versions import Key, PlanMade, PlanWanted
 from tradewind.network import Network
 from tradewind.planning import PLANNERS, NoOptions, checked_plan, planner, register_planner
 from tradewind.planning.plan import Plan
@@ -32,7 +32,7 @@ NBYTES = 10_000_000
 def wanted(name: str = "fapt", sites: int = 5) -> PlanWanted:
     network = load_network("mesh", n=sites)
     current = checked_plan("ring", network, NBYTES)
-    return PlanWanted((current.members, NBYTES, "", 1), network, name, {}, current)
+    return PlanWanted(Key(current.members, NBYTES, "", 1), network, name, {}, current)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from tradewind.runtime.group import Group
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.sockets import call
 from tradewind.runtime.tls import BATCH_BYTES, TlsSocket, secure
-from tradewind.wire.handshake import Credentials
+from tradewind.wire.handshake import Channel, Credentials
 
 SECRET = b"correct horse battery"
 
@@ -44,6 +45,20 @@ def each_of(authority: Authority, folder: Path, *names: str) -> list[dict[str, A
 
 def pair(authority: Authority, folder: Path) -> tuple[TlsSocket, TlsSocket]:
     """Two ends of an encrypted connection."""
+    ends = secured(authority, folder)
+    return ends[False][0], ends[True][0]
+
+
+def channels(authority: Authority, folder: Path) -> tuple[Channel, Channel]:
+    """What TLS says at two ends of a connection, which is closed."""
+    ends = secured(authority, folder)
+    for sock, _ in ends.values():
+        sock.close()
+    return ends[False][1], ends[True][1]
+
+
+def secured(authority: Authority, folder: Path) -> dict[bool, Any]:
+    """Socket and channel of both ends of an encrypted connection, by whether it is the server's."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
@@ -51,15 +66,15 @@ def pair(authority: Authority, folder: Path) -> tuple[TlsSocket, TlsSocket]:
 
     def shake(sock: socket.socket, name: str, server_side: bool) -> None:
         credentials = make_credentials("run", name, SECRET, "tls", issue(authority, folder, name))
-        ends[server_side] = secure(sock, credentials, server_side, time.monotonic() + 20.0, "the other end")[0]
-        ends[server_side].settimeout(20.0)
+        ends[server_side] = secure(sock, credentials, server_side, time.monotonic() + 20.0, "the other end")
+        ends[server_side][0].settimeout(20.0)
 
     threads = [threading.Thread(target=shake, args=args) for args in ((near, "a", False), (far, "b", True))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return ends[False], ends[True]
+    return ends
 
 
 # --- runs --------------------------------------------------------------------------------------------------------
@@ -114,8 +129,8 @@ def test_a_model_is_transferred_over_an_encrypted_connection(authority: Authorit
         group.barrier()
         return answer
 
-    name, state = run_ranks(2, body, each_of(authority, tmp_path, "rank0", "rank1"), tolerant=True)[1]
-    assert name == "rank0" and np.array_equal(np.frombuffer(state, np.float32), model)
+    state = run_ranks(2, body, each_of(authority, tmp_path, "rank0", "rank1"), tolerant=True)[1]
+    assert state.sources == ("rank0",) and np.array_equal(np.frombuffer(state.data, np.float32), model)
 
 
 def refusal(server: Credentials, client: Credentials) -> str:
@@ -147,6 +162,30 @@ def test_strangers_are_refused_with_the_reason(authority: Authority, tmp_path: P
     assert "does not know the secret" in refusal(controller, member("ams", secret=b"another secret"))
     assert "the caller does not use TLS" in refusal(controller, plain)
     assert "does not use TLS 1.3" in refusal(Credentials("run", "controller 0", SECRET), member("ams"))
+
+
+def test_older_versions_of_tls_are_refused(authority: Authority, tmp_path: Path) -> None:
+    server, files = (make_credentials("run", n, SECRET, "tls", issue(authority, tmp_path, n)) for n in ("fra", "ams"))
+    assert isinstance(files, SecureCredentials)
+    old = files.certificates.current().client
+    old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
+    listener = Listener([listen_on("127.0.0.1", 0)], server, 20.0, lambda sock, _: sock.close())
+    try:
+        with socket.create_connection(("127.0.0.1", listener.port), 20) as sock, pytest.raises(OSError, match="alert"):
+            old.wrap_socket(sock)
+    finally:
+        listener.close()
+
+
+def test_proofs_are_bound_to_the_certificates_of_both_ends(authority: Authority, tmp_path: Path) -> None:
+    bindings = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        near, far = channels(authority, folder)
+        assert near.binding == far.binding, "both ends bind to the same"
+        bindings.append(near.binding)
+    assert bindings[0] != bindings[1], "another certificate of the same sites is another binding"
 
 
 def test_without_security_no_secret_is_needed() -> None:

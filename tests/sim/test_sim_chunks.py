@@ -11,6 +11,7 @@ from tradewind.errors import InternalError, PeerLost
 from tradewind.network import Network, Site
 from tradewind.node.payload import RoundPayload
 from tradewind.planning import make_plan, predict
+from tradewind.planning.collective import ALL_REDUCE, KINDS, Collective, Kind
 from tradewind.sim.chunks.run import ChunkRun, run_chunks, run_seed, setup_of
 
 
@@ -36,7 +37,8 @@ def test_the_sweep_meets_cuts_and_slow_readers_and_reordering() -> None:
     cut = [s for s in setups if s.cut]
     assert any(s.healed_s for s in cut) and any(not s.healed_s for s in cut) and any(s.slow_readers for s in setups)
     assert any(s.connections > 1 and s.jitter_s for s in setups)
-    assert any(s.source for s in setups) and any(s.in_place and not s.source for s in setups)
+    assert {s.collective.kind for s in setups} == set(KINDS)
+    assert any(s.in_place and s.collective == ALL_REDUCE for s in setups)
     assert {s.inline_bytes for s in setups} == {0, 1000, 64 * 1024}
 
 
@@ -48,6 +50,19 @@ CUT = ChunkRun(mesh(4, mbps=1), "ring", items=(500_000, 500_000), cut=(3.0, "s1"
 def test_a_strict_round_goes_around_a_link_that_is_cut_or_reset_in_the_middle_of_it(healed_s: float | None) -> None:
     result = run_chunks(replace(CUT, healed_s=healed_s))
     assert not result.errors and all(len(arrays) == 2 for arrays in result.outputs.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("healed_s", [None, 3.05])
+def test_every_collective_goes_around_a_link_that_is_cut_in_the_middle_of_it(
+    kind: Kind, healed_s: float | None
+) -> None:
+    for planner in ("ring", "optimal"):
+        items = (150_000, 500_000)[kind in ("all-reduce", "broadcast", "reduce")]
+        setup = replace(CUT, planner=planner, items=(items, items), collective=Collective.parse(kind, "s2"))
+        result = run_chunks(replace(setup, cut=(1.5, "s1", "s2"), healed_s=healed_s and 1.55))
+        assert not result.errors
+        assert all(len(arrays) == 2 for arrays in result.outputs.values())
 
 
 def test_a_cut_that_costs_a_round_in_place_its_inputs_is_named_to_every_rank() -> None:

@@ -27,6 +27,28 @@ CREW = load_network("crew-n2", n=20, seed=1)
 SMALL = 10_000_000
 
 
+def test_a_straggler_computes_longer_and_holds_up_bsp_only() -> None:
+    slower = {"w6": 5.0}
+    free, bsp = (
+        simulate(MESH, scheme, 60, compute=0.5, nbytes=1000, policy_options=options, slower=slower)
+        for scheme, options in (("opr", {"p": 2}), ("bsp-ring", {}))
+    )
+    assert {worker.steps for worker in bsp.workers} == {23, 24} or {worker.steps for worker in bsp.workers} == {24}
+    steps = {worker.name: worker.steps for worker in free.workers}
+    assert steps["w6"] == pytest.approx(24, abs=1) and min(steps[name] for name in steps if name != "w6") > 60
+
+
+@pytest.mark.parametrize("slower", [{"w6": 0.0}, {"w6": float("inf")}])
+def test_impossible_slowness_is_refused(slower: dict[str, float]) -> None:
+    with pytest.raises(BadOption, match="slower must be above 0 and finite"):
+        simulate(MESH, "opr", 1, slower=slower)
+
+
+def test_a_straggler_must_be_a_site() -> None:
+    with pytest.raises(UnknownName, match="w99"):
+        simulate(MESH, "opr", 1, slower={"w99": 2.0})
+
+
 def test_bsp_with_equal_workers_runs_in_step() -> None:
     """Every round takes one step and one synchronisation, and no rank waits."""
     round_s = cost(make_plan("ring", MESH, SMALL), MESH, host=FREE_HOST).seconds

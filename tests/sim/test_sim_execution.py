@@ -9,43 +9,14 @@ from hypothesis import given, settings
 from networks import Problem, problems
 from tradewind.catalog import load_network
 from tradewind.network import Network, Site
-from tradewind.node.actions import RoundComplete
 from tradewind.planning import planner, planner_options, resolve_members
 from tradewind.planning.bound import bound
 from tradewind.planning.cost import cost
 from tradewind.planning.host import FREE_HOST
 from tradewind.planning.plan import Plan, Shard
-from tradewind.schemes import ExecutionModel, Scheme
-from tradewind.sim.clock import Clock
-from tradewind.sim.fluid.capacity import TrueNetwork
-from tradewind.sim.fluid.engine import FluidEngine
-from tradewind.wire import messages as m
+from virtual_rounds import seconds
 
 BYTES = 100_000_000
-
-
-def seconds(
-    plans: list[Plan],
-    network: Network,
-    execution: ExecutionModel,
-    discipline: str = "fcfs",
-    pieces: int = 16,
-) -> list[float]:
-    """When each round is complete at all its sites, all rounds opened at once."""
-    clock, ended = Clock(), dict[int, float]()
-
-    def completed(sites: tuple[str, ...], complete: RoundComplete) -> None:
-        assert sites == plans[complete.round].sites
-        ended[complete.round] = clock.now_s
-
-    scheme = Scheme("test", "bsp", "ring", execution=execution, discipline=discipline)
-    engine = FluidEngine(TrueNetwork(network), clock, scheme, completed, None, pieces)
-    for number, plan in enumerate(plans):
-        start = m.Start(number, 1, 0, (1,), (1.0,), m.Operation(plan.nbytes, 1, "int8", "sum"), 0, (0,))
-        for site in plan.sites:
-            engine.open(site, start, plan, None)
-    clock.run(1e12)
-    return [ended[number] for number in range(len(plans))]
 
 
 def made(name: str, network: Network, nbytes: int = BYTES, members: tuple[str, ...] | None = None) -> Plan:

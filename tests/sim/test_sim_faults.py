@@ -5,22 +5,29 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tradewind.catalog import load_compute_times, load_network
 from tradewind.errors import BadOption, UnknownName
 from tradewind.network import Network, Site
 from tradewind.planning.flows.splitting import replacement
+from tradewind.schemes import ExecutionModel
 from tradewind.sim import (
     Background,
+    BusyProcessor,
     LinkOutage,
+    LossyLink,
     SimulationResult,
+    SlowLink,
+    SlowRank,
     WorkerOutage,
     random_link_outages,
     random_outages,
     simulate,
 )
 from tradewind.sim.checkers import check_run
+from tradewind.sim.faults import HOST_BPS, Fault
 from tradewind.trace import Record
 
 LSTM = load_compute_times("lstm").rescaled(0.05, 0.2)
@@ -28,9 +35,7 @@ CREW = load_network("crew-n2", n=12, seed=1)
 BYTES = 40_000_000
 
 
-def run(
-    *faults: LinkOutage | WorkerOutage | Background, scheme: str = "crew", nbytes: int = BYTES, **more: Any
-) -> SimulationResult:
+def run(*faults: Fault, scheme: str = "crew", nbytes: int = BYTES, **more: Any) -> SimulationResult:
     """Twenty seconds of CREW with p = 4, checked."""
     options: dict[str, Any] = {"policy_options": {"p": 4}} if scheme.startswith(("crew", "partial")) else {}
     options |= more
@@ -148,6 +153,70 @@ def test_background_traffic_ends_when_it_should() -> None:
     result = run(*whole)
     assert not any(5.0 < r.end_s < 10.0 for r in result.finished)
     assert any(r.end_s > 10.0 for r in result.finished)
+
+
+@pytest.mark.parametrize("execution", ["store-and-forward", "chunked", "pipelined"])
+@pytest.mark.parametrize("kind", ["slow link", "lossy link", "busy processor"])
+def test_what_slows_a_transfer_down_ends_when_it_should(kind: str, execution: ExecutionModel) -> None:
+    mesh = load_network("mesh", n=4, seed=1)
+    hub, other = "w1", "w2"
+    rate_bps = float(mesh.bandwidth_bps.max())
+    faults: dict[str, Fault] = {
+        "slow link": SlowLink(other, hub, 0.1, 10.0, 20.0),
+        "lossy link": LossyLink(other, hub, 0.9, 10.0, 20.0),
+        "busy processor": BusyProcessor(other, 0.1 * rate_bps / HOST_BPS / 10, 10.0, 20.0),
+    }
+    fault = faults[kind]
+    if isinstance(fault, LossyLink):  # far enough away for losses to matter
+        far_s = np.where(mesh.bandwidth_bps > 0, 0.05, 0.0)
+        mesh = Network(mesh.name, mesh.sites, mesh.bandwidth_bps, far_s)
+    result = simulate(mesh, "bsp+all-to-all", 40, 1, compute=0.1, nbytes=2_000_000, execution=execution, faults=[fault])
+    took_s = [(r.start_s, r.end_s - r.start_s) for r in result.finished]
+    before, after = [s for at_s, s in took_s if at_s + s < 10.0], [s for at_s, s in took_s if at_s > 20.0]
+    meanwhile = [s for at_s, s in took_s if at_s < 20.0 < at_s + s or 10.0 < at_s < 20.0]
+    assert max(before) == pytest.approx(min(before)) == pytest.approx(min(after)) == pytest.approx(max(after))
+    assert min(meanwhile) > 1.5 * max(before)
+
+
+@pytest.mark.parametrize(
+    "fault", [SlowRank("w2", 5.0, 10.0, 20.0), BusyProcessor("w2", 0.2, 10.0, 20.0, computes=True)]
+)
+def test_a_slow_rank_takes_longer_for_its_steps_and_for_the_rest_of_the_present_one(fault: Fault) -> None:
+    mesh = load_network("mesh", n=4, seed=1)
+    result = simulate(mesh, "bsp+all-to-all", 40, 1, compute=1.0, nbytes=1000, record="rounds", faults=[fault])
+    assert result.trace is not None
+    steps = [(r.start_s, r.seconds) for r in result.trace.kind("compute") if r.site == "w2" and r.end_s < 39]
+    whole = [s for at_s, s in steps if at_s >= 10.0 and at_s + s <= 20.0]
+    assert whole == pytest.approx([5.0] * len(whole)) and whole
+    assert all(s == pytest.approx(1.0) for at_s, s in steps if at_s + s < 10.0 or at_s > 20.0)
+    cut = [s for at_s, s in steps if at_s < 10.0 < at_s + s]
+    assert all(1.0 < s < 5.0 for s in cut)
+
+
+def test_counters_of_hosts_follow_from_faults() -> None:
+    mesh = load_network("mesh", n=4, seed=1)
+    faults: list[Fault] = [
+        Background("w1", "w2", 1e6, 10.0, 10.5),
+        BusyProcessor("w3", 0.5, 20.0),
+        LossyLink("w1", "w4", 0.01, 15.0, 16.0),
+    ]
+    more: dict[str, Any] = {"record": "flows", "count_every_s": 1.0}
+    result = simulate(mesh, "bsp+all-to-all", 30, 1, compute=0.01, nbytes=2_000_000, faults=faults, **more)
+    assert result.trace is not None
+    hosts = {(r.site, r.start_s): (r.load, r.rate_bps) for r in result.trace.kind("host")}
+    assert hosts["w1", 9.0] == (0.0, 0.0) and hosts["w1", 10.0] == hosts["w2", 10.0] == (0.0, 0.5e6)
+    assert hosts["w3", 19.0] == (0.0, 0.0) and hosts["w3", 20.0] == (1.0, 0.0)
+    again = [(r.site, r.peer, r.start_s) for r in result.trace.kind("link") if r.retransmits]
+    assert again and {(src, dst) for src, dst, _ in again} == {("w1", "w4")}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [SlowLink("w1", "w2", 0.0), LossyLink("w1", "w2", 1.0), SlowRank("w1", 0.0), BusyProcessor("w1", 1.5)],
+)
+def test_faults_without_a_meaning_are_refused(fault: Fault) -> None:
+    with pytest.raises(BadOption, match="must be"):
+        simulate(load_network("mesh", n=4), "bsp+all-to-all", 1, faults=[fault])
 
 
 @pytest.mark.parametrize("scheme", ["crew", "crew-non-blocking", "opr", "a2a", "partial-ring", "bsp-ring", "ds-sync"])

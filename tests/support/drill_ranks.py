@@ -85,7 +85,9 @@ PROGRAM = textwrap.dedent("""
             time.sleep(given["pause_s"])
         stats = group.stats()
         broken = {peer.name: peer.broken for peer in stats.peers}
-        say(broken=broken, transports=sorted({p.transport for p in stats.peers if p.connections}))
+        corrupt = {peer.name: peer.corrupt_frames for peer in stats.peers}
+        transports = sorted({p.transport for p in stats.peers if p.connections})
+        say(broken=broken, corrupt=corrupt, transports=transports)
         group.close()
         socks.clear()
         until_s = time.monotonic() + 20.0
@@ -235,11 +237,35 @@ def drill_on_loopback(
 
 
 @contextlib.contextmanager
-def drill_in_lab(
-    lab: Lab, address: Any, own: Own = lambda _: {}, more: dict[str, Any] | None = None, **options: Any
+def drill_with_controller(
+    lab: Lab, patience_s: float, planner: str, more: dict[str, Any] | None = None
 ) -> Iterator[DrillRanks]:
-    """Ranks in the sites of a lab; the network is not given to them."""
-    names = lab.network.names
+    """Ranks in the sites of a lab but the last, which has the controller alone: cuts of links leave it reachable."""
+    site, world = lab.network.names[-1], len(lab.network.names) - 1
+    address = f"{lab.address(site)}:{PORT}"
+    command = [sys.executable, "-c", "from tradewind.cli import main; main()", "controller", "--listen", address]
+    command += ["--world", str(world), "--policy", "bsp", "--planner", planner, "--tolerant"]
+    command += ["--patience-s", f"{patience_s}s"]
+    environment = {"TRADEWIND_SECRET": SECRET, "TRADEWIND_NETWORK": "", "TRADEWIND_SITE": "", "TRADEWIND_BIND": ""}
+    with lab.popen(site, command, environment, stdout=subprocess.DEVNULL) as controller:
+        try:
+            with drill_in_lab(lab, None, more=more, world=world, patience_s=patience_s, controller=(address,)) as run:
+                yield run
+        finally:
+            controller.kill()
+
+
+@contextlib.contextmanager
+def drill_in_lab(
+    lab: Lab,
+    address: Any,
+    own: Own = lambda _: {},
+    more: dict[str, Any] | None = None,
+    world: int | None = None,
+    **options: Any,
+) -> Iterator[DrillRanks]:
+    """Ranks in the sites of a lab, or in the first of them; the network is not given to them."""
+    names = lab.network.names[:world]
     with contextlib.ExitStack() as stack:
         ranks = []
         for number, site in enumerate(names):

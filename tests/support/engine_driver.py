@@ -17,10 +17,12 @@ import numpy as np
 from tradewind.arithmetic import Arithmetic, Array
 from tradewind.node import events as ev
 from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
+from tradewind.node.coded_payload import CodedPayload
 from tradewind.node.engine.engine import Engine
-from tradewind.node.engine.layout import KEPT_BYTES, lay_out
+from tradewind.node.engine.layout import KEPT_BYTES, Form, lay_out
 from tradewind.node.payload import RoundPayload
 from tradewind.planning.plan import Plan
+from tradewind.wire.codecs import NONE
 from tradewind.wire.frames import FrameHeader, FrameKind
 
 RUN = 7
@@ -33,6 +35,15 @@ class Opening:
 
     event: ev.OpenRound
     payload: RoundPayload
+
+
+@dataclass
+class CollectiveArrays:
+    """What a collective other than the all-reduce works on: all its items, those of each rank's part, the results."""
+
+    items: int
+    sizes: tuple[int, ...]
+    results: dict[str, Array]
 
 
 class Applied(NamedTuple):
@@ -81,14 +92,22 @@ class Driver:
         arithmetic: Mapping[str, Arithmetic],
         version: int = 0,
         in_place: bool = False,
+        codec: str = NONE,
+        collective: CollectiveArrays | None = None,
     ) -> dict[str, Array]:
         """A round to be carried out; returns where the results will be."""
-        items = len(next(iter(arrays.values())))
+        items = len(next(iter(arrays.values()))) if collective is None else collective.items
+        sizes = () if collective is None else collective.sizes
         results = {name: array if in_place else np.zeros_like(array) for name, array in arrays.items()}
+        if collective is not None:
+            results = collective.results
+        itemsize = next(iter(arrays.values())).itemsize
         for name in plan.sites:
             how = arithmetic.get(name) or next(iter(arithmetic.values()))
-            layout = lay_out(plan, self.roster, name, items, next(iter(arrays.values())).itemsize)
+            layout = lay_out(plan, self.roster, name, items, itemsize, form=Form(codec, sizes))
             payload = RoundPayload(layout, how, arrays.get(name), results.get(name))
+            if codec != NONE:
+                payload = CodedPayload(layout, how, arrays.get(name), results.get(name), version, number)
             opened = ev.OpenRound(number, version, layout, how.gathers)
             self.workers[self.roster[name]].unopened.append(Opening(opened, payload))
             for peer in layout.peers:
@@ -147,16 +166,17 @@ class Driver:
         action, body = self.receiving.pop(wire)
         worker = self.workers[wire[1]]
         header = action.header
-        if action.how is How.KEEP:
-            assert action.buffer is not None
+        if action.buffer is not None:
             worker.buffers[action.buffer][:] = body
-        elif action.how is not How.DISCARD:
+        if action.how not in (How.KEEP, How.DISCARD):
             place = (header.round, header.plan_version, header.shard, header.phase, header.index)
             mark = Applied(place, header.path, wire[0])
             assert mark not in worker.applied, f"{mark} is applied twice"
             worker.applied.add(mark)
             payload = worker.rounds[header.round]
-            if action.how is How.ADD:
+            if action.buffer is not None:
+                payload.take(action, worker.buffers[action.buffer])
+            elif action.how is How.ADD:
                 coming = BytesIO(body)
                 scratch = np.empty(64, np.uint8)  # smaller than most chunks: block by block
                 payload.add(action, scratch, lambda block, _: fill(block, coming))
@@ -185,8 +205,8 @@ class Driver:
 
     def _act(self, site: int, worker: Worker, action: Action) -> None:
         match action:
-            case Receive(How.KEEP):
-                assert action.buffer is not None and action.buffer not in worker.buffers
+            case Receive() if action.buffer is not None:
+                assert action.buffer not in worker.buffers
                 worker.buffers[action.buffer] = bytearray(action.header.payload_bytes)
             case Combine():
                 if action.into is not None and action.into not in worker.buffers:

@@ -1,8 +1,11 @@
 """A storm over real processes: ranks and controllers are killed and restarted, links cut and healed, at random.
 
-Eight ranks train, each by itself and in rounds with the members that the policy chooses; a restarted rank takes the
-model of a member. Two controllers run in separate processes, each the standby of the other. The events and their order
-follow from the seed; the state of the run at each event does not.
+Ranks train, each by itself and in rounds with the members that the policy chooses; a restarted rank takes the model of
+a member. Two controllers run in separate processes, each the standby of the other. The events and their order follow
+from the seed; the state of the run at each event does not.
+
+A soak (`python -m benchmarks storm`) is the same for hours: ranks are stopped, too, and some processes are spared from
+kills, so that what they use can be compared over the whole time.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ from tradewind.network import Network, Site
 
 PATIENCE_S = 4.0
 MOST_CUT = 6
+MOST_STOPPED_S = 30.0
+"""A rank that is stopped for longer would wake up with its waits timed out."""
+SAMPLE_S = 10.0
 CALM_STEPS = 3
 """The rounds with other ranks that every rank must finish after the storm."""
 
@@ -70,9 +76,9 @@ PROGRAM = textwrap.dedent("""
     with tradewind.connect(None, rank, given["world"], options, secret=secret, hooks=hooks) as group:
         fetched = group.fetch_state()
         if fetched is not None:
-            model = np.frombuffer(fetched[1]).copy()
+            model = np.frombuffer(fetched.data).copy()
         group.offer_state(lambda: model.tobytes())
-        say(joined=here, model_of=None if fetched is None else fetched[0])
+        say(joined=here, model_of=None if fetched is None else fetched.sources[0])
         trained = np.random.default_rng()
         while not stop.wait(given["pause_s"]):
             model = model + trained.standard_normal()
@@ -87,6 +93,20 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+@dataclass(frozen=True)
+class Weather:
+    """How a storm goes about it."""
+
+    gap_s: float
+    """Mean time between two events."""
+    pause_s: float = 0.05
+    """Time between two steps of a rank."""
+    spared: int = 0
+    """Ranks that are never killed; if there are any, the second controller is not killed either."""
+    stops: bool = False
+    """Whether ranks are stopped by SIGSTOP, and continued."""
+
+
 @dataclass
 class StormReport:
     """The results of a storm."""
@@ -98,15 +118,34 @@ class StormReport:
     repaired: int = 0
     terms: int = 0
     fetched: int = 0
-    """Restarted ranks that received the model of a member."""
+    """Ranks that received the model of a member when they joined."""
     seconds: float = 0.0
+    use: dict[str, list[Use]] = field(default_factory=dict)
+    """What each spared process used: at the calm start, during the storm, and at the calm end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a process uses at one time."""
+
+    at_s: float
+    memory_bytes: int
+    threads: int
+    files: int
+
+
+def use_of(pid: int, at_s: float) -> Use:
+    """Resident memory, threads and open files of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    threads, files = (len(list(Path(f"/proc/{pid}/{kind}").iterdir())) for kind in ("task", "fd"))
+    return Use(at_s, pages * os.sysconf("SC_PAGE_SIZE"), threads, files)
 
 
 class LiveStorm:
     """One storm; `processes()` ends the remaining processes."""
 
-    def __init__(self, start: Callable[..., Process], folder: Path, world: int, seed: int, gap_s: float) -> None:
-        self._start, self._random, self._gap_s = start, random.Random(seed), gap_s
+    def __init__(self, start: Callable[..., Process], folder: Path, world: int, seed: int, weather: Weather) -> None:
+        self._start, self._random, self._weather = start, random.Random(seed), weather
         names = [f"rank{n}" for n in range(world)]
         self._shape = folder / "mesh.json"
         apart = 1 - np.eye(world)
@@ -118,6 +157,9 @@ class LiveStorm:
         self._workers: dict[str, Process] = {}
         self._past: list[Process] = []
         self._cut: set[tuple[str, str]] = set()
+        self._stopped: dict[str, float] = {}
+        """Stopped ranks, and when they were stopped."""
+        self._began_s = self._sampled_s = 0.0
 
     # --- starting and ending -----------------------------------------------------------------------------------
 
@@ -143,7 +185,7 @@ class LiveStorm:
             program=PROGRAM,
             shape=str(self._shape),
             cut=cut,
-            pause_s=0.05,
+            pause_s=self._weather.pause_s,
             patience_s=PATIENCE_S,
         )
 
@@ -158,26 +200,58 @@ class LiveStorm:
 
     def _event(self) -> None:
         """One of those that are possible now."""
-        alive, dead = sorted(self._workers), sorted(set(self.names) - set(self._workers))
-        possible: list[tuple[str, Callable[[], None]]] = []
-        joined = [name for name in alive if any("joined" in said for said in self._workers[name].heard)]
-        if len(joined) > len(self.names) // 2 + 1:  # a run whose majority is gone cannot go on, and should not
-            possible.append(("kill", lambda: self._kill(self._random.choice(alive))))
-        if dead:
-            possible.append(("restart", lambda: self.start_worker(self._random.choice(dead))))
-        whole = [pair for pair in combinations(joined, 2) if pair not in self._cut]
-        if whole and len(self._cut) < MOST_CUT:
-            possible.append(("cut", lambda: self._order("cut", self._random.choice(whole))))
-        if self._cut:
-            possible.append(("heal", lambda: self._order("heal", self._random.choice(sorted(self._cut)))))
-        gone = [index for index, controller in enumerate(self._controllers) if controller is None]
-        if gone:
-            possible.append(("controller restart", lambda: self.start_controller(gone[0])))
-        elif self._random.random() < 0.3:
-            possible.append(("controller kill", lambda: self._kill_controller(self._random.randrange(2))))
-        kind, happen = self._random.choice(possible)
+        kind, happen = self._random.choice(self._possible())
         happen()
         self.report.events[kind] += 1
+
+    def _possible(self) -> list[tuple[str, Callable[[], None]]]:
+        one = self._random.choice
+        overdue = [name for name, since_s in self._stopped.items() if time.monotonic() - since_s > MOST_STOPPED_S]
+        if overdue:
+            return [("continue", lambda: self._continue(overdue[0]))]
+        dead = sorted(set(self.names) - set(self._workers))
+        running = [name for name in sorted(self._workers) if name not in self._stopped]
+        joined = [name for name in running if any("joined" in said for said in self._workers[name].heard)]
+        mortal = [name for name in running if name not in self._spared]
+        possible: list[tuple[str, Callable[[], None]]] = []
+        if mortal and len(joined) > len(self.names) // 2 + 1:  # a run whose majority is gone cannot go on
+            possible.append(("kill", lambda: self._kill(one(mortal))))
+        if self._weather.stops and len(joined) > len(self.names) // 2 + 1:
+            possible.append(("stop", lambda: self._stop(one(joined))))
+        if self._stopped:
+            possible.append(("continue", lambda: self._continue(one(sorted(self._stopped)))))
+        if dead:
+            possible.append(("restart", lambda: self.start_worker(one(dead))))
+        whole = [pair for pair in combinations(joined, 2) if pair not in self._cut]
+        if whole and len(self._cut) < MOST_CUT:
+            possible.append(("cut", lambda: self._order("cut", one(whole))))
+        healable = sorted(pair for pair in self._cut if self._stopped.keys().isdisjoint(pair))
+        if healable:
+            possible.append(("heal", lambda: self._order("heal", one(healable))))
+        return possible + self._possible_of_controllers()
+
+    def _possible_of_controllers(self) -> list[tuple[str, Callable[[], None]]]:
+        gone = [index for index, controller in enumerate(self._controllers) if controller is None]
+        if gone:
+            return [("controller restart", lambda: self.start_controller(gone[0]))]
+        if self._random.random() < 0.3:
+            return [("controller kill", self._kill_one_controller)]
+        return []
+
+    @property
+    def _spared(self) -> list[str]:
+        return self.names[: self._weather.spared]
+
+    def _stop(self, name: str) -> None:
+        process = self._workers[name].popen
+        process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), f"{name} had ended by itself: {self._workers[name].last_words()}"
+        self._stopped[name] = time.monotonic()
+
+    def _continue(self, name: str) -> None:
+        del self._stopped[name]
+        self._workers[name].popen.send_signal(signal.SIGCONT)
 
     def _kill(self, name: str) -> None:
         process = self._workers.pop(name)
@@ -185,7 +259,8 @@ class LiveStorm:
         process.kill()
         self._past.append(process)
 
-    def _kill_controller(self, index: int) -> None:
+    def _kill_one_controller(self) -> None:
+        index = 0 if self._spared else self._random.randrange(2)
         controller = self._controllers[index]
         assert controller is not None and controller.poll() is None, f"controller {index} had ended by itself"
         controller.kill()
@@ -204,16 +279,21 @@ class LiveStorm:
 
     # --- the whole ---------------------------------------------------------------------------------------------
 
-    def run(self, events: int) -> StormReport:
-        began_s = time.monotonic()
+    def run(self, events: int | None = None, seconds: float = 0.0) -> StormReport:
+        """Run that many events, or as many as fit into a time."""
+        began_s = self._began_s = time.monotonic()
         for index in range(2):
             self.start_controller(index)
         for name in self.names:
             self.start_worker(name)
         self._check_all_finish()
-        for _ in range(events):
-            self._pass(self._random.expovariate(1 / self._gap_s))
+        self._sample()
+        until_s = time.monotonic() + seconds
+        while self.report.events.total() < events if events is not None else time.monotonic() < until_s:
+            self._pass(self._random.expovariate(1 / self._weather.gap_s))
             self._event()
+        for name in sorted(self._stopped):
+            self._continue(name)
         for pair in sorted(self._cut):
             self._order("heal", pair)
         for index, controller in enumerate(self._controllers):
@@ -222,6 +302,7 @@ class LiveStorm:
         for name in sorted(set(self.names) - set(self._workers)):
             self.start_worker(name)
         self._check_all_finish()
+        self._sample()
         for process in self._workers.values():
             process.tell("stop")
         for name, process in self._workers.items():
@@ -241,6 +322,19 @@ class LiveStorm:
                 assert process.popen.poll() is None, f"{name} ended by itself: {process.last_words()}"
             for index, controller in enumerate(self._controllers):
                 assert controller is None or controller.poll() is None, f"controller {index} ended by itself"
+            if time.monotonic() - self._sampled_s > SAMPLE_S:
+                self._sample()
+
+    def _sample(self) -> None:
+        """Note what the spared processes use now."""
+        self._sampled_s = time.monotonic()
+        at_s = self._sampled_s - self._began_s
+        pids = {name: self._workers[name].popen.pid for name in self._spared}
+        standby = self._controllers[1]
+        if pids and standby is not None:
+            pids["controller 1"] = standby.pid
+        for name, pid in pids.items():
+            self.report.use.setdefault(name, []).append(use_of(pid, at_s))
 
     def _check_all_finish(self) -> None:
         """Every rank that could rejoin has rejoined and finishes rounds: none hangs."""
@@ -274,10 +368,10 @@ class LiveStorm:
 
 
 @contextmanager
-def live_storm(folder: Path, world: int, seed: int, gap_s: float) -> Iterator[LiveStorm]:
+def live_storm(folder: Path, world: int, seed: int, weather: Weather) -> Iterator[LiveStorm]:
     """A storm that leaves no process behind."""
     with processes() as start:
-        storm = LiveStorm(start, folder, world, seed, gap_s)
+        storm = LiveStorm(start, folder, world, seed, weather)
         try:
             yield storm
         finally:

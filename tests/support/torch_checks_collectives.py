@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import io
-import logging
 import os
 import sys
 import threading
@@ -21,6 +19,8 @@ import tradewind.torch
 from ranks import free_port
 from tradewind.errors import BadArray, BadOption, InputError, PeerLost
 from tradewind.network import Network, Site
+from tradewind.planning.collective import KINDS
+from tradewind.runtime.group import Group
 from tradewind.runtime.options import RunOptions as Options
 
 
@@ -60,8 +60,6 @@ def check_every_operation_and_type() -> None:
             (ReduceOp.PRODUCT, everything.prod(0).to(dtype)),
             (ReduceOp.AVG, everything.double().mean(0).to(dtype)),
         ):
-            if op == ReduceOp.AVG and not dtype.is_floating_point:
-                continue
             tensor = of_rank(rank, 257, dtype=dtype)
             address = tensor.data_ptr()
             dist.all_reduce(tensor, op)
@@ -69,32 +67,42 @@ def check_every_operation_and_type() -> None:
             torch.testing.assert_close(tensor, expected, rtol=0, atol=0)
 
 
-def check_what_is_not_ours_is_delegated_or_refused() -> None:
+def check_small_whole_numbers_truth_values_and_bits() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     for dtype in (torch.uint8, torch.int8):
         tensor = of_rank(rank, 9, dtype=dtype)
         dist.all_reduce(tensor)
         torch.testing.assert_close(tensor, of_all(9, dtype=dtype).sum(0).to(dtype))
+    for op, expected in ((ReduceOp.BOR, 2**world - 1), (ReduceOp.BXOR, 2**world - 1), (ReduceOp.BAND, 0)):
+        bits = torch.tensor([1 << rank], dtype=torch.int32)
+        dist.all_reduce(bits, op)
+        assert bits.item() == expected
+    for op, truth in ((ReduceOp.SUM, True), (ReduceOp.MAX, True), (ReduceOp.PRODUCT, False), (ReduceOp.BAND, False)):
+        flag = torch.tensor([rank == 0, False])
+        dist.all_reduce(flag, op)
+        assert flag.tolist() == [truth, False]
+
+
+def check_what_is_not_ours_is_delegated_or_refused() -> None:
+    world = dist.get_world_size()
     complex_ = torch.full((3,), 1 + 2j)
     dist.all_reduce(complex_)
     assert (complex_ == world * (1 + 2j)).all()
-    bits = torch.tensor([1 << rank], dtype=torch.int32)
-    dist.all_reduce(bits, ReduceOp.BOR)
-    assert bits.item() == 2**world - 1
     sparse = torch.eye(3).to_sparse()
     dist.all_reduce(sparse)
     torch.testing.assert_close(sparse.to_dense(), world * torch.eye(3))
     raises(RuntimeError, dist.all_reduce, torch.ones(3).to(torch.float8_e4m3fn))
 
 
-def check_the_mean_of_whole_numbers_is_refused_as_on_gloo() -> None:
-    gloo = dist.new_group(backend="gloo")
+def check_the_mean_of_whole_numbers_is_rounded_towards_zero() -> None:
+    """As NCCL does; Lightning relies on it where the backend is not called gloo."""
+    rank, world = dist.get_rank(), dist.get_world_size()
     for dtype in (torch.int32, torch.int64):
-        tensor = of_rank(dist.get_rank(), 9, dtype=dtype)
-        before = tensor.clone()
-        assert str(dtype) in raises(BadArray, dist.all_reduce, tensor, ReduceOp.AVG)
-        assert (tensor == before).all()
-        raises(RuntimeError, dist.all_reduce, tensor, ReduceOp.AVG, group=gloo)
+        tensor = torch.tensor([-rank, rank, 7], dtype=dtype)
+        half = world * (world - 1) // 2
+        dist.all_reduce(tensor, ReduceOp.AVG, async_op=True).wait()
+        assert tensor.tolist() == [-(half // world), half // world, 7], tensor
+    assert "would overflow" in raises(BadArray, dist.all_reduce, torch.ones(3, dtype=torch.int8), ReduceOp.AVG)
 
 
 def check_any_shape_and_stride() -> None:
@@ -188,7 +196,90 @@ def check_functional_collectives() -> None:
     torch.testing.assert_close(torch.ops._c10d_functional.wait_tensor(raw), of_all(4).sum(0))
 
 
-def check_other_collectives_are_the_inner_groups() -> None:
+class Planned:
+    """The kinds of collectives that this process asks the runtime for, inside the block."""
+
+    def __enter__(self) -> list[str]:
+        self.kinds: list[str] = []
+        self._start = Group.start
+
+        def noted(group: Group, kind: Any, *args: Any, **more: Any) -> Any:
+            self.kinds.append(kind)
+            return self._start(group, kind, *args, **more)
+
+        Group.start = noted  # type: ignore[assignment, method-assign]
+        return self.kinds
+
+    def __exit__(self, *_: object) -> None:
+        Group.start = self._start  # type: ignore[method-assign]
+
+
+def check_other_collectives_are_planned() -> None:
+    with Planned() as kinds:
+        every_other_collective()
+    assert set(kinds) == set(KINDS) - {"all-reduce"}
+
+
+def check_what_is_copied_may_have_any_dtype_size_and_stride() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.bfloat16, torch.bool, torch.uint8, torch.complex64, torch.float64, torch.float8_e4m3fn):
+        for size in (1, 3000):
+            mine = of_rank(rank, size).to(dtype)
+            parts = [torch.empty(size, dtype=dtype) for _ in range(world)]
+            dist.all_gather(parts, mine)
+            for other, part in enumerate(parts):
+                assert torch.equal(part.view(torch.uint8), of_rank(other, size).to(dtype).view(torch.uint8))
+    with Planned() as kinds:
+        sizes = [5, 0, 70_000, 1][:world]
+        uneven = [torch.empty(size) for size in sizes]
+        dist.all_gather(uneven, of_rank(rank, sizes[rank]))
+        summed = torch.empty(sizes[rank])
+        dist.reduce_scatter(summed, [torch.full((size,), float(rank)) for size in sizes])
+    assert kinds == ["all-gather", "reduce-scatter"]
+    assert all(torch.equal(part, of_rank(other, sizes[other])) for other, part in enumerate(uneven))
+    assert torch.equal(summed, torch.full((sizes[rank],), world * (world - 1) / 2))
+    strided = torch.zeros(4, 6).t()
+    dist.broadcast(strided if rank else strided.copy_(of_rank(0, 6, 4)), 0)
+    torch.testing.assert_close(strided, of_rank(0, 6, 4))
+
+
+def check_forms_of_all_gather_and_reduce_scatter_that_share_a_wait() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = (3, 20_000)
+    with Planned() as kinds:
+        gathered = [torch.empty(world * size) for size in sizes]
+        with _coalescing_manager(async_ops=True) as manager:
+            for out, size in zip(gathered, sizes, strict=True):
+                dist.all_gather_into_tensor(out, of_rank(rank, size))
+        manager.wait()
+        scattered = [torch.empty(size) for size in sizes]
+        with _coalescing_manager(async_ops=True) as manager:
+            for out, size in zip(scattered, sizes, strict=True):
+                dist.reduce_scatter_tensor(out, of_rank(rank, world * size), ReduceOp.AVG)
+        manager.wait()
+    assert kinds == ["all-gather"] * 2 + ["reduce-scatter"] * 2
+    for out, size in zip(gathered, sizes, strict=True):
+        torch.testing.assert_close(out.view(world, size), of_all(size))
+    for out, size in zip(scattered, sizes, strict=True):
+        torch.testing.assert_close(out, of_all(world * size).mean(0).view(world, size)[rank])
+
+
+def check_collectives_in_place_and_asynchronous() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    whole = torch.zeros(world, 50_000)
+    whole[rank] = of_rank(rank, 50_000)
+    work = dist.all_gather_into_tensor(whole, whole[rank], async_op=True)
+    assert work is not None
+    seen = work.get_future().then(lambda future: [tensor.clone() for tensor in future.value()])
+    torch.testing.assert_close(seen.wait()[0], of_all(50_000))
+    work.wait()
+    torch.testing.assert_close(whole, of_all(50_000))
+    whole = of_rank(rank, world, 50_000)
+    dist.reduce_scatter_tensor(whole[rank], whole)
+    torch.testing.assert_close(whole[rank], of_all(world, 50_000).sum(0)[rank])
+
+
+def every_other_collective() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     everything = of_all(6)
     tensor = of_rank(rank, 6)
@@ -296,29 +387,21 @@ def check_a_setting_that_is_wrong_on_one_rank_is_refused_on_every_rank() -> None
     assert dist.get_rank() == 1 or said.startswith("rank 1 cannot take part: ")
 
 
-def check_ranks_that_share_a_site_are_told_what_it_costs() -> None:
-    rank, logged = dist.get_rank(), io.StringIO()
-    handler = logging.StreamHandler(logged)
-    logging.getLogger("tradewind").addHandler(handler)
-    sites = ["fra", "fra", "nyc", "nyc"]
+def check_ranks_may_share_a_site() -> None:
+    rank, sites = dist.get_rank(), ["fra", "fra", "nyc", "nyc"]
     group = dist.new_group(
         pg_options=Options(network=THREE_SITES, site=sites[rank], tolerance=tradewind.Tolerance(patience_s=20))
     )
     tensor = torch.ones(100_000)
     dist.all_reduce(tensor, group=group)
     assert (tensor == 4).all()
+    assert group.stats().members == ("fra/0", "fra/1", "nyc/0", "nyc/1"), group.stats().members
     near = [dist.new_group([a, a + 1], pg_options=Options(network=THREE_SITES, site=sites[a])) for a in (0, 2)]
     apart = [dist.new_group([a, a + 2], pg_options=Options(network=THREE_SITES, site=sites[rank])) for a in (0, 1)]
     for pair in (near[rank // 2], apart[rank % 2]):
         dist.all_reduce(tensor, group=pair)
-    logging.getLogger("tradewind").removeHandler(handler)
-    expected = (
-        "ranks 0, 1 share site 'fra', ranks 2, 3 share site 'nyc': network 'trio' describes one rank per site, so it "
-        "is ignored and all links count as equal. Expect large all-reduces to take about 1.5 times the least time "
-        "that the network allows until enough links have been measured, because of link fra->nyc. Start one rank per "
-        "site to plan on the network.\n"
-    )
-    assert logged.getvalue() == ("" if rank else expected), logged.getvalue()
+    assert (tensor == 16).all()
+    assert apart[rank % 2].stats().members == ("fra", "nyc")
 
 
 def check_a_second_start_after_the_first_ended() -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tradewind.torch
+from torch_checks_collectives import Planned
 from tradewind.torch.process_group import TradewindGroup
 
 STEPS = 4
@@ -86,7 +87,9 @@ def check_functional_collectives() -> None:
         return total.sin(), everything, functional.reduce_scatter_tensor(everything, "sum", 0, group)
 
     mine = torch.full((4,), float(rank))
-    total, everything, scattered = compiled(step)(mine)
+    with Planned() as kinds:
+        total, everything, scattered = compiled(step)(mine)
+    assert kinds == ["all-gather", "reduce-scatter"]
     torch.testing.assert_close(total, torch.full((4,), (world - 1) / 2).sin())
     assert torch.equal(everything.view(world, 4)[:, 0], torch.arange(float(world)))
     assert torch.equal(scattered, mine * world)

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.nn.parallel import DistributedDataParallel
 
 import tradewind.torch
+from torch_checks_collectives import Planned
 from tradewind.torch.work import RunLost
 
 Losses = list[float]
@@ -193,21 +194,24 @@ def losses_of(model: Any) -> torch.Tensor:
     return torch.tensor(losses)
 
 
-def sharding_changes_nothing(mesh: Any) -> None:
-    """Beside DDP on Gloo."""
+def sharding_changes_nothing(mesh: Any) -> set[str]:
+    """Beside DDP on Gloo; returns the kinds of collectives beside all-reduce that were planned."""
     torch.manual_seed(7)
     model = Model()
     for layer in (model.first, model.second, model.spare):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    with Planned() as kinds:
+        sharded = losses_of(model)
     torch.manual_seed(7)
     plain = DistributedDataParallel(Model(), process_group=_gloo)
-    torch.testing.assert_close(losses_of(model), losses_of(plain), rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(sharded, losses_of(plain), rtol=2e-4, atol=2e-5)
+    return set(kinds)
 
 
 def check_fsdp() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    sharding_changes_nothing(mesh)
+    assert sharding_changes_nothing(mesh) == {"all-gather", "reduce-scatter"}
 
 
 def check_hsdp() -> None:
@@ -215,7 +219,7 @@ def check_hsdp() -> None:
     shape = (2, dist.get_world_size() // 2)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
     assert dist.get_backend(mesh.get_group("replicate")) == "tradewind"
-    sharding_changes_nothing(mesh)
+    assert sharding_changes_nothing(mesh) == {"all-gather", "reduce-scatter"}
 
 
 def check_hsdp_with_shards_on_gloo() -> None:
@@ -223,7 +227,7 @@ def check_hsdp_with_shards_on_gloo() -> None:
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"), backend_override={"shard": "gloo"})
     assert dist.get_backend(mesh.get_group("replicate")) == "tradewind"
     assert dist.get_backend(mesh.get_group("shard")) == "gloo"
-    sharding_changes_nothing(mesh)
+    assert not sharding_changes_nothing(mesh)
 
 
 def check_dtensor() -> None:

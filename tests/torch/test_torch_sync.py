@@ -106,7 +106,9 @@ def test_the_outer_step_is_nesterovs_on_the_mean_pseudo_gradient(policy: str) ->
                 local.append(flat(model))
             if sync.step():
                 anchors.append(flat(model))
-        momenta = np.concatenate([momentum.numpy() for momentum in sync.state_dict()["outer"]["momenta"]])
+        momenta = np.concatenate(
+            [momentum.numpy() for momentum in sync.state_dict()["outer"]["fragments"][0]["momenta"]]
+        )
         return anchors, local, momenta
 
     (anchors, local, momenta), (others, other_local, other_momenta) = run_ranks(

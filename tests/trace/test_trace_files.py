@@ -73,7 +73,9 @@ def test_a_real_trace_reads_back_as_it_was(tmp_path: Path, trace: Trace, suffix:
 
 
 def test_a_real_trace_holds_every_kind_of_record(trace: Trace) -> None:
-    assert {record.kind for record in trace.records} == set(KINDS) - {"clock", "host"}, "which only live runs have"
+    assert {record.kind for record in trace.records} == set(KINDS) - {"clock", "host", "site"}, (
+        "of live runs, and of networks with coordinates"
+    )
     assert all(record.reason for record in trace.kind("decision"))
     assert [record.start_s for record in trace.records] == sorted(record.start_s for record in trace.records)
     assert trace.run is not None

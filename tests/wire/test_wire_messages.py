@@ -31,7 +31,7 @@ def test_values_that_fit_no_round_are_refused() -> None:
 
 
 def test_an_inline_result_cannot_have_more_members_than_ranks() -> None:
-    answer = m.InlineResult(1, 0, ((0, MOST_SITES),), (1,), (1.0,), (0,), b"", True)
+    answer = m.InlineResult(1, 0, ((0, MOST_SITES),), (1,), (1.0,), (0,), b"", True, 0)
     assert m.decode_message(body_of(m.encode_message(answer, 1))) == answer
     with pytest.raises(ValueError, match=f"at most {MOST_SITES} members"):
         msgspec.structs.replace(answer, members=((0, MOST_SITES), (5, 1)))

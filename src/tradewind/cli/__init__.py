@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from tradewind.cli import (
+    advise,
     bench,
     certs,
     check,
@@ -64,6 +65,7 @@ for _name, _module in (
     ("schemes", schemes),
     ("plan", plan),
     ("pareto", pareto),
+    ("advise", advise),
     ("check", check),
     ("compare", compare),
     ("draw", draw),

@@ -14,6 +14,15 @@ MembersOption = Annotated[
     str | None, typer.Option("--members", metavar="A,B,...", help="Sites that synchronise; all by default.")
 ]
 BytesOption = Annotated[str, typer.Option("--bytes", metavar="SIZE", help="Size of the tensor: 180MB, 64KiB, 1.5GB.")]
+CollectiveOption = Annotated[
+    str,
+    typer.Option(
+        "--collective",
+        metavar="KIND[:SITE]",
+        help="all-reduce, all-gather, reduce-scatter, all-to-all; broadcast, reduce, gather, scatter with their root, "
+        "the first member by default.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (keys: docs/reference/cli.md).")]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", metavar="N", help="Seed of a catalog network that is drawn at random.")
@@ -32,6 +41,17 @@ DefaultBandwidthOption = Annotated[
 PricesOption = Annotated[
     Path | None,
     typer.Option("--prices", metavar="FILE", help="Prices of egress: CSV of src,dst,usd_per_gb; * means all sites."),
+]
+
+RanksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks-per-site", min=1, metavar="N", help="Ranks of every site; default: as the network says, or 1."
+    ),
+]
+CodecOption = Annotated[
+    str,
+    typer.Option("--codec", metavar="NAME", help="Encode float32: bf16, fp16, int8, fp8, int4; auto where it pays."),
 ]
 
 DEFAULT_BYTES = "100MB"

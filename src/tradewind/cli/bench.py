@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ def run(
     ] = None,
     planner: Annotated[
         str | None,
-        typer.Option("--planner", metavar="A,B,...", help="Planners to measure; wan has several by default."),
+        typer.Option("--planner", metavar="A,B,...", help="Planners to measure; in a lab with codecs: optimal+int8."),
     ] = None,
     backend: Annotated[
         str, typer.Option("--backend", metavar="NAME", help="For wan: inproc, or a lab: htb, delay, auto.")
@@ -57,7 +58,7 @@ def run(
     emulated links; Tradewind with several planners, unmodified Gloo in rank order and in its best order, and hivemind
     take turns. Without network namespaces, `auto` prints a note and uses inproc.
     """
-    from tradewind.cli.output import progress
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.errors import BadOption
     from tradewind.units import parse_size
@@ -74,9 +75,12 @@ def run(
 
         if network is not None:
             raise BadOption(f"bench wire runs on loopback and takes no network, but got {network!r}. Use bench wan.")
-        with progress(f"{processes} processes on loopback"):
-            times = [t for n in counts for nbytes in sizes for t in measure_loopback(int(n), nbytes, rounds, planner)]
-            _show_wire(times, json)
+        cases, text, times = list(product(counts, sizes)), f"{processes} processes on loopback", []
+        with progress(text) as report:
+            for done, (n, nbytes) in enumerate(cases):
+                report(text, done, len(cases))
+                times += measure_loopback(int(n), nbytes, rounds, planner)
+        _show_wire(times, json)
     elif what == "wan":
         from tradewind.lab.inproc import measure_wan, miniature
 
@@ -89,10 +93,13 @@ def run(
                 return
         found = resolve_network(network, seed, option, None, None)
         names = parse_names(planner, "--planner") or ("ring", "optimal")
-        with progress(f"{len(found)} ranks on {found.name}"):
+        runs, text, measured = list(product(sizes, names)), f"{len(found)} ranks on {found.name}", []
+        with progress(text) as report:
             scales = {n: miniature(found, names, n) for n in sizes}
-            measured = [(n, measure_wan(found, p, n, rounds, scales[n])) for n in sizes for p in names]
-            _show_wan(found.name, measured, json)
+            for done, (nbytes, name) in enumerate(runs):
+                report(text, done, len(runs))
+                measured.append((nbytes, measure_wan(found, name, nbytes, rounds, scales[nbytes])))
+        _show_wan(found.name, measured, json)
     else:
         raise BadOption(f"unknown bench {what!r}; expected wire or wan.")
 

@@ -47,6 +47,8 @@ def run(
 
     found = resolve_network(network, seed, option, latency, default_bandwidth)
     read = read_plan(plan)
+    if not set(read.sites) <= found.index.keys() and all(found.site_of(name) is not None for name in read.sites):
+        found = found.with_ranks(read.sites)
     problems = check(read, found)
     if problems:
         if json:

@@ -10,6 +10,8 @@ import typer
 from tradewind.cli.arguments import (
     DEFAULT_BYTES,
     BytesOption,
+    CodecOption,
+    CollectiveOption,
     DefaultBandwidthOption,
     JsonOption,
     LatencyOption,
@@ -17,6 +19,7 @@ from tradewind.cli.arguments import (
     NetworkArgument,
     OptionOption,
     PricesOption,
+    RanksOption,
     SeedOption,
 )
 
@@ -39,6 +42,8 @@ def run(
     ] = None,
     members: MembersOption = None,
     size: BytesOption = DEFAULT_BYTES,
+    collective: CollectiveOption = "all-reduce",
+    codec: CodecOption = "none",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="F.png", help="Draw a picture: .png, .svg, .pdf.")
     ] = None,
@@ -48,27 +53,37 @@ def run(
     latency: LatencyOption = None,
     default_bandwidth: DefaultBandwidthOption = None,
     prices: PricesOption = None,
+    ranks_per_site: RanksOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare planners by predicted time, share of the limit, egress and planning time.
 
     A planner that cannot plan on this network is listed with the reason.
     """
-    from tradewind.cli.output import check_picture, console, print_json, write_whole
+    from tradewind.cli.encoded import encoded_bytes
+    from tradewind.cli.output import check_picture, print_json, write_whole
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.comparison import compare_planners
+    from tradewind.control.plans.coding import coded_host
     from tradewind.units import parse_size
 
     check_picture(out)
-    nbytes = parse_size(size)
+    nbytes = encoded_bytes(parse_size(size), codec)
     wanted = parse_names(planners, "--planners")
-    found = resolve_network(network, seed, option, latency, default_bandwidth, prices)
-    with console(stderr=True).status("planning") as status:
+    found = resolve_network(network, seed, option, latency, default_bandwidth, prices, ranks_per_site)
+    with progress("planning") as report:
         comparison = compare_planners(
-            found, nbytes, parse_names(members, "--members"), wanted, lambda name: status.update(f"planning: {name}")
+            found,
+            nbytes,
+            parse_names(members, "--members"),
+            wanted,
+            lambda name: report(f"planning: {name}"),
+            collective,
+            None if codec == "none" else coded_host(codec),
         )
         if out is not None:
-            status.update("drawing")
+            report("drawing")
             write_whole(out, _picture(comparison, out.suffix))
     if json:
         print_json(as_json(comparison))
@@ -105,11 +120,13 @@ def _exit_if_failed(comparison: Comparison, named: bool) -> None:
 def _show(comparison: Comparison, egress: bool) -> None:
     from tradewind.cli.output import console, show
     from tradewind.cli.show_plan import limit_text
+    from tradewind.planning.collective import ALL_REDUCE
     from tradewind.units import format_size
 
     out, limit = console(), comparison.limit
     members = f"{len(comparison.members)} of {len(comparison.network)} sites"
-    out.print(f"{comparison.network.name}: {format_size(comparison.nbytes)} among {members}")
+    what = "" if comparison.collective == ALL_REDUCE else f"{comparison.collective} of "
+    out.print(f"{comparison.network.name}: {what}{format_size(comparison.nbytes)} among {members}")
     show(out, _table(comparison))
     out.print(f"limit: {limit_text(limit.seconds, limit.rate_bps, comparison.nbytes)}: {limit.argument}")
     if comparison.contenders:
@@ -181,6 +198,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "network": comparison.network.name,
         "members": list(comparison.members),
         "bytes": comparison.nbytes,
+        "collective": str(comparison.collective),
         "limit": {
             "seconds": limit.seconds,
             "rate_mbps": limit.rate_bps / 1e6,

@@ -64,7 +64,8 @@ def run(
     time differs. Trains with DDP on the tradewind backend where PyTorch is installed, and with numpy otherwise. Needs
     no root and takes about two minutes.
     """
-    from tradewind.cli.output import check_out, console, print_json, progress, write_whole
+    from tradewind.cli.output import check_out, console, print_json, write_whole
+    from tradewind.cli.progress import progress
     from tradewind.cli.show_demo import LiveSites, show_demo
     from tradewind.experiments.demo.report import as_html, as_json
     from tradewind.experiments.demo.run import bearable_seconds, plan_schemes, run_demo

@@ -74,7 +74,7 @@ def _machine(lab: bool, peer: str | None) -> Iterator[Check]:
 
 def _lab() -> Iterator[Check]:
     """Whether labs can be built, checked by building a small one with each backend."""
-    from tradewind.cli.output import progress
+    from tradewind.cli.progress import progress
     from tradewind.errors import TradewindError
     from tradewind.lab.session import Lab
     from tradewind.network import Link, Network, Site
@@ -115,7 +115,7 @@ def _listen(port: int | None, wait_s: float) -> list[Check]:
 
 
 def _call(target: HostPort) -> list[Check]:
-    from tradewind.cli.output import progress
+    from tradewind.cli.progress import progress
     from tradewind.runtime.pair_checks import check_pair
 
     with progress(f"checking this machine and {target}"):

@@ -37,7 +37,8 @@ def run(
     Up to eight trees are drawn in one colour each; more are drawn together, with links coloured by how busy they are.
     """
     from tradewind.cli.check import read_plan
-    from tradewind.cli.output import check_picture, print_json, progress, write_whole
+    from tradewind.cli.output import check_picture, print_json, write_whole
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import resolve_network
     from tradewind.errors import BadOption
     from tradewind.figures import network_figure, render

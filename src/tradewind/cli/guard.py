@@ -9,6 +9,7 @@ from typing import ParamSpec
 
 import typer
 
+from tradewind.cli.progress import set_silent
 from tradewind.errors import BadPlugin, TradewindError
 
 P = ParamSpec("P")
@@ -27,6 +28,7 @@ def guarded(verb: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        set_silent(bool(kwargs.get("json")))
         try:
             verb(*args, **kwargs)
         except TradewindError as error:

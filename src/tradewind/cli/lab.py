@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tradewind.cli.arguments import JsonOption, NetworkArgument, OptionOption, SeedOption
+from tradewind.cli.arguments import JsonOption, NetworkArgument, OptionOption, RanksOption, SeedOption
 from tradewind.cli.guard import guarded
 from tradewind.cli.verbs import HELP_FLAGS, VerbCommand, VerbGroup
 
@@ -40,10 +40,18 @@ RateArgument = Annotated[str, typer.Argument(metavar="RATE", help="Such as 40Mbp
 CommandArgument = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")]
 SpeedOption = Annotated[float, typer.Option("--speed", metavar="X", help="Replay the trace X times as fast.")]
 DEFAULT_NAME = "lab"
+REPLAY_TICK_S = 0.5
 
 
 def open_lab(
-    network: str, backend: str, scale: str | None, calibrate: bool, name: str | None, seed: int | None, option: Any
+    network: str,
+    backend: str,
+    scale: str | None,
+    calibrate: bool,
+    name: str | None,
+    seed: int | None,
+    option: Any,
+    ranks: int | None = None,
 ) -> Lab:
     """Start the lab that the options describe."""
     from tradewind.errors import BadOption
@@ -54,13 +62,21 @@ def open_lab(
     except ValueError:
         raise BadOption(f"--scale {scale!r}: give a number above zero, or auto.") from None
     with early():  # what follows takes a while to load
-        from tradewind.cli.output import progress
+        from tradewind.cli.progress import progress
         from tradewind.cli.resolve import resolve_network
         from tradewind.lab.session import Lab
 
-        found = resolve_network(network, seed, option, None, None)
-        with progress(f"{len(found)} sites of {found.name}"):
-            return Lab(found, backend, scale=factor, calibrate=calibrate, name=name)
+        found = resolve_network(network, seed, option, ranks=ranks).sites_only()
+        text = f"{len(found)} sites of {found.name}"
+        with progress(text) as report:
+            return Lab(
+                found,
+                backend,
+                scale=factor,
+                calibrate=calibrate,
+                name=name,
+                on_step=lambda step: report(f"{text}: {step}"),
+            )
 
 
 def _find(name: str) -> Lab:
@@ -90,6 +106,7 @@ def up(
     name: NameOption = DEFAULT_NAME,
     seed: SeedOption = None,
     option: OptionOption = None,
+    ranks_per_site: RanksOption = None,
     json: JsonOption = False,
 ) -> None:
     """Start a lab that stays up until `lab down`."""
@@ -97,7 +114,7 @@ def up(
     from tradewind.errors import CannotEmulate
     from tradewind.units import format_duration
 
-    lab = open_lab(network, backend, scale, calibrate, name, seed, option)
+    lab = open_lab(network, backend, scale, calibrate, name, seed, option, ranks_per_site)
     if lab.backend == "inproc":
         raise CannotEmulate(
             f"lab up cannot use inproc, which has nothing to keep running. {lab.why} Use tradewind lab run, "
@@ -128,8 +145,9 @@ def run(
     deadline: Annotated[str, typer.Option("--deadline", metavar="TIME", help="End the command after TIME.")] = "1h",
     seed: SeedOption = None,
     option: OptionOption = None,
+    ranks_per_site: RanksOption = None,
 ) -> None:
-    """Start a lab, run the command once in every site, and end the lab.
+    """Start a lab, run the command once for every rank of every site, and end the lab.
 
     The environment of the command has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun, and
     TRADEWIND_SITE, TRADEWIND_NETWORK, TRADEWIND_BIND and TRADEWIND_SECRET. Each line of output is prefixed with its
@@ -140,7 +158,7 @@ def run(
 
     deadline_s = parse_duration(deadline)
     played = None if trace is None else load_trace(trace)
-    with open_lab(network, backend, scale, calibrate, None, seed, option) as lab:
+    with open_lab(network, backend, scale, calibrate, None, seed, option, ranks_per_site) as lab:
         for line in _describe(lab):
             typer.echo(line, err=True)
         replay = None if played is None else lab.replay(played, speed)
@@ -185,14 +203,16 @@ def replay(
 ) -> None:
     """Change the rates as a trace specifies, from its start to its end; Ctrl-C leaves them as they are."""
     from tradewind.catalog.traces import load_trace
-    from tradewind.cli.output import progress
+    from tradewind.cli.progress import progress
     from tradewind.units import format_count, format_duration
 
     lab, played = _find(name), load_trace(trace)
     replaying = lab.replay(played, speed)
     try:
-        with progress(f"{format_count(len(played.start_s), 'epoch')} in {format_duration(replaying.seconds)}"):
-            replaying.wait()
+        text = f"{format_count(len(played.start_s), 'epoch')} in {format_duration(replaying.seconds)}"
+        with progress(text) as report:
+            while not replaying.wait(REPLAY_TICK_S):
+                report(text, replaying.epoch + 1, len(played.start_s))
     except KeyboardInterrupt:
         replaying.stop()
     typer.echo(f"{trace}: epoch {replaying.epoch + 1} of {len(played.start_s)} is in force")

@@ -102,13 +102,6 @@ def _parts(made: Table, keys: int, width: int) -> list[Table]:
     return parts
 
 
-@contextmanager
-def progress(text: str) -> Iterator[None]:
-    """A spinner on stderr while something slow runs; silent where stderr is not a terminal."""
-    with console(stderr=True).status(text):
-        yield
-
-
 def print_json(data: Any) -> None:
     """Print data as JSON. JSON has no infinity and no NaN: unlimited and unknown values are null."""
     sys.stdout.write(json.dumps(_finite(data), indent=1, ensure_ascii=False) + "\n")

@@ -49,7 +49,8 @@ def run(
 
     `tradewind plan --objective cost` and `mix` make the cheapest of them, and the one with the least product of both.
     """
-    from tradewind.cli.output import check_picture, console, print_json, write_whole
+    from tradewind.cli.output import check_picture, print_json, write_whole
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.figures import render
     from tradewind.planning.pareto import choose, offers
@@ -58,9 +59,9 @@ def run(
     check_picture(out)
     nbytes = parse_size(size)
     found = resolve_network(network, seed, option, latency, default_bandwidth, prices)
-    with console(stderr=True).status("planning") as status:
+    with progress("planning") as report:
         made = offers(
-            found, nbytes, parse_names(members, "--members"), planner, lambda what: status.update(f"planning: {what}")
+            found, nbytes, parse_names(members, "--members"), planner, lambda what: report(f"planning: {what}")
         )
     if out is not None:
         write_whole(out, render(_figure(found, nbytes, made), out.suffix))

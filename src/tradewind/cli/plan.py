@@ -12,6 +12,8 @@ import typer
 from tradewind.cli.arguments import (
     DEFAULT_BYTES,
     BytesOption,
+    CodecOption,
+    CollectiveOption,
     DefaultBandwidthOption,
     JsonOption,
     LatencyOption,
@@ -19,6 +21,7 @@ from tradewind.cli.arguments import (
     NetworkArgument,
     OptionOption,
     PricesOption,
+    RanksOption,
     SeedOption,
 )
 
@@ -37,6 +40,8 @@ def run(
     ] = "auto",
     members: MembersOption = None,
     size: BytesOption = DEFAULT_BYTES,
+    collective: CollectiveOption = "all-reduce",
+    codec: CodecOption = "none",
     out: Annotated[Path | None, typer.Option("--out", metavar="F.json", help="Write the plan to this file.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the trees, and what limits the plan.")] = False,
     objective: Annotated[
@@ -52,32 +57,46 @@ def run(
     latency: LatencyOption = None,
     default_bandwidth: DefaultBandwidthOption = None,
     prices: PricesOption = None,
+    ranks_per_site: RanksOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan an all-reduce, by default with the planner that predicts the shortest time, and compare it with the limit.
+    """Plan a collective, by default an all-reduce with the planner of the shortest time, and compare it with the limit.
 
     The planner's own options are flags too: `tradewind planners NAME` lists them.
     """
-    from tradewind.cli.output import check_out, progress, write_whole
+    from tradewind.cli.encoded import encoded_plan
+    from tradewind.cli.output import check_out, write_whole
     from tradewind.cli.planner_flags import FLAGS_KEY, options_from_flags
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.comparison import timed_plan
+    from tradewind.errors import BadOption
     from tradewind.planning import host_of, resolve_members
     from tradewind.planning.bound import bound
+    from tradewind.planning.collective import Collective
     from tradewind.planning.plan import plan_to_json
     from tradewind.units import parse_size
 
     check_out(out)
     options = options_from_flags(planner, context.meta[FLAGS_KEY])
     nbytes = parse_size(size)
-    found = resolve_network(network, seed, option, latency, default_bandwidth, prices)
+    found = resolve_network(network, seed, option, latency, default_bandwidth, prices, ranks_per_site)
     chosen = resolve_members(found, parse_names(members, "--members"))
     with progress(f"planning {planner} on {found.name}"):
-        limit = bound(found, chosen, nbytes)
+        wanted = Collective.parse(collective, chosen[0])
+        limit = bound(found, chosen, nbytes, wanted)
         if objective == "time":
-            plan = timed_plan(planner, found, nbytes, chosen, limit, options)
+            plan = timed_plan(planner, found, nbytes, chosen, limit, options, wanted)
+        elif wanted.kind != "all-reduce":
+            raise BadOption(f"--objective {objective} plans an all-reduce, got --collective {collective}.")
         else:
             plan = _cheaper_plan(objective, planner, found, nbytes, chosen, options)
+        host, saving = host_of(planner, options), ""
+        if codec != "none":
+            if wanted.kind != "all-reduce" or objective != "time":
+                raise BadOption(f"--codec {codec} needs an all-reduce and --objective time. Leave one of them out.")
+            plan, host, saving = encoded_plan(plan, found, codec, planner, options)
+            limit = bound(found, chosen, plan.nbytes)
     text = plan_to_json(plan) + "\n"
     if out is not None:
         write_whole(out, text.encode())
@@ -86,8 +105,7 @@ def run(
         return
     from tradewind.cli.show_plan import show_explanation, show_plan
 
-    host = host_of(planner, options)
-    show_plan(plan, found, host)
+    show_plan(plan, found, host, saving)
     if explain:
         show_explanation(plan, found, limit, host)
 

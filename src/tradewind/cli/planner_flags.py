@@ -16,7 +16,7 @@ from tradewind.errors import BadOption
 
 FLAGS_KEY = "tradewind.planner_flags"
 OWN_FLAGS = (
-    *("planner", "members", "bytes", "out", "explain", "objective"),
+    *("planner", "members", "bytes", "out", "explain", "objective", "codec", "collective", "ranks_per_site"),
     *("seed", "option", "latency", "default_bandwidth", "prices", "json"),
 )
 """The verb's own flags. A planner's option of the same name is written with a prefix: `--planner-seed 7`."""

@@ -59,7 +59,8 @@ def run(
     Links that could not be measured are marked and left out of the file; if none could, the command fails. The secret
     is read from TRADEWIND_SECRET. Options that are not given have the values that `tradewind config` shows.
     """
-    from tradewind.cli.output import check_out, print_json, progress, write_whole
+    from tradewind.cli.output import check_out, print_json, write_whole
+    from tradewind.cli.progress import progress
     from tradewind.errors import BadOption
     from tradewind.formats import network_to_json
     from tradewind.runtime.options import options_by_field

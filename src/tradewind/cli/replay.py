@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,8 @@ def run(
     Links have the rates that were measured at each time, and ranks the step times of the run. Latencies are not
     recorded.
     """
-    from tradewind.cli.output import print_json, progress
+    from tradewind.cli.output import print_json
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names
     from tradewind.cli.show_simulation import as_json, show
     from tradewind.errors import BadOption
@@ -52,8 +54,8 @@ def run(
         raise BadOption("the trace has no rounds. Give the size of the tensor with --bytes.")
     network, results = found.rates.network, []
     for name in parse_names(scheme, "--scheme") or ():
-        with progress(f"simulating {name}"):
-            lasting_s = found.seconds if seconds is None else seconds
+        lasting_s, text = found.seconds if seconds is None else seconds, f"simulating {name}, s"
+        with progress(text) as report:
             steps = found.steps or "transformer"
             result = simulate(
                 network,
@@ -64,6 +66,7 @@ def run(
                 nbytes=nbytes,
                 rates=found.rates,
                 measure_every_s=0.0,
+                progress=partial(report, text, total=lasting_s),
             )
         results.append(result)
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "tradewind reproduce mtree/fig6 --quick"
 DEFAULT_OUT = Path("build/reproduce")
+CORES_OF_A_LAB = 2
 
 
 def run(
@@ -67,9 +69,10 @@ def run(
 
     if ray is not None and jobs != 1:
         raise BadOption(f"--jobs {jobs} is for this machine and --ray {ray} for a cluster. Give one of them.")
-    if live and (ray is not None or jobs != 1):
+    if live and (ray is not None or (jobs > 1 and jobs * CORES_OF_A_LAB > (os.cpu_count() or 1))):
         raise BadOption(
-            "--live experiments share one machine's links and run one after the other. Leave out --jobs and --ray."
+            f"--live experiments share this machine's {os.cpu_count()} processors: --jobs must leave each lab "
+            f"{CORES_OF_A_LAB} of them, and --ray cannot be used. Leave both out to run one lab after the other."
         )
     check_out(out / "reproduced.csv")
     check_out(page, flag="--page")
@@ -92,14 +95,15 @@ def _run_all(
     out: Path,
     json: bool,
 ) -> list[dict[str, Any]]:
-    from tradewind.cli.output import console, write_whole
+    from tradewind.cli.output import write_whole
+    from tradewind.cli.progress import progress
     from tradewind.experiments.papers import Setting
     from tradewind.experiments.papers.saved import file_name, to_json
     from tradewind.experiments.papers.work import Workers
 
     documents: list[dict[str, Any]] = []
-    with _executor(jobs, ray) as executor, console(stderr=True).status("starting") as status:
-        workers = Workers(executor, lambda label, done, total: status.update(f"{label}: {done} of {total} trials"))
+    with _executor(jobs, ray) as executor, progress("starting") as report:
+        workers = Workers(executor, report)
         setting = Setting(workers, trials, quick, backend, str(out / "runs"))
         for each in chosen:
             outcome = each.outcome(setting)

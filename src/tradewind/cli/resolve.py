@@ -19,20 +19,35 @@ def resolve_network(
     latency: Path | None = None,
     default_bandwidth: str | None = None,
     prices: Path | None = None,
+    ranks: int | None = None,
 ) -> Network:
     """The network that NETWORK names, in the catalog or in a file, with prices from the file `prices` if given.
+
+    Its rows are ranks where sites have several: `ranks` of each site if given, else as many as the network says.
+    """
+    found = _resolve(text, seed, options, latency, default_bandwidth)
+    if prices is not None:
+        from tradewind.formats.prices import with_prices_from_csv
+
+        try:
+            found = with_prices_from_csv(found, prices.read_bytes(), str(prices))
+        except OSError as error:
+            raise BadOption(f"--prices {prices}: cannot be read ({error.strerror}). Check the path.") from None
+    return (found if ranks is None else found.with_ranks_each(ranks)).with_ranks()
+
+
+def _resolve(
+    text: str,
+    seed: int | None,
+    options: Sequence[str] | None,
+    latency: Path | None,
+    default_bandwidth: str | None,
+) -> Network:
+    """The network that NETWORK names, in the catalog or in a file.
 
     The catalog goes first, unless the text looks like a path (a separator or a suffix) and a file is there: a file
     `gscale` in the working directory must not change what `gscale` means, and `./gscale` must mean that file.
     """
-    if prices is not None:
-        from tradewind.formats.prices import with_prices_from_csv
-
-        found = resolve_network(text, seed, options, latency, default_bandwidth)
-        try:
-            return with_prices_from_csv(found, prices.read_bytes(), str(prices))
-        except OSError as error:
-            raise BadOption(f"--prices {prices}: cannot be read ({error.strerror}). Check the path.") from None
     path = Path(text)
     looks_like_path = len(path.parts) > 1 or bool(path.suffix)
     unknown = None

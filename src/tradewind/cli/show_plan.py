@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tradewind.cli.output import console, show, table
+from tradewind.planning.collective import ALL_REDUCE
 from tradewind.planning.control import control_seconds
 from tradewind.planning.cost import Cost, cost, link_seconds
 from tradewind.planning.host import MEASURED_HOST, HostCost
@@ -27,13 +29,14 @@ _TREES_SHOWN = 4
 _BUSIEST_SHOWN = 6
 
 
-def show_plan(plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> None:
-    """Print the plan's shards and its prediction for such hosts on stdout."""
+def show_plan(plan: Plan, network: Network, host: HostCost = MEASURED_HOST, codec: str = "") -> None:
+    """Print the plan's shards and its prediction for such hosts on stdout, and what a codec changes."""
     out = console()
     members = f"{len(plan.members)} members" + (f" of {len(network)} sites" if len(plan.members) < len(network) else "")
-    out.print(f"{plan.planner} on {network.name}: {format_size(plan.nbytes)} among {members}")
+    what = "" if plan.collective == ALL_REDUCE else f"{plan.collective} of "
+    out.print(f"{plan.planner} on {network.name}: {what}{format_size(plan.nbytes)} among {members}")
     show(out, _shards(plan))
-    out.print(_prediction(plan, network, host))
+    out.print(_prediction(plan, network, host, codec))
 
 
 def _shards(plan: Plan) -> Table:
@@ -53,7 +56,7 @@ def _shards(plan: Plan) -> Table:
     return made
 
 
-def _prediction(plan: Plan, network: Network, host: HostCost) -> Table:
+def _prediction(plan: Plan, network: Network, host: HostCost, codec: str = "") -> Table:
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
@@ -69,6 +72,8 @@ def _prediction(plan: Plan, network: Network, host: HostCost) -> Table:
     if network.usd_per_gb.any():
         egress += f", {format_usd(network.egress_usd(spent.link_bytes))} a round"
     made.add_row("egress", egress)
+    if codec:
+        made.add_row("codec", codec)
     if plan.planning_seconds is not None:
         made.add_row("planned in", format_duration(plan.planning_seconds))
     return made
@@ -98,6 +103,8 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
         out.print(f"Control messages of a live run add {format_duration(control_s)} with the controller in the middle.")
     if not by_processor:
         out.print(f"Processors are busy for {format_duration(spent.processor_seconds)} at most, at the same time.")
+    if sentence := connections_sentence(spent, network):
+        out.print(sentence)
     if plan.predicted is not None and plan.predicted.bound_argument == limit.argument:
         parts = " | ".join(", ".join(part) if len(part) <= 6 else f"{len(part)} sites" for part in limit.parts[:12])
         more = f" | {format_count(len(limit.parts) - 12, 'more part')}" if len(limit.parts) > 12 else ""
@@ -107,6 +114,27 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
         out.print(_tree(number, shard))
     if len(plan.shards) > _TREES_SHOWN:
         out.print(f"{format_count(len(plan.shards) - _TREES_SHOWN, 'more tree')}; --json prints all")
+
+
+def connections_sentence(spent: Cost, network: Network) -> str:
+    """How many TCP connections the longest and fastest link needs for its part; empty where one is enough."""
+    from tradewind.runtime.connections import STREAM_BYTES  # loads slowly
+    from tradewind.runtime.options import MAX_CONNECTIONS
+
+    in_flight_bytes = spent.link_bytes / spent.seconds * 2 * network.latency_s
+    i, j = divmod(int(in_flight_bytes.argmax()), len(network))
+    needed = math.ceil(in_flight_bytes[i, j] / STREAM_BYTES)
+    if needed <= 1:
+        return ""
+    link = f"{network.names[i]} -> {network.names[j]}"
+    sentence = f"Link {link} needs {needed} TCP connections for its part ({format_size(STREAM_BYTES)} in flight each)"
+    if needed <= MAX_CONNECTIONS:
+        return f"{sentence}; a run opens them by what it measures."
+    most_s = spent.seconds * needed / MAX_CONNECTIONS
+    return (
+        f"{sentence}, but a run opens at most {MAX_CONNECTIONS}: expect about {format_duration(most_s)}, "
+        "or allow larger send buffers (`tradewind doctor`)."
+    )
 
 
 def _busiest(spent: Cost, network: Network) -> Table:
@@ -125,15 +153,20 @@ def _busiest(spent: Cost, network: Network) -> Table:
 
 
 def _tree(number: int, shard: Shard) -> Tree:
-    """The reduce tree with the root on top, and a note where the broadcast tree is not its reverse."""
+    """The reduce tree with the root on top, and a note where the broadcast tree is not its reverse.
+
+    A shard with a broadcast tree only shows that.
+    """
     from rich.text import Text
     from rich.tree import Tree
 
-    same = {route[::-1] for route in shard.broadcast} == set(shard.reduce)
+    upwards = shard.reduce or tuple(route[::-1] for route in shard.broadcast)
+    same = {route[::-1] for route in shard.broadcast} == set(upwards)
     note = "" if same else " (reduce; " + ("broadcast differs)" if shard.broadcast else "no broadcast)")
+    note = note if shard.reduce else " (broadcast)"
     top = Tree(Text(f"shard {number}: {shard.root}{note}"))
     branches = {shard.root: top}
-    waiting = list(shard.reduce)
+    waiting = list(upwards)
     while waiting:
         later = []
         for route in waiting:

@@ -21,7 +21,8 @@ def show(results: list[SimulationResult], network: Network, links: bool) -> None
     from tradewind.units import format_count, format_duration, format_size, format_usd
 
     out, first = console(), results[0]
-    head = f"{network.name}: {format_count(len(first.workers), 'rank')}, {format_size(first.nbytes)}"
+    sent = f" sent as {format_size(first.wire_bytes)}" if first.wire_bytes != first.nbytes else ""
+    head = f"{network.name}: {format_count(len(first.workers), 'rank')}, {format_size(first.nbytes)}{sent}"
     out.print(f"{head}, {format_duration(first.seconds)} of training, seed {first.seed}")
     show_table(out, _table(results, network))
     out.print(
@@ -111,6 +112,7 @@ def as_json(result: SimulationResult, network: Network) -> dict[str, Any]:
         "discipline": scheme.order,
         "seed": result.seed,
         "bytes": result.nbytes,
+        "wire_bytes": result.wire_bytes,
         "seconds": result.seconds,
         "egress_usd": network.egress_usd(result.link_bytes) if network.usd_per_gb.any() else None,
         "rounds_per_worker": result.rounds_per_worker,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +29,29 @@ def run_wan(
 ) -> bool:
     """Start a lab, run the systems in it in turn, and show the result; False where only `inproc` is available."""
     from tradewind.cli.lab import open_lab
-    from tradewind.cli.output import check_picture, progress
+    from tradewind.cli.output import check_picture
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names
+    from tradewind.experiments.contests.contest import planner_and_codec
     from tradewind.experiments.contests.wan import PLANNERS, run_contest, taking_part
     from tradewind.planning import planner as look_up_planner
 
     check_picture(out)
     planners = parse_names(planner, "--planner") or PLANNERS
     for name in planners:
-        look_up_planner(name)
+        look_up_planner(planner_and_codec(name)[0])
     systems, skipped = taking_part(parse_names(peers, "--peers") or (), planners)
     with open_lab(network, backend, scale, calibrate, None, seed, option) as lab:
         if lab.backend == "inproc":
             typer.echo(f"note: {lab.why} Using inproc, which emulates the network for Tradewind only.", err=True)
             return False
-        with progress(f"{len(lab.network)} sites of {lab.network.name} on {lab.backend}"):
-            contests = [run_contest(lab, systems, nbytes, rounds, skipped) for nbytes in sizes]
+        text, turns = f"{len(lab.network)} sites of {lab.network.name} on {lab.backend}", count()
+        total = len(sizes) * len(systems) * (rounds + 1)
+        with progress(text) as report:
+            contests = [
+                run_contest(lab, systems, nbytes, rounds, skipped, lambda: report(text, next(turns), total))
+                for nbytes in sizes
+            ]
     show_contests(contests, json, out)
     return True
 

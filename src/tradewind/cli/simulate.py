@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tradewind.cli.arguments import (
+    CodecOption,
     DefaultBandwidthOption,
     JsonOption,
     LatencyOption,
     NetworkArgument,
     OptionOption,
     PricesOption,
+    RanksOption,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ def run(
     rates: Annotated[
         str | None, typer.Option("--rates", metavar="NAME", help="Let rates follow a trace of the catalog: netstorm9.")
     ] = None,
+    codec: CodecOption = "none",
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="F", help="Write a trace: .jsonl, .csv, .parquet, .json (Perfetto)."),
@@ -84,6 +87,7 @@ def run(
     latency: LatencyOption = None,
     default_bandwidth: DefaultBandwidthOption = None,
     prices: PricesOption = None,
+    ranks_per_site: RanksOption = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate how ranks train and synchronise under one or several schemes.
@@ -92,6 +96,7 @@ def run(
     """
     from tradewind.catalog import load_trace
     from tradewind.cli.output import check_out, print_json, write_whole
+    from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.cli.show_simulation import as_json, show
     from tradewind.errors import BadOption
@@ -108,14 +113,15 @@ def run(
             raise BadOption("--trace follows one scheme; several are given. Name one with --scheme.")
     if flows and trace is None:
         raise BadOption("--flows adds flows to a trace. Give a file with --trace.")
-    found = resolve_network(network, None, option, latency, default_bandwidth, prices)
+    found = resolve_network(network, None, option, latency, default_bandwidth, prices, ranks_per_site)
     moving = None if rates is None else load_trace(rates)
     steps = _step_times(compute, compute_range)
     nbytes, detect_s = parse_size(size), parse_duration(detect)
     faults = random_link_outages(found, faulty_links, seed)
     results = []
     for each in schemes:
-        with _progress(each.name, seconds) as report:
+        text = f"simulating {each.name}, s"
+        with progress(text) as report:
             result = simulate(
                 found,
                 each,
@@ -127,8 +133,9 @@ def run(
                 noise=noise,
                 rates=moving,
                 detect_s=detect_s,
+                codec=codec,
                 record="nothing" if trace is None else ("flows" if flows else "rounds"),
-                progress=report,
+                progress=partial(report, text, total=seconds),
             )
         results.append(result)
         if trace is not None and result.trace is not None:
@@ -208,12 +215,3 @@ def _step_times(text: str, between: str | None) -> StepTimes:
     if not comma:
         raise BadOption(f"--compute-range {between!r}: give two times, like 50ms,200ms.")
     return times.rescaled(parse_duration(low.strip()), parse_duration(high.strip()))
-
-
-@contextmanager
-def _progress(name: str, seconds: float) -> Iterator[Callable[[float], object]]:
-    """A line on stderr with the progress of a simulation; silent where stderr is not a terminal."""
-    from tradewind.cli.output import console
-
-    with console(stderr=True).status(f"simulating {name}") as status:
-        yield lambda now_s: status.update(f"simulating {name}: {100 * now_s / seconds:.0f}%")

@@ -34,22 +34,27 @@ def run(
         str | None, typer.Option("--ranks", "--workers", metavar="A,B,...", help="Only these ranks, in this order.")
     ] = None,
     links: Annotated[bool, typer.Option("--links", help="Show the flows of every link, too.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="F", help="Write all records: .jsonl, .csv, .parquet, .json (Perfetto)."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Draw a trace: one row per rank, with its steps, waits and rounds; above them, where plans changed.
 
-    The clocks of the files of a live run are aligned.
+    The clocks of the files of a live run are aligned, also for `--export`, which writes one file of them.
     """
-    from tradewind.cli.output import check_picture, print_json, write_whole
+    from tradewind.cli.output import check_out, check_picture, print_json, write_whole
     from tradewind.cli.resolve import parse_names
     from tradewind.errors import BadOption, UnknownName
     from tradewind.figures import render
-    from tradewind.trace import merge_traces, read_trace, trace_files
+    from tradewind.trace import TRACE_SUFFIXES, encode_trace, merge_traces, read_trace, trace_files
     from tradewind.units import parse_duration
 
-    if out is None and not json:
-        raise BadOption("nothing to do: give a picture with --out, or ask for --json.")
+    if out is None and export is None and not json:
+        raise BadOption("nothing to do: give a picture with --out, a file with --export, or ask for --json.")
     check_picture(out)
+    check_out(export, TRACE_SUFFIXES, "--export")
     merged = merge_traces([read_trace(path) for path in trace_files(traces)])
     found = merged.trace
     if merged.clocks:
@@ -71,10 +76,13 @@ def run(
         if len(chosen) > MOST_ROWS:
             typer.echo(f"drawing the first {MOST_ROWS} of {len(chosen)} ranks; choose with --ranks", err=True)
         write_whole(out, render(timeline_figure(found, chosen[:MOST_ROWS], begin_s, end_s, links), out.suffix))
+    if export is not None:
+        write_whole(export, encode_trace(found, export.suffix), "--export")
     if json:
         print_json(_summary(found, chosen, begin_s, end_s))
-    elif out is not None:
-        typer.echo(f"wrote {out}", err=True)
+    else:
+        for path in filter(None, (out, export)):
+            typer.echo(f"wrote {path}", err=True)
 
 
 def _summary(trace: Trace, workers: tuple[str, ...], begin_s: float, end_s: float) -> list[dict[str, object]]:

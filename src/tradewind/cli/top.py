@@ -91,6 +91,8 @@ def screen(view: dict[str, Any], rows: int) -> RenderableType:
     ]
     if view["egress_cost"] is not None:
         facts.append(f"${view['egress_cost']:.2f}")
+    if view["forecast"] is not None:
+        facts.append(_forecast(view["forecast"]))
     ranks = table("rank", "state", ">waited for", ">compute", ">wait", ">sync", ">load", title="Ranks")
     for site in sorted(view["sites"], key=lambda site: (site["up"], -site["waited_for_s"], site["name"]))[:rows]:
         load = "-" if site["load"] is None else f"{site['load']:.0%}"
@@ -116,6 +118,14 @@ def screen(view: dict[str, Any], rows: int) -> RenderableType:
     if view["diagnosis"]:
         parts.append(Text(view["diagnosis"], style="red"))
     return Group(*parts, ranks, links, *events)
+
+
+def _forecast(forecast: dict[str, Any]) -> str:
+    from tradewind.units import format_duration, format_size
+
+    egress = format_size(forecast["egress_bytes"]) if forecast["egress_bytes"] else "0 B"
+    price = "" if forecast["egress_cost"] is None else f" for ${forecast['egress_cost']:.2f}"
+    return f"at the end, in {format_duration(forecast['remaining_s'])}: {forecast['rounds']} rounds, {egress}{price}"
 
 
 def _used(link: dict[str, Any]) -> float:

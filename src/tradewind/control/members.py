@@ -80,8 +80,8 @@ class Members:
     def join(self, worker: str, message: m.Join) -> str | None:
         """Let a connected rank join; return the reason if it may not."""
         network, world = self.options.network, self.options.world
-        if network is not None and worker not in network.index:
-            return f"{worker!r} is not a site of network {network.name!r}."
+        if network is not None and network.site_of(worker) is None:
+            return f"{worker!r} is not a site of network {network.name!r}, or a rank SITE/NUMBER of one."
         is_new = not self.begun and message.report is None and not self.reports
         if is_new and (message.rank >= world or self._ranks[message.rank]):
             return f"rank must be in [0, {world}) and not in use by another process, got {message.rank}."
@@ -93,6 +93,7 @@ class Members:
         if message.report is not None:
             self.reports[worker] = message.report
         if self.begun:
+            self._take_own_number(worker, message.report)
             self._take_numbers(message.report)
             self._number(worker)
         return None
@@ -122,13 +123,21 @@ class Members:
     def begin(self, term: int) -> None:
         """Begin a term: assign a number to each rank that has none yet."""
         self.begun, self.term = True, term
+        for name, report in self.reports.items():
+            self._take_own_number(name, report)
         for report in self.reports.values():
             self._take_numbers(report)
         for name in sorted(self.joined, key=lambda name: (self.joined[name].rank, name)):
             self._number(name)
 
+    def _take_own_number(self, worker: str, report: m.Report | None) -> None:
+        """Keep the number that a rank has, since its frames carry it: other ranks may know only an older one."""
+        own = [] if report is None else [address.number for address in report.roster if address.site == worker]
+        if len(own) == 1 and own[0] not in {number for name, number in self.numbers.items() if name != worker}:
+            self.numbers[worker] = own[0]
+
     def _take_numbers(self, report: m.Report | None) -> None:
-        """Keep the numbers that ranks already have, since their frames carry them."""
+        """Keep the numbers of other ranks that a rank knows, which may come back."""
         if report is not None:
             taken = set(self.numbers.values())
             for address in report.roster:

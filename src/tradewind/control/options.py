@@ -80,6 +80,8 @@ class ControlOptions:
     """Number of controllers; all but the acting one are standbys."""
     index: int = 0
     """Index of this controller among them."""
+    rounds: int | None = None
+    """The number of rounds that the run will have; only traces and the live page use it."""
     helpers: bool = True
     """Whether plans may use ranks that are not members of the round."""
     scatter_buffer_bytes: int = 40 * 2**20
@@ -129,6 +131,9 @@ class Decided:
         "plan again",
         "reroute",
         "cannot start",
+        "set aside",
+        "take back",
+        "avoid link",
         "adopt plan",
         "roll back plan",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tradewind.control.members import Members
+from tradewind.control.network.flapping import MOST_RETURNS, Flapping
 from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.options import STRICT_POLICY, ControlOptions, Decided
 from tradewind.control.outbox import Outbox
@@ -12,10 +13,13 @@ from tradewind.control.quorum import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Elector
 from tradewind.control.rounds.rounds import Rounds
 from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.schedule import RunOver, Schedule
-from tradewind.control.rounds.steps import Round
+from tradewind.control.rounds.steps import Round, is_repeatable
 from tradewind.errors import ImpossibleProblem, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m
+
+MOST_TRIED = 32
+"""Links of each end of a lost link that are tried at once: in large runs, others are when plans need them."""
 
 
 class Term:
@@ -55,6 +59,7 @@ class Term:
         self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
         self.acting = False
         self._reports = reports
+        self._flapping = Flapping(options.deadlines)
         self._linked: set[frozenset[str]] = set()
         """Pairs of ranks that have connected and have not reported their link as lost."""
         self._connected: set[int] = set()
@@ -161,10 +166,12 @@ class Term:
         self._held = [(who, ready) for who, ready in self._held if who != worker]
         self.view.set_present(self.members.joined)
         self.view.forget_cuts(worker)
+        self._flapping.forget(worker)
         self.outbox.send_all(m.Lost(worker, reason[:1000]))
         self.electorate.left(worker)
         if self.options.controllers > 1:
             self.announce()
+        self._release_needed_links(now_s)
         self.rounds.lose(worker, now_s)
         self.schedule.lost(worker, reason, now_s)
 
@@ -203,8 +210,8 @@ class Term:
 
     def commit(self, round_: Round, now_s: float) -> None:
         """Commit a round whose members hold the same result; a trial of its plan may end with it."""
-        self.rounds.commit(round_)
-        nbytes = round_.operation.nbytes
+        self.rounds.commit(round_, now_s)
+        nbytes = round_.operation.wire_bytes
         adopted = self.replanning.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
         if adopted is not None:
             self.outbox.note(Decided("roll back plan", f"version {adopted}: rounds took longer by the last plan"))
@@ -222,8 +229,13 @@ class Term:
             return
         (self._linked.add if message.back else self._linked.discard)(frozenset((worker, peer)))
         self._connected.clear()
-        changed = self.rounds.plans.set_cut(worker, peer, None if message.back else message.reason)
+        reason = None if message.back else message.reason
+        if message.back and worker < peer:  # both ends report it
+            self._hold_if_flapping(worker, peer, now_s)
         ruined = self.rounds.disturb(worker, peer, now_s)
+        changed = False
+        if not (message.back and self._flapping.is_held(worker, peer)):
+            changed = self._set_link(worker, peer, reason, now_s)
         if ruined is not None:
             raise RunOver(
                 f"the link between {worker!r} and {peer!r} broke ({message.reason.rstrip('.')}) during round "
@@ -231,11 +243,49 @@ class Term:
                 "or use tolerant=True, which keeps a copy",
                 peer,
             )
-        if changed:
-            self.outbox.want(self.replanning.links_changed())
-            ways = ((worker, peer), (peer, worker))
-            rates = [self.view.link_bps(*way) if message.back else 0.0 for way in ways]
-            self.schedule.link_changed(worker, peer, (rates[0], rates[1]), now_s)
+        if changed and not message.back:
+            self._release_needed_links(now_s)
+            self._try_other_links(worker, peer)
+
+    def _set_link(self, a: str, b: str, reason: str | None, now_s: float) -> bool:
+        """Let plans and policies avoid a link for a reason, or use it again (None); return whether that is a change."""
+        if not self.rounds.plans.set_cut(a, b, reason):
+            return False
+        self.outbox.want(self.replanning.links_changed())
+        rates = [self.view.link_bps(*way) if reason is None else 0.0 for way in ((a, b), (b, a))]
+        self.schedule.link_changed(a, b, (rates[0], rates[1]), now_s)
+        return True
+
+    def _hold_if_flapping(self, a: str, b: str, now_s: float) -> None:
+        """Leave a link out of plans for a while if it keeps breaking and other paths exist."""
+        if self._flapping.came_back(a, b, now_s) and self.view.is_connected_without(a, b):
+            seconds = self._flapping.hold(a, b, now_s)
+            reason = f"it broke {MOST_RETURNS + 1} times within {self.options.deadlines.patience_s:g} s"
+            self.outbox.note(Decided("avoid link", f"{reason}; plans avoid it for {seconds:g} s", f"{a} - {b}"))
+            self._set_link(a, b, reason, now_s)
+
+    def _release_needed_links(self, now_s: float) -> None:
+        """Use links that flap after all if ranks have no other path any more."""
+        if self._flapping.held and self.view.cut_off(self.members.joined):
+            for a, b in self._flapping.held:
+                if frozenset((a, b)) in self._linked:
+                    self._flapping.release(a, b)
+                    self._set_link(a, b, None, now_s)
+
+    def _try_other_links(self, *ends: str) -> None:
+        """Make the ends of a lost link connect to other ranks now.
+
+        A link that no plan has used yet would otherwise be found out to be lost one repair after the other. So what the
+        ranks report soon shows whether one link, or all links of a rank, or the links between two parts are lost.
+        """
+        asked: dict[str, list[str]] = {}
+        for end in ends:
+            others = [name for name in sorted(self.members.joined) if name not in ends]
+            untried = [p for p in others if frozenset((end, p)) not in self._linked and not self.view.is_cut(end, p)]
+            for peer in untried[:MOST_TRIED]:
+                asked.setdefault(end, []).append(peer)
+                asked.setdefault(peer, []).append(end)
+        self.outbox.send_each((name, m.Connect(tuple(peers))) for name, peers in asked.items())
 
     def network_given(self, network: Network, now_s: float) -> None:
         """Replace the network by another one with the same sites; plans and the policy follow at once."""
@@ -258,7 +308,7 @@ class Term:
             try:
                 self.rounds.repair(settled[0], now_s)
             except ImpossibleProblem as error:
-                if not self.options.is_tolerant and settled[0].operation.op != "broadcast":
+                if not self.options.is_tolerant:
                     raise RunOver(f"{error} {self.view.lost_links}".strip()) from error
                 self.schedule.failed(settled[0], str(error), now_s)
 
@@ -268,12 +318,13 @@ class Term:
         The ranks connect them first. A link that cannot be connected is reported, and the next plan avoids it.
         """
         plans, operation = self.rounds.plans, ready.operation
-        is_repeatable = not ready.overwrites or operation.op == "broadcast"
+        can_repeat = not ready.overwrites or is_repeatable(operation)
         is_of_all = ready.stream < m.POLICY_STREAM or self.options.policy == STRICT_POLICY
-        if is_repeatable or not is_of_all or (ready.array is not None and not plans.is_fixed):
+        if can_repeat or not is_of_all or (ready.array is not None and not plans.is_fixed):
             return True
         try:
-            version = plans.plan_for(self.view.names, max(1, operation.nbytes))
+            size = self.rounds.coding.decided(operation, self.view.names).wire_bytes
+            version = plans.plan_for(self.view.names, max(1, size), collective=operation.collective)
         except TradewindError:  # starting the round raises it again
             return True
         if version not in self._connected:
@@ -296,12 +347,15 @@ class Term:
     def wake_at_s(self) -> float:
         """Time at which `tick` must be called."""
         halted_s = self.rounds.wake_at_s(self.options.deadlines.silence_s)
-        return min(self.schedule.wake_at_s, self.replanning.wake_at_s, halted_s)
+        return min(self.schedule.wake_at_s, self.replanning.wake_at_s, halted_s, self._flapping.wake_at_s)
 
     def tick(self, now_s: float) -> None:
         """Handle timers that are due: overdue rounds, policies, replanning and probes."""
         for round_ in self.rounds.overdue(self.options.deadlines.silence_s, now_s):
             self.schedule.failed(round_, "a site did not report its progress in time", now_s)
+        for a, b in self._flapping.over(now_s):
+            if frozenset((a, b)) in self._linked:
+                self._set_link(a, b, None, now_s)
         self.schedule.tick(now_s)
         self.outbox.want(self.replanning.tick(now_s))
         self.schedule.network_measured(now_s)

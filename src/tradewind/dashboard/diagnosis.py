@@ -2,7 +2,8 @@
 
 A round is slow if it took `SLOW_FACTOR` times as long as expected, or if its members waited that much for the last of
 them. The largest part of the delay decides: a late rank, or the link that fell furthest below its estimate. Counters of
-the hosts say why a link is slow: retransmissions, other programs' traffic, or processors that are fully used.
+the hosts say why a link is slow: retransmissions, other programs' traffic, or processors that are fully used. Links
+that always lose segments and hosts whose processors are always in use, as those that train on them, are no reason.
 """
 
 from __future__ import annotations
@@ -19,9 +20,16 @@ LEAST_DELAY_S = 0.005
 SLOW_LINK = 1.3
 """A link is slow if it carried less than its reference by this factor."""
 MANY_RETRANSMITS = 3
+LOSSY = 5e-4
+"""Retransmissions count from this share of segments."""
+USUAL_FACTOR = 3.0
+"""Retransmissions count if their share is this many times the usual one."""
+SEGMENT_BYTES = 1448
 OTHER_SHARE = 0.15
 """Other programs' traffic counts from this share of a link's reference rate."""
 FULL_LOAD = 0.95
+MORE_LOAD = 0.1
+"""A full processor counts if its load is usually lower by this much."""
 
 Link = tuple[str, str]
 Cause = Literal["late rank", "slow link", "retransmissions", "other traffic", "processor", "unknown"]
@@ -34,6 +42,16 @@ class LinkFacts:
     rate_bps: float
     reference_bps: float
     retransmits: int = 0
+    sent_bytes: float = 0.0
+    """Bytes that the retransmissions belong to; 0 if not known."""
+    usual_share: float = 0.0
+    """The share of its segments that it usually sends again."""
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether it sent more segments again than usual, and enough to slow it down."""
+        least = max(LOSSY, USUAL_FACTOR * self.usual_share) * self.sent_bytes / SEGMENT_BYTES
+        return self.retransmits >= max(MANY_RETRANSMITS, least)
 
     @property
     def slowdown(self) -> float:
@@ -47,6 +65,18 @@ class HostFacts:
 
     load: float = 0.0
     other_bps: float = 0.0
+    usual_load: float = 0.0
+    usual_other_bps: float = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its processors are fully used, and usually are not."""
+        return self.load >= FULL_LOAD and self.load - self.usual_load >= MORE_LOAD
+
+    @property
+    def more_bps(self) -> float:
+        """Other programs' traffic beyond the usual."""
+        return max(0.0, self.other_bps - self.usual_other_bps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +130,10 @@ def diagnose(facts: RoundFacts, factor: float = SLOW_FACTOR) -> Diagnosis | None
         return None
     if delay_s >= excess_s:
         said = f"round {facts.number} started {format_duration(late_s)} late: rank {name} was ready last"
-        load = facts.hosts.get(name, HostFacts()).load
-        if load >= FULL_LOAD:
-            said += f", and the processors of its host were {load:.0%} busy"
+        host = facts.hosts.get(name, HostFacts())
+        if host.is_full:
+            said += f", because the processors of its host were {host.load:.0%} busy"
+            return Diagnosis(facts.number, "processor", name, said)
         return Diagnosis(facts.number, "late rank", name, said)
     usual = "the usual" if facts.basis == "usual" else "the predicted"
     took = f"{format_duration(facts.seconds)} instead of {usual} {format_duration(facts.expected_s)}"
@@ -112,7 +143,7 @@ def diagnose(facts: RoundFacts, factor: float = SLOW_FACTOR) -> Diagnosis | None
 
 def _slow_transfer(facts: RoundFacts) -> tuple[Cause, str, str]:
     """The cause of slow transfers, what it concerns, and a clause about it."""
-    busy = {name: host.load for name, host in facts.hosts.items() if host.load >= FULL_LOAD}
+    busy = {name: host.load for name, host in facts.hosts.items() if host.is_full}
     slow = {link: seen for link, seen in facts.links.items() if seen.slowdown >= SLOW_LINK}
     if not slow:
         if busy:
@@ -126,10 +157,10 @@ def _slow_transfer(facts: RoundFacts) -> tuple[Cause, str, str]:
         f"link {about} carried {format_rate(seen.rate_bps)}, {seen.slowdown:.1f} times less than its "
         f"{format_rate(seen.reference_bps)}"
     )
-    if seen.retransmits >= MANY_RETRANSMITS:
+    if seen.is_lossy:
         return "retransmissions", about, f"{said}, with {seen.retransmits} retransmissions"
     for name in (src, dst):
-        other_bps = facts.hosts.get(name, HostFacts()).other_bps
+        other_bps = facts.hosts.get(name, HostFacts()).more_bps
         if other_bps >= OTHER_SHARE * seen.reference_bps:
             return "other traffic", about, f"{said}, beside {format_rate(other_bps)} of other programs at {name}"
     for name in (src, dst):

@@ -66,6 +66,7 @@ class _Collector:
         for (src, _), nbytes in carried:
             egress[(src,)] = egress.get((src,), 0.0) + nbytes
         yield self._counter("egress_bytes", "Bytes that a rank sent.", SITE, list(egress.items()))
+        yield from self._money(carried)
         yield self._gauge("rank_up", "1 if a rank is present.", SITE, [((n,), float(s.is_up)) for n, s in sites])
         loads = [((name,), site.load) for name, site in sites if site.load is not None]
         yield self._gauge("host_load", "Share of a host's processors in use.", SITE, loads)
@@ -75,6 +76,26 @@ class _Collector:
         for found in model.diagnoses:
             causes[found.cause, found.about] = causes.get((found.cause, found.about), 0) + 1
         yield self._gauge("slow_rounds", "The last slow rounds by cause.", ("cause", "about"), list(causes.items()))
+
+    def _money(self, carried: list[tuple[tuple[str, str], float]]) -> Iterator[Any]:
+        """Egress by price, what it cost, and forecasts."""
+        model, costs, forecast = self._model, self._model.costs_usd(), self._model.forecast()
+        if costs is not None:
+            classes: dict[tuple[str], float] = {}
+            for name, nbytes in carried:
+                price = (f"{model.links[name].usd_per_gb:g}",)
+                classes[price] = classes.get(price, 0.0) + nbytes
+            priced = "Egress by its price."
+            yield self._counter("egress_priced_bytes", priced, ("usd_per_gb",), sorted(classes.items()))
+            yield self._counter("egress_usd", "Price of the egress in USD.", (), [((), sum(costs.values()))])
+        if forecast is not None:
+            yield self._gauge("expected_rounds", "Rounds that the run will have.", (), [((), forecast["rounds"])])
+            left_s, nbytes = forecast["remaining_s"], forecast["egress_bytes"]
+            yield self._gauge("forecast_remaining_seconds", "Time to the end of the run.", (), [((), left_s)])
+            yield self._gauge("forecast_egress_bytes", "Egress at the end of the run.", (), [((), nbytes)])
+            if forecast["egress_cost"] is not None:
+                usd = forecast["egress_cost"]
+                yield self._gauge("forecast_egress_usd", "Its price at the end of the run.", (), [((), usd)])
 
     def _counter(self, name: str, about: str, labels: tuple[str, ...], samples: Iterable[Any]) -> Any:
         return _filled(self._core.CounterMetricFamily(f"tradewind_{name}", about, labels=labels), samples)

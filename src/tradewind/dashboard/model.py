@@ -10,10 +10,19 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tradewind.dashboard.diagnosis import Diagnosis, HostFacts, Link, LinkFacts, RoundFacts, diagnose, last_ready
+from tradewind.dashboard.diagnosis import (
+    SEGMENT_BYTES,
+    Diagnosis,
+    HostFacts,
+    Link,
+    LinkFacts,
+    RoundFacts,
+    diagnose,
+    last_ready,
+)
 from tradewind.trace.records import Record, Trace
 from tradewind.units import format_duration, format_rate
 
@@ -35,8 +44,8 @@ RECENT_ROUNDS = 5
 REPEAT_ROUNDS = 20
 """The same diagnosis is an event again after this many rounds."""
 
-Costs = Callable[[Mapping[Link, float]], Mapping[Link, float]]
-"""The price of the bytes of every link, in a currency."""
+PACE_ROUNDS = 200
+"""Forecasts follow the pace of this many last rounds."""
 
 
 @dataclass(slots=True)
@@ -49,6 +58,7 @@ class LinkState:
     limit_bps: float | None = None
     origin: str = ""
     is_down: bool = False
+    usd_per_gb: float = 0.0
     recent: deque[tuple[float, float, float]] = field(default_factory=deque)
     """Start, end and bytes of recent transfers."""
     estimates: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_ESTIMATES))
@@ -56,9 +66,13 @@ class LinkState:
     """Of earlier rounds, while the link was saturated."""
     samples_bps: list[float] = field(default_factory=list)
     """Of the present round."""
+    has_samples: bool = False
     busy: dict[int, list[tuple[float, float, float]]] = field(default_factory=dict)
     """Start, end and bytes of transfers of rounds that have not ended."""
-    retransmits_before: int = 0
+    before: tuple[int, float] = (0, 0.0)
+    """Retransmissions and bytes when the last round that was not slow ended: few segments are lost in a round."""
+    resent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=BASELINE))
+    """Retransmissions and bytes of earlier rounds."""
 
 
 @dataclass(slots=True)
@@ -67,14 +81,33 @@ class SiteState:
 
     version: int = 0
     is_up: bool = True
+    place: tuple[float, float] | None = None
+    """Latitude and longitude in degrees."""
+    provider: str = ""
+    zone: str = ""
     spent_s: dict[str, float] = field(default_factory=lambda: {"compute": 0.0, "wait": 0.0, "sync": 0.0})
     waited_for_s: float = 0.0
     """How long others waited for it."""
     load: float | None = None
     other_bps: float | None = None
+    usual: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=BASELINE))
+    """Load and other traffic of earlier reports, until the last round that was not slow."""
+    reported: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=BASELINE))
+    """Those since the last round."""
     activity: deque[tuple[int, str, float, float, int | None]] = field(
         default_factory=lambda: deque(maxlen=KEPT_ACTIVITY)
     )
+
+
+@dataclass(slots=True)
+class SlowRound:
+    """A round that was slow; its cause may change when hosts report what they counted meanwhile."""
+
+    facts: RoundFacts
+    start_s: float
+    end_s: float
+    before: dict[Link, tuple[int, float]]
+    """Retransmissions and bytes of its links before it."""
 
 
 class RunModel:
@@ -88,8 +121,10 @@ class RunModel:
     (2.5, 'b')
     """
 
-    def __init__(self, *, live: bool = False, costs: Costs | None = None) -> None:
-        self.is_live, self._costs = live, costs
+    def __init__(self, *, live: bool = False) -> None:
+        self.is_live = live
+        self.has_prices = False
+        self.expected_rounds: int | None = None
         self.version = 0
         self.now_s = 0.0
         self.title: dict[str, Any] = {"network": "", "scheme": "", "about": ""}
@@ -113,6 +148,9 @@ class RunModel:
         self._late_s: deque[float] = deque(maxlen=BASELINE)
         self._waits_version = 0
         self._said: dict[tuple[str, str], int] = {}
+        self._slow: deque[SlowRound] = deque(maxlen=BASELINE)
+        self._is_slow = False
+        """Whether the last round was slow."""
         self._adders: dict[str, Callable[[Record], None]] = {
             "run": self._run,
             "compute": self._activity,
@@ -123,14 +161,15 @@ class RunModel:
             "link": self._link,
             "tree": self._tree,
             "host": self._host,
+            "site": self._place,
             "failure": self._failure,
             "decision": self._decision,
         }
 
     @classmethod
-    def of(cls, trace: Trace, costs: Costs | None = None) -> RunModel:
+    def of(cls, trace: Trace) -> RunModel:
         """The state at the end of a finished trace."""
-        model = cls(costs=costs)
+        model = cls()
         for record in sorted(trace.records, key=_order):
             model.add(record)
         return model
@@ -155,6 +194,12 @@ class RunModel:
 
     def _run(self, record: Record) -> None:
         self.title = {"network": record.site, "scheme": record.peer, "about": record.reason, "version": self.version}
+        self.expected_rounds = record.round
+
+    def _place(self, record: Record) -> None:
+        site = self._site(record.site)
+        site.place = None if record.lat is None or record.lon is None else (record.lat, record.lon)
+        site.provider, site.zone = record.phase, record.reason
 
     def _activity(self, record: Record) -> None:
         site = self._site(record.site)
@@ -183,11 +228,16 @@ class RunModel:
         self._site(record.site)
         self._site(record.peer)
         link.version = self.version
+        link.retransmits += record.retransmits
         if rate_bps is None:
             return
         if record.phase == "sample":
             link.samples_bps.append(rate_bps)
+            link.has_samples = True
             return
+        if record.phase == "given":
+            link.usd_per_gb = record.usd_per_gb
+            self.has_prices = self.has_prices or record.usd_per_gb > 0
         link.limit_bps, link.origin, link.is_down = rate_bps, record.phase, record.phase == "lost"
         link.estimates.append((self.version, record.start_s, rate_bps))
 
@@ -212,6 +262,8 @@ class RunModel:
     def _host(self, record: Record) -> None:
         site = self._site(record.site)
         site.load, site.other_bps = record.load, record.rate_bps
+        site.reported.append((record.load or 0.0, record.rate_bps or 0.0))
+        self._revise(record)
 
     def _failure(self, record: Record) -> None:
         about = f"{record.site} -> {record.peer}" if record.peer else record.site
@@ -264,7 +316,8 @@ class RunModel:
         self.finished_rounds += is_whole
         self.other_rounds += record.outcome not in ("finished", "running")
         self.round_seconds += record.seconds if is_whole else 0.0
-        facts = self._facts(record, number, ready_s)
+        rates_bps, before = self._link_rates(number)
+        facts = self._facts(record, number, ready_s, rates_bps, before)
         self.rounds.append(
             {
                 "version": self.version,
@@ -281,14 +334,34 @@ class RunModel:
                 "late_s": late_s,
             }
         )
-        if facts is not None and is_whole:
-            self._diagnose(facts)
+        found = diagnose(facts) if facts is not None and is_whole else None
+        self._is_slow = found is not None
+        if found is not None and facts is not None:
+            self.diagnoses.append(found)
+            self._slow.append(SlowRound(facts, record.start_s, record.end_s, before))
+            self._say(found)
         if is_whole:
             self._usual[record.nbytes].append(record.seconds)
             self._late_s.append(late_s)
+        for site in self.sites.values():
+            if site.reported and (not self._is_slow or len(site.usual) < LEAST_BASELINE):
+                site.usual.extend(site.reported)
+            site.reported.clear()
+        for pair, rate_bps in rates_bps.items():
+            link = self.links[pair]
+            if not self._is_slow or len(link.rates_bps) < LEAST_BASELINE:
+                link.rates_bps.append(rate_bps)
+                link.resent.append((link.retransmits - before[pair][0], link.sent_bytes - before[pair][1]))
+                link.before = link.retransmits, link.sent_bytes
 
-    def _facts(self, record: Record, number: int, ready_s: dict[str, float]) -> RoundFacts | None:
-        links = self._link_facts(number)
+    def _facts(
+        self,
+        record: Record,
+        number: int,
+        ready_s: dict[str, float],
+        rates_bps: dict[Link, float],
+        before: dict[Link, tuple[int, float]],
+    ) -> RoundFacts | None:
         usual = self._usual[record.nbytes]
         if record.predicted_s is not None and record.predicted_s > 0:
             expected_s = record.predicted_s
@@ -296,42 +369,62 @@ class RunModel:
             expected_s = statistics.median(usual)
         else:
             return None
-        hosts = {
-            name: HostFacts(site.load or 0.0, site.other_bps or 0.0)
-            for name, site in self.sites.items()
-            if site.load is not None or site.other_bps is not None
-        }
+        links = {name: facts for name, bps in rates_bps.items() if (facts := self._link_facts(name, bps, before[name]))}
+        hosts = {name: _host_facts(site) for name, site in self.sites.items() if site.usual}
         late_s = statistics.median(self._late_s) if self._late_s else 0.0
         basis = "usual" if record.predicted_s is None else "predicted"
         return RoundFacts(number, record.seconds, expected_s, basis, ready_s, late_s, links, hosts)  # type: ignore[arg-type]
 
-    def _link_facts(self, number: int) -> dict[Link, LinkFacts]:
-        """The rates of the round's links beside what they carried before, which they are then added to."""
-        found = {}
+    def _link_rates(self, number: int) -> tuple[dict[Link, float], dict[Link, tuple[int, float]]]:
+        """The rates of the round's links while they were in use, and what each had counted before the round."""
+        rates_bps, before = {}, {}
         for name, link in self.links.items():
             flows, samples = link.busy.pop(number, None), link.samples_bps
             if not flows and not samples:
                 continue
             rate_bps = statistics.median(samples) if samples else busy_rate_bps(flows or [])
             link.samples_bps = []
-            retransmits, link.retransmits_before = link.retransmits - link.retransmits_before, link.retransmits
-            if rate_bps <= 0:
-                continue
-            if len(link.rates_bps) >= LEAST_BASELINE:
-                found[name] = LinkFacts(rate_bps, statistics.median(link.rates_bps), retransmits)
-            elif link.limit_bps and samples:
-                found[name] = LinkFacts(rate_bps, link.limit_bps, retransmits)
-            link.rates_bps.append(rate_bps)
-        return found
+            if rate_bps > 0:
+                rates_bps[name], before[name] = rate_bps, link.before
+        return rates_bps, before
 
-    def _diagnose(self, facts: RoundFacts) -> None:
-        found = diagnose(facts)
-        if found is None:
-            return
-        self.diagnoses.append(found)
+    def _link_facts(self, name: Link, rate_bps: float, before: tuple[int, float]) -> LinkFacts | None:
+        """The rate of a link beside what it carried in earlier rounds; None if that is not known."""
+        link = self.links[name]
+        if len(link.rates_bps) >= LEAST_BASELINE:
+            reference_bps = statistics.median(link.rates_bps)
+        elif link.limit_bps and link.has_samples:
+            reference_bps = link.limit_bps
+        else:
+            return None
+        again, nbytes = (sum(column) for column in zip(*link.resent, strict=True)) if link.resent else (0, 0.0)
+        share = again * SEGMENT_BYTES / nbytes if nbytes else 0.0
+        counted = link.retransmits - before[0], link.sent_bytes - before[1]
+        return LinkFacts(rate_bps, reference_bps, *counted, usual_share=share)
+
+    def _revise(self, record: Record) -> None:
+        """Look again for the cause of slow rounds in which the interval of a host's report lies, at least in part."""
+        for slow in self._slow:
+            if not (slow.start_s < record.end_s and record.start_s < slow.end_s):
+                continue
+            hosts = {**slow.facts.hosts, record.site: _host_facts(self.sites[record.site])}
+            links = {
+                name: facts if name[0] != record.site else self._link_facts(name, facts.rate_bps, slow.before[name])
+                for name, facts in slow.facts.links.items()
+            }
+            known = {name: facts for name, facts in links.items() if facts is not None}
+            slow.facts = replace(slow.facts, hosts=hosts, links=known)
+            found = diagnose(slow.facts)
+            at = next((k for k, old in enumerate(self.diagnoses) if old.round == slow.facts.number), None)
+            if found is not None and at is not None and found.cause != self.diagnoses[at].cause:
+                self.diagnoses[at] = found
+                self._say(found)
+
+    def _say(self, found: Diagnosis) -> None:
+        """Add an event for a slow round, unless the same cause was named not long ago."""
         key = found.cause, found.about
-        if facts.number - self._said.get(key, -REPEAT_ROUNDS) >= REPEAT_ROUNDS:
-            self._said[key] = facts.number
+        if found.round - self._said.get(key, -REPEAT_ROUNDS) >= REPEAT_ROUNDS:
+            self._said[key] = found.round
             self._event(self.now_s, "slow round", found.about, found.sentence)
 
     # --- the view --------------------------------------------------------------------------------------------------
@@ -393,12 +486,41 @@ class RunModel:
         """Bytes that each link has carried."""
         return {name: link.sent_bytes for name, link in self.links.items() if link.sent_bytes}
 
+    def costs_usd(self) -> dict[Link, float] | None:
+        """What the bytes of each link cost; None without prices."""
+        if not self.has_prices:
+            return None
+        return {name: link.sent_bytes / 1e9 * link.usd_per_gb for name, link in self.links.items() if link.sent_bytes}
+
+    def forecast(self) -> dict[str, Any] | None:
+        """The end of the run, its egress and price, at the pace of the last rounds; None if rounds are not known.
+
+        >>> model = RunModel()
+        >>> model.add(Record("run", 0, 0, "net", "bsp", round=10))
+        >>> for number in range(3):
+        ...     model.add(Record("flow", number, number + 1, "a", "b", nbytes=100))
+        ...     model.add(Record("round", number, number + 1, round=number, outcome="finished"))
+        >>> model.forecast()
+        {'rounds': 10, 'remaining_s': 7.0, 'egress_bytes': 1000.0, 'egress_cost': None}
+        """
+        done, ends = self.finished_rounds, [one["end_s"] for one in self.rounds if one["outcome"] == "finished"]
+        if self.expected_rounds is None or len(ends) < 2:
+            return None
+        last = ends[-PACE_ROUNDS - 1 :]
+        left = max(0, self.expected_rounds - done)
+        costs, grows = self.costs_usd(), (done + left) / done
+        return {
+            "rounds": self.expected_rounds,
+            "remaining_s": left * (last[-1] - last[0]) / (len(last) - 1),
+            "egress_bytes": sum(self.sent_bytes().values()) * grows,
+            "egress_cost": None if costs is None else sum(costs.values()) * grows,
+        }
+
     def view(self, since: int = 0, now_s: float | None = None) -> dict[str, Any]:
         """What changed after version `since`, as values for JSON; 0: everything."""
         if now_s is not None:
             self.now_s = max(self.now_s, now_s)
-        sent = self.sent_bytes()
-        costs = None if self._costs is None else self._costs(sent)
+        sent, costs = self.sent_bytes(), self.costs_usd()
         shown = {
             "version": self.version,
             "now_s": self.now_s,
@@ -411,6 +533,7 @@ class RunModel:
             "round_mean_s": self.round_seconds / self.finished_rounds if self.finished_rounds else None,
             "egress_bytes": sum(sent.values()),
             "egress_cost": None if costs is None else sum(costs.values()),
+            "forecast": self.forecast(),
             "sites": [self._site_view(name, site, since) for name, site in self.sites.items() if site.version > since],
             "links": [
                 self._link_view(name, link, costs, since)
@@ -434,6 +557,7 @@ class RunModel:
         return {
             "name": name,
             "up": site.is_up,
+            "place": site.place,
             "waited_for_s": site.waited_for_s,
             "load": site.load,
             "other_bps": site.other_bps,
@@ -454,6 +578,13 @@ class RunModel:
             "estimates": [[at_s, bps] for at, at_s, bps in link.estimates if at > since],
             "cost": None if costs is None else costs.get(name, 0.0),
         }
+
+
+def _host_facts(site: SiteState) -> HostFacts:
+    """What a host reported last, beside what is usual there."""
+    seen = site.load or 0.0, site.other_bps or 0.0
+    load, other_bps = (statistics.median(column) for column in zip(*(site.usual or (seen,)), strict=True))
+    return HostFacts(*seen, load, other_bps)
 
 
 def _order(record: Record) -> tuple[float, bool]:

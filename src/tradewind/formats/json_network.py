@@ -55,6 +55,8 @@ class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     ingress_mbps: float | None = None
     egress_usd_per_gb: float | EgressPrices | None = None
     """Price of its links that have none; read, and written as the prices of links."""
+    ranks: int = 1
+    """How many ranks are on it."""
 
 
 class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,7 +134,8 @@ def network_from_document(document: NetworkDocument, source: str = "network docu
 
 
 def network_to_document(network: Network) -> NetworkDocument:
-    """The network as a document in the file's units."""
+    """The network as a document in the file's units; ranks of a site are its number of ranks."""
+    network = network.sites_only()
     rows, columns = np.nonzero(network.bandwidth_bps)
     bandwidth_mbps = _in_mbps(network.bandwidth_bps[rows, columns])
     latency_ms = _in_ms(network.latency_s[rows, columns])
@@ -176,17 +179,18 @@ def _price(link: LinkDocument, src: SiteDocument | None, dst: SiteDocument | Non
 
 
 def _site(site: SiteDocument) -> Site:
-    caps = []
+    caps: list[float] = []
     for what, mbps in (("egress_mbps", site.egress_mbps), ("ingress_mbps", site.ingress_mbps)):
         caps.append(math.inf if mbps is None else mbps * MBPS)
         if mbps is not None and math.isinf(caps[-1]):
             raise BadNetwork(f"site {site.name!r} has {what} {mbps:g}, which is too large. Leave it out for no cap.")
-    return Site(site.name, site.zone, site.provider, site.lat, site.lon, *caps)
+    return Site(site.name, site.zone, site.provider, site.lat, site.lon, caps[0], caps[1], site.ranks)
 
 
 def _site_document(site: Site) -> SiteDocument:
     caps = [None if math.isinf(bps) else _in_mbps([bps])[0] for bps in (site.egress_bps, site.ingress_bps)]
-    return SiteDocument(site.name, site.zone, site.provider, site.lat, site.lon, *caps)
+    egress, ingress = caps
+    return SiteDocument(site.name, site.zone, site.provider, site.lat, site.lon, egress, ingress, ranks=site.ranks)
 
 
 def _in_mbps(bps: Sequence[float] | Vector) -> list[float]:

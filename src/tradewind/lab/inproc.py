@@ -50,11 +50,12 @@ def run_inproc(
     /,
     **fields: Unpack[RunFields],
 ) -> list[T]:
-    """Run `body` on a rank at every site; returns its results in the order of sites, or raises the first error.
+    """Run `body` on every rank of every site; returns its results in order of rank, or raises the first error.
 
     Only the options passed here are used, not the environment or `tradewind.toml`. With `network=None` the run plans
     without knowing the network.
     """
+    network = network.with_ranks()
     with listen_on(LOOPBACK, 0) as probe:
         address = f"{LOOPBACK}:{probe.getsockname()[1]}"
     hooks = Hooks(shape=shape or ShapedNetwork(network))
@@ -85,10 +86,10 @@ def miniature(network: Network, planners: Iterable[str], nbytes: int, most_bps: 
 
 def measure_wan(network: Network, planner: str, nbytes: int, rounds: int, scale: float = 1.0) -> WanTimes:
     """Run rounds of a planner's plan on the network, scaled, and measure them; raises if a sum is wrong."""
-    small = network if scale == 1.0 else network.scaled(scale)
+    small = (network if scale == 1.0 else network.scaled(scale)).with_ranks()
     predicted = make_plan(planner, small, nbytes).predicted
     assert predicted is not None
-    world = len(network)
+    world = len(small)
 
     def body(group: Group) -> list[float]:
         array = np.full(max(1, nbytes // 4), group.rank + 1, np.float32)

@@ -101,7 +101,7 @@ def run_sites(
     on_line: OnLine | None = None,
     inside: Surroundings | None = None,
 ) -> list[SiteOutput]:
-    """Run the command once for every site of the network; returns their outputs, in order of rank.
+    """Run the command once for every rank of the network's sites; returns their outputs, in order of rank.
 
     Raises `SiteFailed`, with the site's name and last lines, when one ends with an error or is killed, and after
     `deadline_s` seconds; all others are killed. `groups` is how many controllers the sites will start, one after the
@@ -124,7 +124,7 @@ def call_sites(
     on_line: OnLine | None = None,
     inside: Surroundings | None = None,
 ) -> list[Any]:
-    """Call `function(place, **arguments)` in a process for every site of the network; its results, in order of rank.
+    """Call `function(place, **arguments)` in a process for every rank of the network; its results, in order of rank.
 
     The function must be in an importable module; arguments and results are passed as JSON. An error that a site raised
     is raised here with the site's name: of the same class if it is a `TradewindError`, otherwise as `SiteFailed`.
@@ -144,7 +144,7 @@ def call_sites(
             _run(network, command, folder, given, groups, deadline_s, on_line, inside)
         except SiteFailed as failed:
             raise _explained(failed, network, folder) from None
-        return [_outcome(folder, rank).answer for rank in range(len(network))]
+        return [_outcome(folder, rank).answer for rank in range(len(network.rank_names))]
 
 
 @contextlib.contextmanager
@@ -162,11 +162,8 @@ def _outcome(folder: Path, rank: int) -> Outcome:
 
 def _explained(failed: SiteFailed, network: Network, folder: Path) -> Exception:
     """The error that a failed site reported, if any; preferably one other than a lost peer."""
-    said = {
-        site: _outcome(folder, network.index[site])
-        for site in failed.sites
-        if outcome_file(folder, network.index[site]).exists()
-    }
+    ranks = {name: rank for rank, name in enumerate(network.rank_names)}
+    said = {site: _outcome(folder, ranks[site]) for site in failed.sites if outcome_file(folder, ranks[site]).exists()}
     if not said or failed.sites[:1] != tuple(said)[:1]:  # the first to blame reported nothing, or time ran out
         return failed
     blamed = min(said, key=lambda site: said[site].error == PeerLost.__name__)
@@ -180,7 +177,7 @@ def _environments(
 ) -> Iterator[dict[str, str]]:
     common = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}  # many processes share few cores
     if inside is not None:
-        for name in network.names:
+        for name in network.rank_names:
             yield {**common, **inside.environment(name, groups), **given}
         return
     ports = _free_ports(groups + 1)
@@ -223,7 +220,7 @@ def _run(
     running = _Running(on_line)
     environments = _environments(network, folder, given, groups, inside)
     try:
-        for name, environment in zip(network.names, environments, strict=True):
+        for name, environment in zip(network.rank_names, environments, strict=True):
             running.start(name, command if inside is None else inside.command(name, command), environment)
         running.wait(deadline_s)
     finally:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from tradewind.lab.faithful import BACKENDS, fit, obstacle
 from tradewind.lab.replay import Replay
 from tradewind.lab.requests import AskStatus, Calibrate, Measured, Pairs, SetCut, SetRates, SetShared, Status
 from tradewind.lab.site import ADDRESSES_VARIABLE, BIND_VARIABLE, DEFAULT_DEADLINE_S, NETWORK_VARIABLE
-from tradewind.network import Network
+from tradewind.network import Network, rank_name
 from tradewind.runtime.addresses import LOOPBACK
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Lab:
     """An emulated network on this machine.
 
     `backend` is htb, delay, inproc or auto; `scale` multiplies all rates (a number; `auto` for the largest that fits;
-    None for 1); `calibrate` checks the rates after building; `name` is the lab's name for `tradewind lab`. Raises
+    None for 1); `calibrate` checks the rates after building; `name` is the lab's name for `tradewind lab`; `on_step` is
+    called with what is done next. Raises
     `CannotEmulate` if this machine cannot emulate the network, and `BadOption` or `UnknownName` for wrong arguments.
     """
 
@@ -62,6 +63,7 @@ class Lab:
         scale: float | str | None = None,
         calibrate: bool = True,
         name: str | None = None,
+        on_step: Callable[[str], object] = str,
     ) -> None:
         if backend != "auto" and backend not in BACKENDS:
             raise UnknownName("backend", backend, ("auto", *BACKENDS))
@@ -70,9 +72,11 @@ class Lab:
         """Notes for the user: why other backends were not used, the scale, the forwarder's language."""
         self.calibration: Calibration | None = None
         self._secret = secrets.token_hex(16)
-        self._kept = self._start(network, backend, scale, name)
+        on_step("building")
+        self._kept = self._start(network.sites_only(), backend, scale, name)
         try:
             if calibrate and self._kept is not None:
+                on_step("calibrating")
                 self.calibrate()
             if self._kept is not None:
                 self._kept.write(self._record())
@@ -146,8 +150,12 @@ class Lab:
 
     def address(self, site: str) -> str:
         """The address of a site, valid inside the lab."""
-        row = self.network.index[self.network.site(site).name]
+        row = self._row(site)
         return LOOPBACK if self._kept is None else address_of(row)
+
+    def _row(self, site: str) -> int:
+        """The row of a site, or of a rank's site; raises `UnknownName`."""
+        return self.network.index[self.network.site(self.network.site_of(site) or site).name]
 
     def calibrate(self) -> Calibration:
         """Send on all links at once; raises `CannotEmulate` if a link carries less than `LEAST_RATIO` of its rate.
@@ -255,21 +263,26 @@ class Lab:
     def environment(self, site: str, groups: int = 1) -> dict[str, str]:
         """The environment variables of a site's process, in addition to the machine's: torchrun's names and ours.
 
-        `groups` is how many controllers the sites will start, one after the other.
+        `site` may also be one of the ranks of a site with several; a site stands for its first rank. `groups` is how
+        many controllers the sites will start, one after the other.
         """
         from tradewind.wire.handshake import SECRET_VARIABLE  # imported here and below to keep `lab up` fast
 
-        names = self.network.names
-        rank, master = self.network.index[self.network.site(site).name], self.address(names[0])
+        names, row = self.network.rank_names, self._row(site)
+        rank = names.index(site if site in names else rank_name(site, 0))
+        first, here = self.network.site(self.network.names[row]), self.network.sites[:row]
+        master = self.address(self.network.names[0])
         return {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(names)),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
+            "LOCAL_RANK": str(rank - sum(other.ranks for other in here)),
+            "LOCAL_WORLD_SIZE": str(first.ranks),
+            "GROUP_RANK": str(row),
+            "GROUP_WORLD_SIZE": str(len(self.network)),
             "MASTER_ADDR": master,
             "MASTER_PORT": str(MASTER_PORT),
             "GLOO_SOCKET_IFNAME": INTERFACE,
-            "TRADEWIND_SITE": site,
+            "TRADEWIND_SITE": names[rank],
             NETWORK_VARIABLE: str(self.directory.path / "network.json"),
             BIND_VARIABLE: self.address(site),
             ADDRESSES_VARIABLE: ",".join(f"{master}:{CONTROLLER_PORT + k}" for k in range(groups)),
@@ -278,8 +291,7 @@ class Lab:
 
     def command(self, site: str, argv: Sequence[str]) -> list[str]:
         """The command to run on the machine so that `argv` runs in a site."""
-        row = self.network.index[self.network.site(site).name]
-        return self._with_keeper("namespaces for commands").command(row, argv)
+        return self._with_keeper("namespaces for commands").command(self._row(site), argv)
 
     def popen(
         self, site: str, argv: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
@@ -295,7 +307,7 @@ class Lab:
         deadline_s: float = DEFAULT_DEADLINE_S,
         on_line: OnLine | None = None,
     ) -> list[SiteOutput]:
-        """Run a command once in every site, as `lab.processes.run_sites` does, on any backend."""
+        """Run a command once for every rank of every site, as `lab.processes.run_sites` does, on any backend."""
         from tradewind.lab.processes import run_sites
 
         inside = None if self._kept is None else self

@@ -40,6 +40,7 @@ class Place:
     rank: int
     world: int
     site: str
+    """The name of its site, or of this rank of it where the site has several: SITE/NUMBER."""
     network: Network
     """The network that is emulated between the sites."""
     controllers: tuple[str, ...]
@@ -60,7 +61,7 @@ class Place:
             )
         rank, network = int(os.environ["RANK"]), read_network(os.environ[named])
         addresses = tuple(os.environ[ADDRESSES_VARIABLE].split(","))
-        return cls(rank, int(os.environ["WORLD_SIZE"]), network.names[rank], network, addresses)
+        return cls(rank, int(os.environ["WORLD_SIZE"]), network.rank_names[rank], network, addresses)
 
     def connect(self, group: int = 0, options: RunOptions | None = None, **fields: Unpack[RunFields]) -> Group:
         """Join the sites' group of that number, on the emulated network, which the controller plans with.

@@ -24,9 +24,12 @@ class How(Enum):
     """What to do with a payload that is about to arrive."""
 
     ADD = "add"
-    """Add it to the own array (if `own`), or else to the chunk of the result, and store the sum in the result."""
+    """Add it to the own array (if `own`), or else to the chunk of the result, and store the sum in the result.
+
+    An encoded payload is received into `buffer` first. If this completes the sum, and others get the result, the
+    encoded result replaces it there."""
     STORE = "store"
-    """It is the result: store it there."""
+    """It is the result: store it there. An encoded payload is received into `buffer`, and decoded into the result."""
     KEEP = "keep"
     """Store it in `buffer`, for later."""
     DISCARD = "discard"
@@ -77,6 +80,8 @@ class Combine:
     """Whether the only part is the result itself, to be copied."""
     place: int = 0
     """Place of the first part's sender among the children of the shard; the others follow it."""
+    encodes: bool = False
+    """Whether the finished sum is encoded into the buffer of the first part, and the result is what that decodes to."""
 
     @property
     def buffers(self) -> tuple[int, ...]:

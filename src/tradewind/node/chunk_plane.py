@@ -15,8 +15,10 @@ import numpy as np
 from tradewind.arithmetic import Array, arithmetic_of, storage_of
 from tradewind.node import actions as do
 from tradewind.node import events as ev
+from tradewind.node.coded_payload import CodedPayload
 from tradewind.node.engine.engine import Engine
-from tradewind.node.engine.layout import Layout, lay_out, peers_in
+from tradewind.node.engine.layout import Form, Layout, lay_out, peers_in
+from tradewind.node.node import Arrays
 from tradewind.node.payload import EarlyPayloads, Exchange, RoundPayload
 from tradewind.node.served import INIT, PUSH, ServedArray
 from tradewind.planning.plan import Plan
@@ -35,24 +37,34 @@ class Digest:
 Action = do.Receive | do.Combine | do.Transmit | do.Release | do.PeerFaulty | Digest | do.Connect
 
 
+LayoutKey = tuple[int, int, int, str, tuple[int, ...]]
+"""Version, items, bytes of an item, codec, and the items of each rank's part."""
+
+
+def _layout_key(start: m.Start) -> LayoutKey:
+    asked = start.operation
+    return start.version, asked.items, asked.item_bytes, asked.codec, asked.sizes
+
+
 class Layouts:
     """A site's layouts of the plans that it received, computed once for each version and array size."""
 
     def __init__(self) -> None:
-        self._layouts: dict[tuple[int, int, int], Layout] = {}
+        self._layouts: dict[LayoutKey, Layout] = {}
 
     @property
-    def kept(self) -> tuple[tuple[int, int, int], ...]:
-        """Versions, items and bytes of an item whose layout is worked out."""
+    def kept(self) -> tuple[LayoutKey, ...]:
+        """Versions and sizes whose layout is worked out."""
         return tuple(sorted(self._layouts))
 
     def told(self, version: int, plan: Plan, forget: tuple[int, ...], site: str, numbers: Mapping[str, int]) -> None:
         """Add a plan and drop the versions in `forget`; lay the plan out for the sizes that were used with those."""
-        sizes = sorted({key[1:] for key in self._layouts if key[0] in forget})
+        sizes = sorted({key[1:] for key in self._layouts if key[0] in forget and not key[4]})
         self._layouts = {key: layout for key, layout in self._layouts.items() if key[0] not in forget}
-        if numbers.keys() >= set(plan.sites):
-            for size in sizes:
-                self._layouts[version, *size] = lay_out(plan, numbers, site, *size)
+        if numbers.keys() >= set(plan.sites) and not plan.collective.is_parted:
+            for items, item_bytes, codec, parts in sizes:
+                made = lay_out(plan, numbers, site, items, item_bytes, form=Form(codec))
+                self._layouts[version, items, item_bytes, codec, parts] = made
 
     def renumbered(self) -> None:
         """Drop all layouts, because sites may have other numbers now."""
@@ -60,13 +72,23 @@ class Layouts:
 
     def layout(self, plan: Plan, start: m.Start, site: str, numbers: Mapping[str, int]) -> Layout:
         """Return a site's part in a round."""
-        cut = start.chunk_items
-        key = start.version, start.operation.items, start.operation.item_bytes
-        if cut:  # decided for this round alone
-            return lay_out(plan, numbers, site, *key[1:], cut, scattered=start.scattered is not None)
-        if key not in self._layouts:
-            self._layouts[key] = lay_out(plan, numbers, site, *key[1:])
-        return self._layouts[key]
+        asked, key = start.operation, _layout_key(start)
+        known = None if start.chunk_items else self._layouts.get(key)  # a given cut is decided for this round alone
+        if known is not None:
+            return known
+        made = lay_out(
+            plan,
+            numbers,
+            site,
+            asked.items,
+            asked.item_bytes,
+            start.chunk_items,
+            scattered=start.scattered is not None,
+            form=Form(asked.codec, asked.sizes),
+        )
+        if not start.chunk_items:
+            self._layouts[key] = made
+        return made
 
 
 class ChunkPlane:
@@ -79,7 +101,8 @@ class ChunkPlane:
         """The engine; None before the first roster, which contains this site's number."""
         self._numbers: Mapping[str, int] = {}
         self._layouts = Layouts()
-        self._arrays: dict[int, tuple[Array, Array]] = {}
+        self._arrays: dict[int, Arrays] = {}
+        self._asked: dict[int, m.Operation] = {}
         self.payloads: dict[int, RoundPayload] = {}
         """Payloads of the open rounds."""
         self._early = EarlyPayloads()
@@ -91,10 +114,11 @@ class ChunkPlane:
 
     # --- operations --------------------------------------------------------------------------------------------
 
-    def give(self, operation: int, arrays: tuple[Array, Array] | None, asked: m.Operation) -> None:
-        """Set the input and result arrays of an operation."""
+    def give(self, operation: int, arrays: Arrays | None, asked: m.Operation) -> None:
+        """Set the arrays of an operation."""
         assert arrays is not None
         self._arrays[operation] = arrays
+        self._asked[operation] = asked
         if asked.op in (INIT, PUSH):
             self._exchanged[operation] = asked.op, asked.root
 
@@ -116,7 +140,8 @@ class ChunkPlane:
 
     def end(self, ended: do.Succeeded | do.Failed) -> None:
         """Complete the result array of an operation that has ended, and release its arrays. Drivers call this."""
-        own, result = self._arrays.pop(ended.operation)
+        own, result, _ = self._arrays.pop(ended.operation)
+        asked = self._asked.pop(ended.operation)
         self._early.end(ended.operation)
         op, key = self._exchanged.pop(ended.operation, ("", ""))
         if isinstance(ended, do.Failed):
@@ -129,9 +154,22 @@ class ChunkPlane:
                 served.pulled = flat.copy()
             return
         if ended.array is not None:
-            result.reshape(-1).view(np.uint8)[:] = np.frombuffer(ended.array, np.uint8)
+            whole = np.frombuffer(ended.array, np.uint8)
+            result.reshape(-1).view(np.uint8)[:] = self._own_part(
+                asked, whole, ended.outcome.contributors, result.nbytes
+            )
         elif ended.outcome.alone:
             result[...] = own
+
+    def _own_part(self, asked: m.Operation, whole: Array, members: tuple[str, ...], nbytes: int) -> Array:
+        """Return what this site gets of the result of an inline round, which is the same for all members."""
+        if len(whole) == nbytes or not nbytes:
+            return whole[:nbytes]
+        place = sorted(members, key=self._numbers.__getitem__).index(self._site)
+        starts = [first * asked.item_bytes for first in asked.part_starts(len(members))]
+        if asked.kind == "all-to-all":
+            return whole.reshape(len(members), -1)[:, starts[place] : starts[place + 1]].reshape(-1)
+        return whole[starts[place] : starts[place + 1]]
 
     # --- rounds, for the protocol ------------------------------------------------------------------------------
 
@@ -154,12 +192,17 @@ class ChunkPlane:
         weights = dict(zip(plan.members, m.value_of_each(start.weights, len(plan.members)), strict=True))
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
-        own, result = (None, None) if operation is None else self._arrays[operation]
+        own, result, residual = (None, None, None) if operation is None else self._arrays[operation]
         by_number = None
         if scattered is not None and len(set(weights.values())) > 1:
             by_number = {self._numbers[name]: weight for name, weight in weights.items()}
         exchange = self._exchange(start, plan) if operation is None else None
-        self.payloads[start.round] = RoundPayload(layout, arithmetic, own, result, start.version, by_number, exchange)
+        if layout.codec is None:
+            payload = RoundPayload(layout, arithmetic, own, result, start.version, by_number, exchange)
+        else:
+            payload = CodedPayload(layout, arithmetic, own, result, start.version, start.round, residual)
+        self.payloads[start.round] = payload
+        payload.digests_whole = start.whole_digest
         self._connect(layout.peers)
         done = start.done, scattered, start.turn, by_number is not None
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
@@ -181,7 +224,7 @@ class ChunkPlane:
     def scatter(self, event: ev.BeginScatter, operation: int) -> None:
         """Start sending an array before its round is known."""
         if operation in self._arrays:
-            self._early.begin(event, self._arrays[operation][0], operation)
+            self._early.begin(event, self._arrays[operation].own, operation)
             self._tell(event)
 
     def end_scatter(self, part: int) -> None:

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tradewind.arithmetic import Array
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
@@ -44,6 +44,7 @@ from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, Scatt
 from tradewind.node.served import INIT, PUSH
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import NONE
 from tradewind.wire.frames import digest_of
 
 COMMITTED = 256
@@ -51,8 +52,14 @@ COMMITTED = 256
 INLINE_MEMBERS = 16
 """Number of other members above which inline arrays must be smaller, since the controller's links carry all of them."""
 
-Arrays = tuple[Array, Array]
-"""The input array of an operation, and its result array."""
+
+class Arrays(NamedTuple):
+    """The arrays of an operation."""
+
+    own: Array
+    result: Array
+    residual: Array | None = None
+    """Gets what encoding at this rank loses of the sum (error feedback); None: that is lost."""
 
 
 class DataPlane(Protocol):
@@ -124,6 +131,8 @@ class PendingOperation:
     """Version of the default splitting by which it is sent before its round is known; None: it is not."""
     overwrites: bool = False
     """Whether the result overwrites the input."""
+    share: m.Share | None = None
+    """The array's weight and model, in the first part of a step."""
 
 
 @dataclass(slots=True)
@@ -158,7 +167,7 @@ class DefaultScatters:
         """Return how an operation's array is sent early, and note that in `asked`; None if it waits for its round."""
         operation, stream = asked.operation, asked.stream
         said = self._known.get((operation.items, operation.item_bytes, operation.parts))
-        waits = said is None or asked.array is not None or stream < m.POLICY_STREAM
+        waits = said is None or asked.array is not None or stream < m.POLICY_STREAM or operation.codec != NONE
         if said is None or waits or any(name not in numbers for name in said.sites):
             return None
         asked.scatter = said.version
@@ -181,13 +190,14 @@ def scattered_round(start: m.Start, numbers: Mapping[str, int]) -> ScatteredRoun
 def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, workers: int) -> bytes | None:
     """Return the bytes that are sent with the request of an operation; None if the array is too large, or for a server.
 
-    These are a copy of the array, for a broadcast at its source only.
+    These are a copy of the array; nothing from a rank whose array is no input.
     """
     if operation.op in (INIT, PUSH) or not most_bytes:
         return None
-    if own.nbytes * max(INLINE_MEMBERS, workers - 1) > most_bytes * INLINE_MEMBERS:
+    nbytes = max(own.nbytes, operation.inline_bytes(workers))
+    if nbytes * max(INLINE_MEMBERS, workers - 1) > most_bytes * INLINE_MEMBERS:
         return None
-    return b"" if operation.op == "broadcast" and operation.root != site else own.tobytes()
+    return b"" if operation.kind in ("broadcast", "scatter") and operation.root != site else own.tobytes()
 
 
 def _weights_and_staleness(
@@ -269,16 +279,18 @@ class Node:
     def submit(
         self,
         operation: m.Operation,
-        arrays: Arrays | None = None,
+        arrays: Arrays | tuple[Array, Array] | None = None,
         part: int | None = None,
         inline: bytes | None = None,
         overwrites: bool = False,
+        share: m.Share | None = None,
     ) -> tuple[int, list[NodeAction]]:
         """Request an operation of all ranks, or a part of a step; return its number, and the actions to do now.
 
         `arrays` are the input and result arrays; `inline` is a copy of the input if it is small enough to be sent with
         the request. If all members do that, the answer contains the result. `overwrites`: the result array is the
-        input. Raises the error that ended the run, and `BadOption` for a wrong part.
+        input. `share`: weight and model of a step, given with its part 0. Raises the error that ended the run, and
+        `BadOption` for a wrong part.
         """
         if self.lost is not None:
             raise self.lost.fresh()
@@ -289,12 +301,14 @@ class Node:
             asked = PendingOperation(operation, stream, turn + 1, inline, overwrites=overwrites)
         else:
             step = self._number_step(part, operation.parts)
-            asked = PendingOperation(operation, m.POLICY_STREAM + part, step, inline, overwrites=overwrites)
+            asked = PendingOperation(
+                operation, m.POLICY_STREAM + part, step, inline, overwrites=overwrites, share=share
+            )
         number = self._submitted
         self._submitted += 1
         self._operations[number] = asked
         self._waiting.setdefault(asked.stream, deque()).append(number)
-        self.data.give(number, arrays, operation)
+        self.data.give(number, None if arrays is None else Arrays(*arrays), operation)
         self._ask(asked.stream)
         return number, self.advance()
 
@@ -455,7 +469,8 @@ class Node:
 
     def _ready(self, number: int) -> m.Ready:
         asked = self._operations[number]
-        return m.Ready(asked.stream, asked.iteration, asked.operation, asked.array, asked.scatter, asked.overwrites)
+        given = asked.array, asked.scatter, asked.overwrites, asked.share
+        return m.Ready(asked.stream, asked.iteration, asked.operation, *given)
 
     # --- reports of the data plane -----------------------------------------------------------------------------
 
@@ -521,6 +536,11 @@ class Node:
 
     def _proceed(self, stream: int) -> None:
         operation = self._operations[self._asked[stream]].operation
+        collective = operation.collective
+        if collective.root not in ("", self.site) or (collective.is_parted and operation.sizes != (operation.items,)):
+            lost = PeerLost(f"{collective.kind} needs other ranks, and all of them are lost.")
+            self._end(stream, Failed(self._asked[stream], lost))
+            return
         outcome = Outcome((self.site,), (1.0,), (0,), operation.nbytes)
         self._end(stream, Succeeded(self._asked[stream], outcome))
 
@@ -600,7 +620,15 @@ class Node:
         number = self._asked[done.stream]
         about = members, *_weights_and_staleness(done, members), len(done.array), done.round
         self._operations[number].outcome = Outcome(*about, inline=True)
-        digest = None if done.final else digest_of(done.array)
+        digest = digest_of(done.array)
+        if done.final and digest != done.digest:
+            self._fail(
+                PeerLost(
+                    f"the result of round {done.round} changed after the controller computed it. Nothing was applied. "
+                    f"Check the memory of the machines of {self.site!r} and of the controller."
+                )
+            )
+            return
         self._rounds[done.round] = ActiveRound(m.INLINE_VERSION, members, number, True, digest, done.array)
         if done.final:
             self._commit(done.round)

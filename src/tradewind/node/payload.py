@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tradewind.arithmetic import Arithmetic, Array, storage_of
+from tradewind.errors import InternalError
 from tradewind.node.actions import Combine, Receive, Source, Transmit
 from tradewind.node.engine.layout import Layout
 from tradewind.node.events import BeginScatter
@@ -75,6 +76,8 @@ class RoundPayload:
         `exchange`: at a server, applies a chunk of a rank to the shared array.
         """
         self.exchange = exchange
+        self.digests_whole = True
+        """Whether digests cover the whole result (`Start.whole_digest`)."""
         self.layout, self.arithmetic, self.version = layout, arithmetic, version
         """`version`: of the plan of this layout; frames of other versions are cut differently."""
         self._weights = weights
@@ -84,15 +87,27 @@ class RoundPayload:
         if layout.overlaps and self.own is not None and self.result is not None and same_memory(self.own, self.result):
             self.own = self.own.copy()
 
-    def chunk(self, array: Array | None, shard: int, index: int) -> Array:
-        """Return the part of the own array or of the result that a chunk covers."""
-        assert array is not None
-        start, end = self.layout.shards[shard].span(index)
-        return array[start:end]
+    def take(self, action: Receive, buffer: Bytes) -> None:  # noqa: ARG002 - for encoded rounds
+        """Add or store an encoded chunk that was received into a buffer."""
+        raise InternalError(f"round {action.header.round} is not encoded.")
+
+    def own_chunk(self, shard: int, index: int) -> Array:
+        """Return the part of the own array that a chunk covers."""
+        assert self.own is not None
+        work = self.layout.shards[shard]
+        start, end = work.span(index)
+        return self.own[work.own_first + start : work.own_first + end]
+
+    def result_chunk(self, shard: int, index: int) -> Array:
+        """Return the part of the result that a chunk covers."""
+        assert self.result is not None
+        work = self.layout.shards[shard]
+        start, end = work.span(index)
+        return self.result[work.result_first + start : work.result_first + end]
 
     def result_of(self, action: Receive) -> Array:
         """Return the part of the result that a received chunk goes to, for ADD and STORE."""
-        return self.chunk(self.result, action.header.shard, action.header.index)
+        return self.result_chunk(action.header.shard, action.header.index)
 
     def add(self, action: Receive, scratch: Array, receive: Callable[[memoryview, int], None]) -> None:
         """Add a chunk while it is received, in blocks of the scratch buffer, which stays in the cache.
@@ -109,7 +124,7 @@ class RoundPayload:
     def adder_of(self, action: Receive, scratch: Array) -> Callable[[int], None]:
         """Return a function that adds the next block of a chunk, called with the number of bytes in the scratch."""
         out, start = self.result_of(action), 0
-        own = self.chunk(self.own, action.header.shard, action.header.index) if action.own else None
+        own = self.own_chunk(action.header.shard, action.header.index) if action.own else None
         weight = 1.0 if self._weights is None else self._weights[_origin(action)]
         add = self.arithmetic.adder(own is not None, action.finish, weight)
         first, items = out if own is None else own, scratch.view(self.storage)
@@ -127,21 +142,23 @@ class RoundPayload:
         parts = [self.items(buffers[number]) for number in action.parts]
         own = None
         if action.into is None:
-            out = self.chunk(self.result, action.shard, action.index)
+            out = self.result_chunk(action.shard, action.index)
         else:
             out = self.items(buffers[action.into])
         if action.copy:
             out[...] = parts[0]
             return
         if self.exchange is not None:
-            self.exchange(self.layout.shards[action.shard].span(action.index), out)
+            work = self.layout.shards[action.shard]
+            start, end = work.span(action.index)
+            self.exchange((work.first_item + start, work.first_item + end), out)
             return
         factors: list[float] = []
         if self._weights is not None:
             children = self.layout.shards[action.shard].children
             factors = [self._weights[child] for child in children[action.place : action.place + len(parts)]]
         if action.own:
-            own = self.chunk(self.own, action.shard, action.index)
+            own = self.own_chunk(action.shard, action.index)
         elif action.into is None or action.into not in action.parts:
             parts.insert(0, out)
             factors = factors and [1.0, *factors]
@@ -151,8 +168,8 @@ class RoundPayload:
         """Return the bytes of a chunk to send, for sources INPUT and RESULT."""
         shard, index = action.header.shard, action.header.index
         if action.source is Source.RESULT:
-            return memoryview(self.chunk(self.result, shard, index).data).cast("B")
-        own = self.chunk(self.own, shard, index)
+            return memoryview(self.result_chunk(shard, index).data).cast("B")
+        own = self.own_chunk(shard, index)
         if self.arithmetic.weight != 1.0 and self._weights is None:
             weighted = np.empty_like(own)
             self.arithmetic.combine(weighted, own, [])
@@ -166,12 +183,14 @@ class RoundPayload:
     def digest(self, turn: int) -> int | None:
         """Return a digest of the result, by which members compare what is in their memory; None at a helper.
 
-        Bytes on the way are protected by the checksums of frames. So of a large result one part is read at each `turn`,
-        and all of it in turn: reading everything takes a twentieth of the processor time of a round on loopback.
+        Bytes on the way are protected by the checksums of frames. Where rounds are so fast that reading everything
+        would take a noticeable share of their time, one part is read at each `turn`, and all of it in turn.
         """
         if self.result is None:
             return None
         raw = self.result.view(np.uint8).data
+        if self.digests_whole:
+            return digest_of(raw)
         start = turn % max(1, -(-len(raw) // DIGESTED_BYTES)) * DIGESTED_BYTES
         return digest_of(raw[start : start + DIGESTED_BYTES])
 

@@ -29,6 +29,7 @@ from tradewind.errors import (
     InternalError,
 )
 from tradewind.network import Network
+from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan, Prediction
 from tradewind.plugins import BUILT_IN, Plugin, Registry, options_class, plugin_options
@@ -64,6 +65,9 @@ _PLANNERS = {
 }
 PLANNERS = Registry("planner", "tradewind.planners", _PLANNERS)
 PLANNER_FORM = "(network, members, nbytes, options: SomeDataclass) and, for time limits, clock"
+
+PACKED_DEMANDS = ("optimal", "auto")
+"""Planners that plan collectives other than the all-reduce by `trees.demand_packing`."""
 
 Clock = Callable[[], float]
 
@@ -179,6 +183,13 @@ def host_of(name: str, given: Mapping[str, object]) -> HostCost:
 def resolve_members(network: Network, members: Iterable[str] | None = None) -> tuple[str, ...]:
     """The members in the network's order (all sites by default), checked: two or more, known, connected."""
     asked = network.names if members is None else tuple(members)
+    if network.shares_sites:  # a site stands for its ranks
+        rows = list(zip(network.names, network.places, strict=True))
+        asked = tuple(
+            rank
+            for name in asked
+            for rank in ([name] if name in network.index else [n for n, place in rows if place == name] or [name])
+        )
     for name in asked:
         network.site(name)
     chosen = set(asked)
@@ -210,6 +221,7 @@ def make_plan(
     *,
     limit: Bound | None = None,
     clock: Clock = no_clock,
+    collective: Collective = ALL_REDUCE,
     **options: object,
 ) -> Plan:
     """A checked plan by the planner of that name, with chunk sizes as a run has them, its prediction and the limit.
@@ -220,7 +232,7 @@ def make_plan(
     """
     from tradewind.planning.fill import with_fitted_chunks
 
-    plan = checked_plan(name, network, nbytes, members, clock=clock, **options)
+    plan = checked_plan(name, network, nbytes, members, clock=clock, collective=collective, **options)
     host = host_of(name, options)
     plan = with_fitted_chunks(plan, network, host)
     return plan.with_prediction(predict(plan, network, limit, host))
@@ -233,10 +245,16 @@ def checked_plan(
     members: Iterable[str] | None = None,
     *,
     clock: Clock = no_clock,
+    collective: Collective = ALL_REDUCE,
     **options: object,
 ) -> Plan:
-    """A checked plan by the planner of that name, without a prediction, which saves time."""
+    """A checked plan by the planner of that name, without a prediction, which saves time.
+
+    `optimal` and `auto` have a program of their own for each collective (`trees.demand_packing`); other planners plan
+    an all-reduce, whose trees are used in halves (`halves`).
+    """
     from tradewind.planning.check import ensure_valid
+    from tradewind.planning.lanes import plan_lanes
 
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 1 <= nbytes <= MAX_BYTES:
         raise BadQuantity(f"nbytes must be a whole number from 1 to {format_size(MAX_BYTES)}, got {nbytes!r}.")
@@ -244,9 +262,20 @@ def checked_plan(
     ordered = resolve_members(network, members)
     chosen_planner = planner(name)
     timed = {"clock": clock} if chosen_planner.takes_clock else {}
-    plan = chosen_planner.function(network, ordered, nbytes, chosen, **timed)
-    if chosen_planner.plugin is not None:
-        return plan  # it is checked already
+
+    def planned(among: Network, between: tuple[str, ...], given: dict[str, object]) -> Plan:
+        return chosen_planner.function(among, between, nbytes, planner_options(name, given), **timed)
+
+    if collective != ALL_REDUCE and name in PACKED_DEMANDS and not network.shares_sites:
+        plan = _packed_demands(name, network, ordered, nbytes, collective, chosen, clock)
+    else:
+        plan = plan_lanes(planned, network, ordered, options)
+        if collective != ALL_REDUCE:
+            from tradewind.planning.halves import derive_plan
+
+            plan = derive_plan(plan, collective, network)
+        elif chosen_planner.plugin is not None:
+            return plan  # it is checked already
     try:
         ensure_valid(plan, network)
     except BadPlan as error:
@@ -254,12 +283,28 @@ def checked_plan(
     return plan
 
 
+def _packed_demands(
+    name: str,
+    network: Network,
+    members: tuple[str, ...],
+    nbytes: int,
+    collective: Collective,
+    options: Any,
+    clock: Clock,
+) -> Plan:
+    from tradewind.planning.trees.demand_packing import plan_demands
+
+    deadline_s = clock() + options.time_limit_s
+    plan = plan_demands(network, members, nbytes, collective, options.host, lambda: clock() > deadline_s)
+    return dataclasses.replace(plan, planner=name)
+
+
 def predict(plan: Plan, network: Network, limit: Bound | None = None, host: HostCost = MEASURED_HOST) -> Prediction:
     """The predicted completion time of a valid plan on a network and its hosts, with the limit of the network."""
     from tradewind.planning.bound import bound
     from tradewind.planning.cost import cost
 
-    limit = limit or bound(network, plan.members, plan.nbytes)
+    limit = limit or bound(network, plan.members, plan.nbytes, plan.collective)
     spent = cost(plan, network, host=host)
     rate_bps, seconds, argument = limit.rate_bps, limit.seconds, limit.argument
     if plan.proven_rate_bps is not None and plan.proven_rate_bps < rate_bps * (1 - 1e-9):

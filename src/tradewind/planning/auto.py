@@ -14,7 +14,7 @@ others by more than 0.5%, so they are tried only if they are named.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from tradewind.errors import ImpossibleProblem, InfeasiblePlan
 from tradewind.network import Network
@@ -114,7 +114,7 @@ def _candidates(options: AutoOptions, network: Network, members: tuple[str, ...]
     only = options.planners
     names = [name for name in PLANNERS.built_in if name != "auto" and (name in only or not only)]
     names += [name for name in only if name not in names]
-    host: dict[str, object] = {name: getattr(options, name) for name in ("frame_s", "byte_s", "queued_bytes")}
+    host: dict[str, object] = asdict(options.host)
     for name in sorted(names, key=lambda name: _SLOW_LAST.index(name) if name in _SLOW_LAST else -1):
         if not only and not _may_win(name, network, members):
             continue

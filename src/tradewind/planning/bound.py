@@ -26,6 +26,8 @@ from v to a member, and T the time of some plan.
 
 Every plan is of kind 3 or of kind 4, so the bound is the largest of 1, 2 and the smaller of 3 and 4. The splits are
 those of single members and the weakest one. No step uses the order of sending, chunks or hosts.
+
+Other collectives have their own limit (`demand_bound`).
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from tradewind.network import Matrix, Network
+from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.hops import hop_rate_bps
 from tradewind.planning.partition import Labels, minimum_cut, weakest_partition
 from tradewind.units import format_duration, format_rate
@@ -75,8 +78,17 @@ class _Split:
     labels: Labels
 
 
-def bound(network: Network, members: tuple[str, ...], nbytes: int) -> Bound:
-    """The limit for an all-reduce of `nbytes` among `members`; other sites may help."""
+def bound(network: Network, members: tuple[str, ...], nbytes: int, collective: Collective = ALL_REDUCE) -> Bound:
+    """The limit for a collective over `nbytes` among `members`; other sites may help.
+
+    For ranks that share sites, that of an all-reduce is the limit between their sites.
+    """
+    if collective != ALL_REDUCE:
+        from tradewind.planning.demand_bound import demand_bound
+
+        return demand_bound(network, members, nbytes, collective)
+    if network.shares_sites and len(sites := network.sites_of(members)) > 1:
+        network, members = network.sites_only(), sites
     rows = np.array([network.index[name] for name in members])
     rate = hop_rate_bps(network)
     weakest = min(_splits(network, rate, rows), key=lambda split: split.rate_bps)
@@ -108,7 +120,7 @@ def _splits(network: Network, rate: Matrix, rows: Labels) -> Iterator[_Split]:
     if len(rows) == n:
         labels = weakest_partition((rate + rate.T) / 2).labels
         yield _Split(split_rate_bps(network, rate, labels), "partition", labels)
-    for labels in _zones(network, rows):
+    for labels in zone_splits(network, rows):
         yield _Split(split_rate_bps(network, rate, labels), "zones", labels)
     symmetric_whole = len(rows) == n and network.is_symmetric  # then partitions cover all cuts
     if not symmetric_whole and 2 * len(rows) * network.link_count <= _CUT_WORK:
@@ -128,7 +140,7 @@ def _few_sites_apart(rate: Matrix, rows: Labels, n: int) -> Iterator[Labels]:
         yield labels
 
 
-def _zones(network: Network, rows: Labels) -> Iterator[Labels]:
+def zone_splits(network: Network, rows: Labels) -> Iterator[Labels]:
     """Zones as parts, and each zone against the rest; only where every part contains a member."""
     names = [site.zone or f" {site.name}" for site in network.sites]
     zones = sorted(set(names))
@@ -144,12 +156,12 @@ def split_rate_bps(network: Network, rate: Matrix, labels: Labels) -> float:
     """The highest rate that a split of the sites allows, where each part contains a member."""
     apart = labels[:, None] != labels[None, :]
     parts = int(labels.max()) + 1
-    limit = _capacity_bps(network, rate, apart) / (2 * (parts - 1))
+    limit = capacity_bps(network, rate, apart) / (2 * (parts - 1))
     if network.has_shared_capacity or parts == 2:
         for part in range(parts):
             inside = labels == part
-            limit = min(limit, _capacity_bps(network, rate, apart & inside[:, None]))
-            limit = min(limit, _capacity_bps(network, rate, apart & inside[None, :]))
+            limit = min(limit, capacity_bps(network, rate, apart & inside[:, None]))
+            limit = min(limit, capacity_bps(network, rate, apart & inside[None, :]))
     else:
         crossing = np.where(apart, rate, 0.0)
         limit = min(limit, np.bincount(labels, weights=crossing.sum(axis=1)).min())
@@ -157,7 +169,7 @@ def split_rate_bps(network: Network, rate: Matrix, labels: Labels) -> float:
     return float(limit)
 
 
-def _capacity_bps(network: Network, rate: Matrix, pairs: npt.NDArray[np.bool_]) -> float:
+def capacity_bps(network: Network, rate: Matrix, pairs: npt.NDArray[np.bool_]) -> float:
     """An upper bound on what can cross these pairs of sites at once.
 
     Each pair is charged to one shared capacity: first to the trunks it crosses, then to a NIC. Charging to the
@@ -238,8 +250,8 @@ def _least_seconds(
         direct.append((links.seconds(without_broadcast * bits), text))
         rooted.append((links.seconds_both(total * bits), text))
         if once:
-            rooted.append((_earliest_s(links.until + links.to_members, links.rate, once * bits), text))
-            rooted.append((_earliest_s(links.until + links.from_members, links.rate, once * bits), text))
+            rooted.append((earliest_s(links.until + links.to_members, links.rate, once * bits), text))
+            rooted.append((earliest_s(links.until + links.from_members, links.rate, once * bits), text))
     return max(max(always), min(max(rooted), max(direct)))
 
 
@@ -254,19 +266,19 @@ class _Links:
 
     def seconds(self, bits: float) -> float:
         """The least T with which the links carry this much, each until T less its latency."""
-        return _earliest_s(self.until, self.rate, bits)
+        return earliest_s(self.until, self.rate, bits)
 
     def seconds_both(self, bits: float) -> float:
         """As `seconds`, for partial sums and results: T - l, or the sum of both windows where that is less."""
         early, late = np.minimum(self.from_members, self.to_members), np.maximum(self.from_members, self.to_members)
         starts = np.concatenate([self.until + early, self.until + late, self.until + early + late])
-        return _earliest_s(starts, np.concatenate([self.rate, self.rate, -self.rate]), bits)
+        return earliest_s(starts, np.concatenate([self.rate, self.rate, -self.rate]), bits)
 
 
-def _earliest_s(start_s: Floats, rate_bps: Floats, bits: float) -> float:
+def earliest_s(start_s: Floats, rate_bps: Floats, bits: float) -> float:
     """The least T for which capacities that start at these times have carried this much; a negative rate ends one.
 
-    >>> _earliest_s(np.array([0.0, 1.0]), np.array([2.0, 2.0]), 6.0)
+    >>> earliest_s(np.array([0.0, 1.0]), np.array([2.0, 2.0]), 6.0)
     2.0
     """
     order = np.argsort(start_s, kind="stable")

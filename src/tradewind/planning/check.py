@@ -3,6 +3,9 @@
 A valid plan gives every member the sum of every element exactly once: each shard's reduce tree carries every member's
 contribution to the root, its broadcast tree carries the root's result to every member, and the shards that reach a
 member add up to the whole tensor. Every hop is a link that exists. Speed is not considered.
+
+A plan of another collective (`collective`) serves its demands: the shards of each add up to its share, and each shard's
+one tree or route joins the source with all its targets.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy.typing as npt
 
 from tradewind.errors import BadPlan, UnknownName
 from tradewind.network import Network
+from tradewind.planning.collective import ALL_REDUCE, demand_key, demands_of
 from tradewind.planning.hops import TreeEdges, flatten, tree_edges
 from tradewind.planning.plan import Plan, Route, Shard
 
@@ -63,6 +67,9 @@ def _problems(plan: Plan, network: Network) -> Iterator[Problem]:
             yield Problem("members", f"{name!r} is not a site of {network.name!r}")
     if not plan.shards:
         yield Problem("shards", "a plan needs at least one shard")
+    if plan.collective != ALL_REDUCE:
+        yield from _demand_problems(plan, network)
+        return
     trees_are_sound = _trees_are_sound(plan, members, network)
     for number, shard in enumerate(plan.shards):
         yield from _shard_problems(f"shard {number}", shard, members, network, trees_are_sound)
@@ -72,12 +79,7 @@ def _problems(plan: Plan, network: Network) -> Iterator[Problem]:
 def _shard_problems(
     where: str, shard: Shard, members: set[str], network: Network, trees_are_sound: bool
 ) -> Iterator[Problem]:
-    if not (math.isfinite(shard.fraction) and 0 < shard.fraction <= 1 + FRACTION_TOLERANCE):
-        yield Problem(where, f"fraction {shard.fraction} is not in (0, 1]")
-    if shard.chunk_bytes < 1:
-        yield Problem(where, f"chunk_bytes {shard.chunk_bytes} is below 1")
-    if shard.rate_bps is not None and not (math.isfinite(shard.rate_bps) and shard.rate_bps > 0):
-        yield Problem(where, f"rate {shard.rate_bps} bit/s is not a finite number above zero")
+    yield from _number_problems(where, shard)
     if shard.root not in network.index:
         yield Problem(where, f"root {shard.root!r} is not a site of {network.name!r}")
         return
@@ -89,6 +91,47 @@ def _shard_problems(
     if shard.broadcast:
         towards_root = tuple(route[::-1] for route in shard.broadcast)
         yield from _tree_problems(f"{where} broadcast", towards_root, shard.root, members, network, reverse=True)
+
+
+def _number_problems(where: str, shard: Shard) -> Iterator[Problem]:
+    if not (math.isfinite(shard.fraction) and 0 < shard.fraction <= 1 + FRACTION_TOLERANCE):
+        yield Problem(where, f"fraction {shard.fraction} is not in (0, 1]")
+    if shard.chunk_bytes < 1:
+        yield Problem(where, f"chunk_bytes {shard.chunk_bytes} is below 1")
+    if shard.rate_bps is not None and not (math.isfinite(shard.rate_bps) and shard.rate_bps > 0):
+        yield Problem(where, f"rate {shard.rate_bps} bit/s is not a finite number above zero")
+
+
+def _demand_problems(plan: Plan, network: Network) -> Iterator[Problem]:
+    """Problems of a plan of another collective than the all-reduce."""
+    collective = plan.collective
+    if collective.is_rooted and collective.root not in plan.members:
+        yield Problem("collective", f"the root of {collective} is not a member")
+        return
+    wanted = {demand.key: demand for demand in demands_of(collective, plan.members)}
+    served = dict.fromkeys(wanted, 0.0)
+    for number, shard in enumerate(plan.shards):
+        where = f"shard {number}"
+        yield from _number_problems(where, shard)
+        used, unused = ("reduce", "broadcast") if collective.is_mirrored else ("broadcast", "reduce")
+        routes: tuple[Route, ...] = getattr(shard, used)
+        if getattr(shard, unused) or not routes:
+            yield Problem(where, f"a shard of {collective} has a {used} tree and no {unused} tree")
+            continue
+        demand = wanted.get(demand_key(collective, shard.root, routes[0][-1]))
+        if demand is None:
+            yield Problem(where, f"{shard.root!r} to {routes[0][-1]!r} serves no demand of {collective}")
+            continue
+        if collective.is_routed and len(routes) > 1:
+            yield Problem(where, f"a shard of {collective} has one route, this one has {len(routes)}")
+        served[demand.key] += shard.fraction
+        upwards = routes if collective.is_mirrored else tuple(route[::-1] for route in routes)
+        reverse = not collective.is_mirrored
+        yield from _tree_problems(f"{where} {used}", upwards, shard.root, set(demand.targets), network, reverse)
+    for key, demand in wanted.items():
+        if abs(served[key] - demand.share) > FRACTION_TOLERANCE:
+            whose = " to ".join(name for name in key if name)
+            yield Problem("shards", f"the shards of {whose} add up to {served[key]:.9g}, not to {demand.share:.9g}")
 
 
 def _tree_problems(

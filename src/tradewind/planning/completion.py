@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tradewind.network import Network
+from tradewind.planning.collective import ALL_REDUCE, demand_key, demands_of
 from tradewind.planning.cost import Floats, PipelinedCost
 from tradewind.planning.fill import LEAST_CHUNK_BYTES, best_chunk_bytes, with_best_chunks
 from tradewind.planning.hops import Hops, flatten
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
-from tradewind.planning.trees.tree_balance import Indices, Usage, best_rates_bps
+from tradewind.planning.trees.tree_balance import Demands, Indices, Usage, best_rates_bps
 
 AS_FAST = 0.01
 """Fewer trees are worth this share of the predicted time."""
@@ -55,22 +56,35 @@ def completed(
 ) -> Completed:
     """The plan with fewer trees, best rates and best chunk sizes; never slower than all its trees by `as_fast`.
 
-    No shard is smaller than `LEAST_CHUNK_BYTES`, unless there is only one. Without a broadcast (each member keeps its
-    own sum), or with `as_fast` 0, trees stay as they are and only chunk sizes are chosen.
+    No shard is smaller than `LEAST_CHUNK_BYTES`, unless it is the only one of its demand. Without a broadcast (each
+    member keeps its own sum), or with `as_fast` 0, trees stay as they are and only chunk sizes are chosen.
     """
     if len(plan.shards) == 1 or as_fast <= 0 or not all(shard.broadcast for shard in plan.shards):
         return _predicted(plan, network, host)
     chunk_bytes = np.array(best_chunk_bytes(plan, network, host))
-    work = _Work(plan, network, flatten(plan, network), host, (host.byte_s + host.frame_s / chunk_bytes) / 8.0)
+    handling_s = (host.byte_s + host.frame_s / chunk_bytes) / 8.0
+    work = _Work(plan, network, flatten(plan, network), host, handling_s, _demands(plan))
     kept, share = work.useful(np.arange(len(plan.shards)), np.array([shard.fraction for shard in plan.shards]))
     if len(kept) < len(plan.shards):
         kept, share = work.balanced(kept)
     found = [work.predicted(kept, share)]
-    while len(kept) > 1 and not stop() and found[-1].seconds <= _HOPELESS * min(one.seconds for one in found):
+    while len(kept) > len(work.demands.share) and not stop():
+        if found[-1].seconds > _HOPELESS * min(one.seconds for one in found):
+            break
         kept, share, tried = min(work.fewer(kept, share, found[-1].plan), key=lambda one: one[2].seconds)
         found.append(tried)
     enough_s = min(one.seconds for one in found) * (1 + as_fast)
     return min((one for one in found if one.seconds <= enough_s), key=lambda one: len(one.plan.shards))
+
+
+def _demands(plan: Plan) -> Demands:
+    """The demands that the shards of a plan serve; the whole tensor is the one demand of an all-reduce."""
+    if plan.collective == ALL_REDUCE:
+        return Demands(np.zeros(len(plan.shards), dtype=np.int64), np.ones(1))
+    wanted = demands_of(plan.collective, plan.members)
+    number = {demand.key: k for k, demand in enumerate(wanted)}
+    of_tree = [number[demand_key(plan.collective, shard.root, shard.broadcast[0][-1])] for shard in plan.shards]
+    return Demands(np.array(of_tree), np.array([demand.share for demand in wanted]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +96,21 @@ class _Work:
     host: HostCost
     handling_s: Floats
     """For each tree, the processor time for each bit at each end of a hop."""
+    demands: Demands
 
     def useful(self, which: Indices, rates: Floats) -> tuple[Indices, Floats]:
-        """As many of the strongest trees as have shards worth a frame, at least one, and their shares of the tensor."""
-        order = np.argsort(-rates, kind="stable")
-        smallest = self.plan.nbytes * rates[order] / np.cumsum(rates[order])
-        count = max(1, int((smallest >= LEAST_CHUNK_BYTES).sum()))
-        chosen = np.sort(order[:count])
-        return which[chosen], rates[chosen] / rates[chosen].sum()
+        """As many of the strongest trees of each demand as have shards worth a frame, at least one, and their shares of
+        the tensor.
+        """
+        chosen, share = np.zeros(len(which), dtype=bool), np.zeros(len(which))
+        for demand, wanted in enumerate(self.demands.share):
+            own = np.flatnonzero(self.demands.of_tree[which] == demand)
+            order = own[np.argsort(-rates[own], kind="stable")]
+            smallest = self.plan.nbytes * wanted * rates[order] / np.cumsum(rates[order])
+            kept = order[: max(1, int((smallest >= LEAST_CHUNK_BYTES).sum()))]
+            chosen[kept] = True
+            share[kept] = wanted * rates[kept] / rates[kept].sum()
+        return which[chosen], share[chosen]
 
     def balanced(self, which: Indices) -> tuple[Indices, Floats]:
         """These trees at their best rates, without those that then have nothing useful to carry."""
@@ -98,7 +119,9 @@ class _Work:
         of_hop = column[self.hops.shard]
         here = of_hop >= 0
         usage = Usage(of_hop[here], self.hops.src[here], self.hops.dst[here], len(which))
-        return self.useful(which, best_rates_bps(self.network, usage, self.handling_s[which]))
+        demands = Demands(self.demands.of_tree[which], self.demands.share)
+        rates_bps = best_rates_bps(self.network, usage, self.handling_s[which], self.host.cores, demands)
+        return self.useful(which, rates_bps)
 
     def predicted(self, which: Indices, share: Floats) -> Completed:
         """The plan of these trees, with its best chunk sizes, and its time."""
@@ -108,6 +131,7 @@ class _Work:
     def fewer(self, kept: Indices, share: Floats, now: Plan) -> Iterator[tuple[Indices, Floats, Completed]]:
         """The plan without the weakest trees, and without the slowest to fill, each at its best rates."""
         count = len(kept) - max(1, int(_DROPPED_AT_ONCE * len(kept)))
+        strongest = self.demands.strongest(kept, share)
         spent = PipelinedCost(now, self.network, self.host)
         chunk = np.array([float(shard.chunk_bytes) for shard in now.shards])
         fill_s = spent.path_s(spent.waiting_s(chunk) + 8.0 * chunk[spent.shard] / spent.rate_bps)
@@ -115,7 +139,8 @@ class _Work:
         if fill_s.max() > _FILL_COUNTS * spent.transfer_s:
             orders.append(np.argsort(fill_s, kind="stable"))
         for order in orders:
-            which, part = self.balanced(kept[np.sort(order[:count])])
+            first = np.concatenate([strongest, order[~np.isin(order, strongest)]])  # each demand keeps a tree
+            which, part = self.balanced(kept[np.sort(first[: max(count, len(strongest))])])
             yield which, part, self.predicted(which, part)
 
 

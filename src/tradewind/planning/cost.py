@@ -4,8 +4,8 @@
 or trunk limits them all: `max(load / capacity)` is the transfer time, and no order of sending is faster for these
 trees. The time to fill the pipeline is added: the first chunk crosses the longest path, up the reduce tree and down the
 broadcast tree, with each hop's latency, its own transmission time, the bytes queued before it and its handling by both
-hosts. A rank's processor is a resource like a link: it handles every frame that the rank sends or receives (`host`).
-Where that takes longer than the transfer, it is the bottleneck.
+hosts. A rank's processor is a resource like a link: it handles every frame that the rank sends or receives (`host`);
+ranks on one machine share its cores. Where that takes longer than the transfer, it is the bottleneck.
 
 **Store and forward** (as in most papers' baselines). A site sends when it has received everything it waits for.
 Transfers overlap and share capacity max-min fairly, so they are simulated (`fluid`).
@@ -38,13 +38,16 @@ class Cost:
     transfer_seconds: float
     """The time that the busiest link, NIC or trunk needs for its bytes; for store-and-forward, the whole time."""
     processor_seconds: float
-    """The time that the busiest rank's processor needs for its frames and bytes; it overlaps with the transfer."""
+    """The time that the busiest rank's processor, or the cores that all ranks share, need for frames and bytes; it
+    overlaps with the transfer."""
     fill_seconds: float
     """The part of the time due to latency, chunk size, and the handling of the first chunk on its way."""
     bottleneck: str
     """The link, NIC, trunk or processor that limits the plan."""
     link_bytes: Matrix
     nbytes: int
+    egress_bytes: npt.NDArray[np.float64]
+    """The bytes that each site, or rank, sends to other sites, which clouds charge for."""
     frames: float = 0.0
     """The frames that all ranks send in one round."""
 
@@ -63,12 +66,6 @@ class Cost:
         """The part of the time due to throughput: the longer of transfer and processor."""
         return max(self.transfer_seconds, self.processor_seconds)
 
-    @property
-    def egress_bytes(self) -> npt.NDArray[np.float64]:
-        """The bytes that each site sends, which clouds charge for."""
-        sent: npt.NDArray[np.float64] = self.link_bytes.sum(axis=1)
-        return sent
-
 
 def cost(plan: Plan, network: Network, pipelined: bool = True, host: HostCost = MEASURED_HOST) -> Cost:
     """The cost of a valid plan, pipelined on these hosts, or store and forward, where hosts cost nothing."""
@@ -77,7 +74,7 @@ def cost(plan: Plan, network: Network, pipelined: bool = True, host: HostCost = 
     link_bytes = bytes_per_link(plan, network)
     _, bottleneck = busiest_resource(link_bytes, network)
     seconds = _store_and_forward_seconds(plan, network)
-    return Cost(seconds, seconds, 0.0, 0.0, bottleneck, link_bytes, plan.nbytes)
+    return Cost(seconds, seconds, 0.0, 0.0, bottleneck, link_bytes, plan.nbytes, _egress_bytes(link_bytes, network))
 
 
 class PipelinedCost:
@@ -97,35 +94,34 @@ class PipelinedCost:
         """The cost with these chunk sizes, one per shard."""
         chunk = np.minimum(np.asarray(chunk_bytes, dtype=np.float64), self.shard_bytes)
         chunk_bits = 8.0 * chunk
-        processor_s = self.processor_s(chunk)
-        busiest = int(processor_s.argmax())
+        processor_s, processor = self.busiest_processor(chunk)
         # Of the transfer time, one transmission of every chunk belongs to its way too: it is taken off at the fastest
         # hop, so that the prediction is exact on uniform links and never too short on others.
         fastest = np.zeros(len(chunk))
         np.maximum.at(fastest, self.shard, self.rate_bps)
         hop_s = self.waiting_s(chunk) + chunk_bits[self.shard] / self.rate_bps
         fill_s = float((self.path_s(hop_s) - chunk_bits / fastest).max())
-        bottleneck = self.bottleneck
-        if processor_s[busiest] > self.transfer_s:
-            bottleneck = f"processor of {self.network.names[busiest]}"
-        most_s = max(self.transfer_s, float(processor_s[busiest]))
         return Cost(
-            seconds=most_s + fill_s,
+            seconds=max(self.transfer_s, processor_s) + fill_s,
             transfer_seconds=self.transfer_s,
-            processor_seconds=float(processor_s[busiest]),
+            processor_seconds=processor_s,
             fill_seconds=fill_s,
-            bottleneck=bottleneck,
+            bottleneck=processor if processor_s > self.transfer_s else self.bottleneck,
             link_bytes=self.link_bytes,
             nbytes=self.nbytes,
+            egress_bytes=_egress_bytes(self.link_bytes, self.network),
             frames=float(np.ceil(self.shard_bytes / chunk)[self.shard].sum()),
         )
 
-    def processor_s(self, chunk: Floats, frames_count: float = 1.0) -> Floats:
-        """The time that the processor of each site needs for the frames and bytes that it sends and receives."""
+    def busiest_processor(self, chunk: Floats, frames_count: float = 1.0) -> tuple[float, str]:
+        """The longest time in s that a processor needs for the frames and bytes of its ranks, and its name."""
         n, frames = len(self.network), np.ceil(self.shard_bytes / chunk)[self.shard]
         handled = np.bincount(self.hops.src, frames, n) + np.bincount(self.hops.dst, frames, n)
-        seconds: Floats = frames_count * self.host.frame_s * handled + self.host.byte_s * self.moved_bytes
-        return seconds
+        seconds = frames_count * self.host.frame_s * handled + self.host.byte_s * self.moved_bytes
+        busiest, shared_s = int(seconds.argmax()), float(seconds.sum()) / self.host.cores
+        if shared_s > seconds[busiest]:
+            return shared_s, f"the {self.host.cores:g} cores of all ranks"
+        return float(seconds[busiest]), f"processor of {self.network.names[busiest]}"
 
     def waiting_s(self, chunk: Floats) -> Floats:
         """For each hop, the time of a chunk beside its transmission: latency, the sender's queue and both hosts."""
@@ -142,6 +138,11 @@ class PipelinedCost:
         return longest_path(self.hops, route_s, len(self.shard_bytes), len(self.network))
 
 
+def _egress_bytes(link_bytes: Matrix, network: Network) -> Floats:
+    sent: Floats = (np.where(network.is_local, 0.0, link_bytes) if network.shares_sites else link_bytes).sum(axis=1)
+    return sent
+
+
 def link_seconds(link_bytes: Matrix, network: Network) -> Matrix:
     """The time in s that each link needs for its bytes."""
     seconds = np.zeros_like(link_bytes)
@@ -150,17 +151,23 @@ def link_seconds(link_bytes: Matrix, network: Network) -> Matrix:
 
 
 def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
-    """The longest time in s that any link, NIC or trunk needs for its bytes, and its name."""
-    bits = 8.0 * link_bytes
-    link_s = link_seconds(link_bytes, network)
+    """The longest time in s that any link, NIC or trunk needs for its bytes, and its name.
+
+    Ranks of one site share its NIC and its links to other sites, but not those between each other.
+    """
+    between_bytes, names = network.between_sites_only(link_bytes), network.places
+    bits = 8.0 * between_bytes
+    local_bytes = np.where(network.is_local, link_bytes, 0.0) if network.shares_sites else 0.0
+    link_s = link_seconds(between_bytes + local_bytes, network)
     i, j = divmod(int(link_s.argmax()), len(network))
-    worst = (float(link_s[i, j]), f"link {network.names[i]}->{network.names[j]}")
+    ends = network.names if names[i] == names[j] else names
+    worst = (float(link_s[i, j]), f"link {ends[i]}->{ends[j]}")
     for what, seconds in (
         ("egress of", bits.sum(axis=1) / network.egress_bps),
         ("ingress of", bits.sum(axis=0) / network.ingress_bps),
     ):
         k = int(seconds.argmax())
-        worst = max(worst, (float(seconds[k]), f"{what} {network.names[k]}"), key=lambda w: w[0])
+        worst = max(worst, (float(seconds[k]), f"{what} {names[k]}"), key=lambda w: w[0])
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
         candidate = (float(bits[mask].sum() / trunk.capacity_bps), f"trunk {trunk.name}")
         worst = max(worst, candidate, key=lambda w: w[0])
@@ -170,14 +177,19 @@ def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
 def transfer_seconds(plan: Plan, network: Network, hops: Hops) -> float:
     """The time of `busiest_resource` for a plan's hops, without a matrix of all links of a large network."""
     n, bits = len(network), 8.0 * plan.nbytes * np.array([shard.fraction for shard in plan.shards])[hops.shard]
-    links, of_link = np.unique(hops.src * n + hops.dst, return_inverse=True)
+    src, dst = network.first_row[hops.src], network.first_row[hops.dst]
+    is_local = src == dst
+    own = np.where(is_local, hops.src * n + hops.dst, src * n + dst)
+    links, of_link = np.unique(own, return_inverse=True)
+    link_s = (np.bincount(of_link, weights=bits) / network.bandwidth_bps.ravel()[links]).max(initial=0.0)
+    src, dst, bits = src[~is_local], dst[~is_local], bits[~is_local]
     seconds = [
-        (np.bincount(of_link, weights=bits) / network.bandwidth_bps.ravel()[links]).max(initial=0.0),
-        (np.bincount(hops.src, weights=bits, minlength=n) / network.egress_bps).max(),
-        (np.bincount(hops.dst, weights=bits, minlength=n) / network.ingress_bps).max(),
+        link_s,
+        (np.bincount(src, weights=bits, minlength=n) / network.egress_bps).max(),
+        (np.bincount(dst, weights=bits, minlength=n) / network.ingress_bps).max(),
     ]
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
-        seconds.append(bits[mask[hops.src, hops.dst]].sum() / trunk.capacity_bps)
+        seconds.append(bits[mask[src, dst]].sum() / trunk.capacity_bps)
     return float(max(seconds))
 
 
@@ -192,7 +204,7 @@ class NetworkCapacities(Mapping[Resource, float]):
 
     def __getitem__(self, resource: Resource) -> float:
         match resource:
-            case ("link", int(i), int(j)):
+            case ("link" | "pair", int(i), int(j)):
                 return float(self.network.bandwidth_bps[i, j])
             case ("out", int(i)):
                 return self.network.sites[i].egress_bps
@@ -205,17 +217,32 @@ class NetworkCapacities(Mapping[Resource, float]):
     def __iter__(self) -> Iterator[Resource]:
         n = len(self.network)
         yield from (("link", int(i), int(j)) for i, j in zip(*np.nonzero(self.network.bandwidth_bps), strict=True))
+        yield from (("pair", i, j) for i, j in self._pairs)
         yield from ((side, i) for i in range(n) for side in ("out", "in"))
         yield from (("trunk", k) for k in range(len(self.network.trunks)))
 
     def __len__(self) -> int:
-        return self.network.link_count + 2 * len(self.network) + len(self.network.trunks)
+        return self.network.link_count + len(self._pairs) + 2 * len(self.network) + len(self.network.trunks)
+
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
+        """The links between sites that several ranks share, by the first row of each site."""
+        if not self.network.shares_sites:
+            return []
+        first = sorted(set(self.network.first_row.tolist()))
+        return [(i, j) for i in first for j in first if i != j and self.network.bandwidth_bps[i, j]]
 
 
 def resources_of(network: Network, src: int, dst: int) -> tuple[Resource, ...]:
-    """The capacities that a transfer from one site to its neighbour uses."""
+    """The capacities that a transfer from one site, or rank of a site, to its neighbour uses."""
+    link = ("link", src, dst)
+    if network.shares_sites:
+        if network.is_local[src, dst]:
+            return (link,)
+        src, dst = int(network.first_row[src]), int(network.first_row[dst])
+    shared = (("pair", src, dst),) if network.shares_sites else ()
     trunks = (("trunk", k) for k, mask in enumerate(network.trunk_members) if mask[src, dst])
-    return (("link", src, dst), ("out", src), ("in", dst), *trunks)
+    return (link, *shared, ("out", src), ("in", dst), *trunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +289,7 @@ class _StoreAndForward:
 
     def __init__(self, plan: Plan, network: Network) -> None:
         index = network.index
+        self.sources = [(s, index[shard.root]) for s, shard in enumerate(plan.shards) if not shard.reduce]
         self.root = [index[shard.root] for shard in plan.shards]
         self.up: dict[tuple[int, int], tuple[int, ...]] = {}
         self.down: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
@@ -276,6 +304,9 @@ class _StoreAndForward:
                 self.down[s, sites[0]].append(sites)
 
     def first(self) -> Iterator[_Message]:
+        for s, site in self.sources:
+            for route in self.down[s, site]:
+                yield _Message(s, 1, route, 0)
         for (s, site), route in self.up.items():
             if not self.awaited[s, site]:
                 yield _Message(s, 0, route, 0)

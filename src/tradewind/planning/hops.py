@@ -84,7 +84,7 @@ def hop_rate_bps(network: Network) -> Matrix:
     rate = np.minimum(rate, network.ingress_bps[None, :])
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
         rate = np.where(mask, np.minimum(rate, trunk.capacity_bps), rate)
-    return rate
+    return np.where(network.is_local, network.bandwidth_bps, rate) if network.shares_sites else rate
 
 
 def hop_rates_bps(network: Network, hops: Hops) -> npt.NDArray[np.float64]:
@@ -94,7 +94,8 @@ def hop_rates_bps(network: Network, hops: Hops) -> npt.NDArray[np.float64]:
     rate = np.minimum(rate, network.ingress_bps[dst])
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
         rate = np.where(mask[src, dst], np.minimum(rate, trunk.capacity_bps), rate)
-    return rate
+    is_local = network.first_row[src] == network.first_row[dst]
+    return np.where(is_local, network.bandwidth_bps[src, dst], rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ beside the time on the link, unless chunks are small; on fast links it decides.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 FRAME_S = 80e-6
@@ -19,6 +20,9 @@ BYTE_S = 0.3e-9
 QUEUED_BYTES = 0.0
 """Bytes that the kernel of a sender holds before a chunk that is sent now, on a link that is in use."""
 
+OWN_CORES = math.inf
+"""Every rank has a machine of its own, and a core for its frames."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostCost:
@@ -30,11 +34,15 @@ class HostCost:
     """Processor time in s to send or to receive one byte."""
     queued_bytes: float = QUEUED_BYTES
     """Bytes that wait in a sender's kernel before each chunk of a busy link: they delay every hop."""
+    cores: float = OWN_CORES
+    """Cores that all ranks of the plan share, as in a lab on one machine."""
 
     def __post_init__(self) -> None:
         for name in ("frame_s", "byte_s", "queued_bytes"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
+        if not self.cores > 0:
+            raise ValueError(f"cores must be > 0, got {self.cores}")
 
 
 MEASURED_HOST = HostCost()
@@ -58,6 +66,7 @@ class HostOptions:
     frame_s: float = _option(FRAME_S, "Processor time in s that a rank needs to send or to receive one frame.")
     byte_s: float = _option(BYTE_S, "Processor time in s that a rank needs to send or to receive one byte.")
     queued_bytes: float = _option(QUEUED_BYTES, "Bytes that wait in a sender's kernel before a chunk of a busy link.")
+    cores: float = _option(OWN_CORES, "Cores that all ranks share, where they run on one machine.")
 
     def __post_init__(self) -> None:
         _ = self.host  # checks the values
@@ -65,4 +74,4 @@ class HostOptions:
     @property
     def host(self) -> HostCost:
         """These constants; raises ValueError for a negative one."""
-        return HostCost(self.frame_s, self.byte_s, self.queued_bytes)
+        return HostCost(self.frame_s, self.byte_s, self.queued_bytes, self.cores)

@@ -4,6 +4,7 @@ A round may be almost complete when a site or link is lost. A new plan would dis
 mean other chunks. A patched plan cuts the tensor as before, so that final chunks stay final, and changes only the trees
 that the loss affects:
 
+- a lost rank of a site that has others is replaced by one of them;
 - lost sites are removed, with those that members cannot reach or be reached by, and helpers without work;
 - a site that lost its parent is attached, with its subtree, to the best remaining parent: the one that would need the
   least time for its children, this one included;
@@ -29,6 +30,7 @@ import numpy as np
 
 from tradewind.errors import InfeasiblePlan
 from tradewind.network import Matrix, Network
+from tradewind.planning.collective import ALL_REDUCE
 from tradewind.planning.flows.splitting import replacement
 from tradewind.planning.plan import Plan, Route, Shard
 from tradewind.planning.routes import Routes
@@ -56,21 +58,69 @@ def patch_plan(plan: Plan, network: Network, failover: Failover = "reroute") -> 
     Mechanism: CREW IV-B, a round goes on with the replacement of a lost aggregator
     """
     members = tuple(name for name in plan.members if name in network.index)
+    for name in plan.members:
+        if name not in network.index and plan.collective.needs(name):
+            raise InfeasiblePlan(f"{plan.collective.kind} cannot go on without {name!r}, which is lost.")
     if len(members) < 2:
         left = f"only {members[0]!r} is left" if members else "none is left"
         raise InfeasiblePlan(f"plan {plan.planner!r} cannot be patched: of its members {left}.")
     network = _connected_part(network, members)
     routes = Routes(network)
+    plan = _with_stand_ins(plan, network)
     work = _Patching(network, routes, routes.bandwidth_bps(), members, _loads(plan, network))
     kept = tuple(n for n, shard in enumerate(plan.shards) if shard.broadcast or shard.root in network.index)
-    shards = tuple(
-        work.replace_root(shard) if failover == "replace" and _is_star(shard) else work.patch(shard)
-        for shard in map(plan.shards.__getitem__, kept)
-    )
+    if plan.collective != ALL_REDUCE:
+        failover = "reroute"  # its roots are the owners of parts
+    if plan.collective.is_routed:
+        shards = tuple(_with_route(plan.shards[n], work) for n in kept)
+    else:
+        shards = tuple(
+            work.replace_root(shard) if failover == "replace" and _is_star(shard) else work.patch(shard)
+            for shard in map(plan.shards.__getitem__, kept)
+        )
     patched = replace(
         plan, members=members, shards=shards, predicted=None, proven_rate_bps=None, reason="patched after a loss"
     )
     return Patch(patched, kept)
+
+
+def _with_stand_ins(plan: Plan, network: Network) -> Plan:
+    """The plan with another rank of the same site in the place of each lost rank, where the site has one left.
+
+    So the trees between sites stay as they are, and with them what crosses between sites.
+    """
+    if not any(site.place for site in network.sites):
+        return plan
+    here: dict[str, list[str]] = {}
+    for name, place in zip(network.names, network.places, strict=True):
+        here.setdefault(place, []).append(name)
+    lost = {
+        name: here[str(network.site_of(name))]
+        for name in plan.sites
+        if network.site_of(name) and name not in network.index
+    }
+    shards = tuple(
+        _renamed(shard, {name: ranks[number % len(ranks)] for name, ranks in lost.items()})
+        if shard.broadcast
+        else shard
+        for number, shard in enumerate(plan.shards)
+    )
+    return replace(plan, shards=shards) if lost else plan
+
+
+def _renamed(shard: Shard, stand_in: dict[str, str]) -> Shard:
+    """The shard with lost ranks replaced; a stand-in takes the edge of the lost rank instead of its own."""
+
+    def renamed(tree: tuple[Route, ...], child: int) -> tuple[Route, ...]:
+        by_child: dict[str, Route] = {}
+        for route in sorted(tree, key=lambda route: route[child] not in stand_in):
+            new = tuple(stand_in.get(name, name) for name in route)
+            if len(set(new)) == len(new):
+                by_child.setdefault(new[child], new)
+        return tuple(by_child.values())
+
+    root = stand_in.get(shard.root, shard.root)
+    return replace(shard, root=root, reduce=renamed(shard.reduce, 0), broadcast=renamed(shard.broadcast, -1))
 
 
 def _connected_part(network: Network, members: tuple[str, ...]) -> Network:
@@ -103,7 +153,7 @@ class _Patching:
 
     def patch(self, shard: Shard) -> Shard:
         root = shard.root if shard.root in self.network.index else self._new_root(shard.fraction)
-        reduce = self._patch_tree(root, shard.reduce, self.rate_bps)
+        reduce = self._patch_tree(root, shard.reduce, self.rate_bps) if shard.reduce else ()
         broadcast: tuple[Route, ...] = ()
         if shard.broadcast:
             upwards = tuple(route[::-1] for route in shard.broadcast)
@@ -153,7 +203,7 @@ class _Patching:
         (column).
         """
         reverse = rate_bps is not self.rate_bps
-        edges = {r[0]: r for r in upwards if r[0] != root and self._is_whole(r, reverse)}
+        edges = {r[0]: r for r in upwards if r[0] != root and self.is_whole(r, reverse)}
         for name in self.members:
             if name != root and name not in edges:
                 edges[name] = ()
@@ -170,7 +220,8 @@ class _Patching:
             attached |= _below(top, edges)
         return tuple(edges.values())
 
-    def _is_whole(self, route: Route, reverse: bool) -> bool:
+    def is_whole(self, route: Route, reverse: bool) -> bool:
+        """Whether all sites and links of a route work; `reverse`: it is written from its end."""
         index, bandwidth_bps = self.network.index, self.network.bandwidth_bps
         if any(site not in index for site in route):
             return False
@@ -193,6 +244,14 @@ class _Patching:
         row, index = self.network.index[top], self.network.index
         candidates = [n for n in self.network.names if n in attached and rate_bps[row, index[n]] > 0]
         return min(candidates, key=lambda name: (busy[name] + 1) / rate_bps[row, index[name]])
+
+
+def _with_route(shard: Shard, work: _Patching) -> Shard:
+    """The shard with its one route, or another one where a site or link of that is lost."""
+    (route,) = shard.broadcast
+    if work.is_whole(route, reverse=False):
+        return shard
+    return replace(shard, broadcast=(work.routes.route(route[0], route[-1]),), rate_bps=None)
 
 
 def _is_star(shard: Shard) -> bool:

@@ -1,4 +1,4 @@
-"""The plan of an all-reduce: a forest of reduce and broadcast trees.
+"""The plan of a collective: a forest of reduce and broadcast trees.
 
 A Plan is a list of shards. A shard is a fraction of the tensor, a root, a reduce tree (edges towards the root),
 a broadcast tree (edges away from it) and a chunk size. Members contribute and receive; a tree may also pass
@@ -11,6 +11,9 @@ Where each scheme fits: a ring is n shards whose trees are paths; a parameter se
 leaves are the initiators; MTREE k trees; all-to-all n full-size stars without a broadcast, one per member, so
 each member sums for itself. Shards with a broadcast split the tensor in their order; shards without one do so
 per root. One form, one checker (`check`), one cost (`cost`), one executor.
+
+Other collectives are halves of that: shards with a broadcast tree only, or with a reduce tree only, which split the
+part of the tensor that they carry (`collective`).
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from typing import Any
 
 import msgspec
 
-from tradewind.errors import BadPlan
+from tradewind.errors import BadOption, BadPlan
+from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.units import MAX_BYTES
 
 Route = tuple[str, ...]
@@ -74,7 +78,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """How `members` all-reduce `nbytes` on a network."""
+    """How `members` run a collective over `nbytes` on a network."""
 
     planner: str
     network: str
@@ -87,6 +91,7 @@ class Plan:
     """Why the planner chose this plan; may be empty."""
     proven_rate_bps: float | None = None
     """The limit on the rate of any plan that the planner proved; None where it proved none."""
+    collective: Collective = ALL_REDUCE
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
@@ -165,6 +170,7 @@ class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     planning_seconds: float | None = None
     reason: str = ""
     proven_rate_mbps: float | None = None
+    collective: str = str(ALL_REDUCE)
 
 
 def _prediction_document(predicted: Prediction) -> _PredictionDocument:
@@ -202,6 +208,7 @@ def plan_to_json(plan: Plan, indent: int = 1) -> str:
         planning_seconds=plan.planning_seconds,
         reason=plan.reason,
         proven_rate_mbps=None if plan.proven_rate_bps is None else plan.proven_rate_bps / 1e6,
+        collective=str(plan.collective),
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
 
@@ -232,6 +239,10 @@ def plan_from_json(data: bytes | str, source: str = "plan") -> Plan:
         )
         for shard in document.shards
     )
+    try:
+        collective = Collective.parse(document.collective)
+    except BadOption as error:
+        raise BadPlan(f"{source}: {error}") from error
     return Plan(
         planner=document.planner,
         network=document.network,
@@ -242,4 +253,5 @@ def plan_from_json(data: bytes | str, source: str = "plan") -> Plan:
         planning_seconds=document.planning_seconds,
         reason=document.reason,
         proven_rate_bps=None if document.proven_rate_mbps is None else document.proven_rate_mbps * 1e6,
+        collective=collective,
     )

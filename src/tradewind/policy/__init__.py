@@ -34,6 +34,7 @@ from tradewind.registry import summary_of
 
 _POLICIES = {
     "bsp": "tradewind.policy.bsp:Bsp",
+    "quorum": "tradewind.policy.quorum:Quorum",
     "partial": "tradewind.policy.partial:Partial",
     "selective": "tradewind.policy.selective:Selective",
     "shuffle": "tradewind.policy.shuffle:Shuffle",

@@ -21,6 +21,10 @@ class WorkerReady:
 
     worker: str
     iteration: int
+    weight: float = 1.0
+    """How much its array counts in a mean, relative to those of the other members."""
+    model: int | None = None
+    """Number of the model that its array is a change of, one more after each round; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,10 @@ rules that hold for every policy are implemented here once:
 - when a member of a running round is lost, the round is repaired if two members remain, and abandoned otherwise;
 - the members of a failed round wait before they may start again, twice as long after each failure in a row: the cause
   (a cut link, a slow failure detector) rarely ends at once, and a driver whose rounds fail immediately must not spin;
-- the last live rank continues training by itself.
+- the last live rank continues training by itself;
+- ranks that number their models (outer optimizers) are averaged only with ranks that have the same model; one whose
+  model is older than that of another live rank has missed a round, and proceeds;
+- the weights of members are in proportion to what they said when they became ready, such as tokens processed.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from tradewind.policy.events import (
     WorkerReady,
 )
 from tradewind.policy.roster import Phase, PolicyState, Roster, Running
-from tradewind.policy.weights import uniform_weights
+from tradewind.policy.weights import scaled_weights, uniform_weights
 
 HISTORY_LENGTH = 20
 """Events and actions that an error message shows."""
@@ -82,6 +85,8 @@ class Machine(ABC):
             self.now_s = now_s
             self._apply(event)
             self.observe(event)
+            for worker in self.roster.behind:
+                self.proceed(worker, "it has missed a round: its model is older than that of other ranks")
             self.decide()
         except InternalError as error:
             history = "\n  ".join(
@@ -134,13 +139,15 @@ class Machine(ABC):
     ) -> int:
         """Start a round of ready ranks and return its number.
 
-        `weights` are in the order of the sorted members and sum to 1; None: uniform. `scope` is by default `all` or
-        `group`. Raises InternalError for a rank that is not ready and for invalid weights.
+        `weights` are in the order of the sorted members and sum to 1; None: uniform. They are multiplied with the
+        weights that the members gave themselves. `scope` is by default `all` or `group`. Raises InternalError for a
+        rank that is not ready and for invalid weights.
         """
         ordered = tuple(sorted(members))
         chosen = uniform_weights(len(ordered)) if weights is None else tuple(weights)
         if len(chosen) != len(ordered) or not math.isclose(sum(chosen), 1.0, rel_tol=1e-9):
             raise InternalError(f"weights of {ordered} must be one for each member and sum to 1, got {chosen}.")
+        chosen = scaled_weights(chosen, [self.roster.workers[name].weight for name in ordered])
         if scope is None:
             scope = "all" if len(ordered) == self.roster.live_count else "group"
         round_ = self.roster.start(ordered, scope, self.now_s, server)
@@ -184,8 +191,8 @@ class Machine(ABC):
 
     def _apply(self, event: Event) -> None:
         match event:
-            case WorkerReady(worker, iteration):
-                self.roster.ready(worker, iteration, self.now_s)
+            case WorkerReady(worker, iteration, weight, model):
+                self.roster.ready(worker, iteration, self.now_s, weight, model)
             case WorkerJoined(worker):
                 self.network.site(worker)
                 self.roster.join(worker, self.now_s)

@@ -40,6 +40,10 @@ class Worker:
     """The number of the last step that it reported since it joined."""
     step_s: float = 0.0
     """The duration of that step."""
+    weight: float = 1.0
+    """What its model counts in a mean, as it said when it became ready."""
+    model: int | None = None
+    """The number of its model, if it counts them: members of a round must have the same."""
     round: int | None = None
     held: bool = False
     """Whether it is ready, but must wait before it may start a round (after a failed one)."""
@@ -56,6 +60,8 @@ class Running:
     started_s: float
     server: str | None = None
     repaired: bool = False
+    model: int | None = None
+    """The number of its members' models; None: they do not count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,8 @@ class Roster:
         self.rounds_started = 0
         self._queue: dict[str, None] = {}
         self._live = set(workers)
+        self._numbered = False
+        """Whether ranks number their models."""
 
     # --- queries ---------------------------------------------------------------------------------------
 
@@ -113,6 +121,16 @@ class Roster:
         """Whether the rank is in the queue."""
         return name in self._queue
 
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """The ready ranks whose model is older than that of a live rank: they have missed a round."""
+        if not self._numbered:
+            return ()
+        known = [model for name in self._live if (model := self.workers[name].model) is not None]
+        newest = max(known, default=0)
+        models = {name: self.workers[name].model for name in self._queue}
+        return tuple(name for name, model in models.items() if model is not None and model < newest)
+
     def in_phase(self, phase: Phase) -> tuple[str, ...]:
         """The ranks in that phase, sorted by name."""
         return tuple(sorted(w.name for w in self.workers.values() if w.phase is phase))
@@ -128,7 +146,7 @@ class Roster:
         self.workers[name] = Worker(name, Phase.TRAINING, now_s, progress=known.progress if known else newest)
         self._live.add(name)
 
-    def ready(self, name: str, iteration: int, now_s: float) -> None:
+    def ready(self, name: str, iteration: int, now_s: float, weight: float = 1.0, model: int | None = None) -> None:
         """Note that a training rank has finished step `iteration`."""
         worker = self._live_worker(name, "became ready")
         if worker.phase is not Phase.TRAINING:
@@ -138,7 +156,8 @@ class Roster:
                 f"{name!r} reports step {iteration} after step {worker.iteration}; steps must increase."
             )
         worker.progress += 1 if worker.iteration is None else iteration - worker.iteration
-        worker.iteration = iteration
+        worker.iteration, worker.weight, worker.model = iteration, weight, model
+        self._numbered = self._numbered or model is not None
         worker.step_s = now_s - worker.since_s
         self._move(worker, Phase.READY, now_s)
         self._queue[name] = None
@@ -176,7 +195,10 @@ class Roster:
             raise InternalError(f"a round needs two or more distinct members, or one and a server, got {members}.")
         for name in members:
             self._take_from_queue(name, "start a round")
-        round_ = Running(self.rounds_started, members, scope, now_s, server)
+        models = {self.workers[name].model for name in members}
+        if len(models) > 1:
+            raise InternalError(f"members of a round need the same model, got numbers {models} of {members}.")
+        round_ = Running(self.rounds_started, members, scope, now_s, server, model=models.pop())
         for name in members:
             self._move(self.workers[name], Phase.SYNCHRONISING, now_s)
             self.workers[name].round = round_.round
@@ -195,6 +217,8 @@ class Roster:
             worker = self.workers[name]
             if ended.server is None:
                 worker.progress = newest
+            if ended.model is not None:
+                worker.model = ended.model + 1
             self._move(worker, Phase.TRAINING, now_s)
         return ended
 

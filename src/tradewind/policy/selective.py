@@ -216,7 +216,7 @@ class Selective(Machine):
     def observe(self, event: Event) -> None:
         """Learn the durations of steps, the bandwidths of ranks and the size of the model."""
         match event:
-            case WorkerReady(worker, _):
+            case WorkerReady(worker):
                 self._learnt.observe(self.roster.workers[worker].step_s)
             case WorkerJoined(worker):
                 self.bandwidth.joined(worker)

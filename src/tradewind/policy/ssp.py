@@ -44,7 +44,7 @@ class Ssp(ServerMachine):
         """Count the steps of each rank."""
         super().observe(event)
         match event:
-            case WorkerReady(worker, _):
+            case WorkerReady(worker):
                 self._steps[worker] += 1
             case WorkerLost(worker, _):
                 del self._steps[worker]

@@ -14,6 +14,19 @@ def uniform_weights(count: int) -> tuple[float, ...]:
     return (1.0 / count,) * count
 
 
+def scaled_weights(weights: Sequence[float], given: Sequence[float]) -> tuple[float, ...]:
+    """Weights in proportion to their product with the weights that members gave, such as tokens processed.
+
+    >>> scaled_weights((0.5, 0.5), (300.0, 100.0))
+    (0.75, 0.25)
+    """
+    if len(set(given)) == 1:
+        return tuple(weights)
+    products = [weight * own for weight, own in zip(weights, given, strict=True)]
+    total = sum(products)
+    return tuple(product / total for product in products)
+
+
 def staleness_weights(progress: Sequence[int]) -> tuple[float, ...]:
     """Weights in which a model that is s steps behind the most advanced one counts 1/(1 + s) as much.
 

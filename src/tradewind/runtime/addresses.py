@@ -11,10 +11,12 @@ import struct
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tradewind.errors import BadOption, UnknownName
 
 LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
+BOOT_ID, NETWORK_NAMESPACE = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 WILDCARDS = ("0.0.0.0", "::", "")
 """Hosts to bind to that mean every address."""
 _SIOCGIFADDR = 0x8915
@@ -228,6 +230,27 @@ def ranks_share_a_host(environment: Mapping[str, str]) -> bool:
     """Whether all ranks are on this host according to torchrun's variables; True if they are not set."""
     local, world = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE")
     return local is None or local == world
+
+
+def node_of(environment: Mapping[str, str]) -> int | None:
+    """The number of this rank's node, if torchrun runs several nodes; else None.
+
+    >>> node_of({"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}), node_of({})
+    (1, None)
+    """
+    node, nodes = environment.get("GROUP_RANK", ""), environment.get("GROUP_WORLD_SIZE", "")
+    return int(node) if node.isdecimal() and nodes.isdecimal() and int(nodes) > 1 else None
+
+
+def host_of(environment: Mapping[str, str]) -> str:
+    """What processes on one host have in common: torchrun's node, or kernel and network namespace; empty if unknown."""
+    node = node_of(environment)
+    if node is not None:
+        return f"node {node}"
+    try:
+        return f"{Path(BOOT_ID).read_text().strip()} {Path(NETWORK_NAMESPACE).stat().st_ino}"
+    except OSError:
+        return ""
 
 
 def address_towards(host: str, one_host: bool = True) -> str:

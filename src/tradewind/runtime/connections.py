@@ -23,7 +23,7 @@ import numpy as np
 from tradewind.control.network.view import FAST_BPS
 from tradewind.network import Network
 from tradewind.runtime.options import MAX_CONNECTIONS
-from tradewind.runtime.sockets import SharedSocket
+from tradewind.runtime.sockets import UNPACED, SharedSocket
 
 STREAM_BYTES = 4 * 2**20
 """Bytes that one TCP connection keeps in flight with usual buffers; more bandwidth x delay needs more connections."""
@@ -33,6 +33,12 @@ QUEUE_S = 0.01
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 16 * 1024, 128 * 1024
 """Unsent bytes in the kernel, as seconds of the link's rate: enough to keep it busy, few enough that the node's order
 of chunks takes effect. (16 sites with 5 to 39 Mbps, 10 MB: 0.58 s a round with 128 KiB, 0.54 s with 32 or 16.)"""
+PACE_GAIN = 1.25
+"""The most that the kernel sends on a slow link, in multiples of its known rate. Without a limit TCP fills the queue of
+the link with all that a round has for it; the queue outlasts TCP's timer, which sends again what was never lost, and
+the connection starts over (decision 22)."""
+FASTER = 1.1
+"""A link that carries this many times its known rate is not paced any more: what is known of it is wrong."""
 _STREAMS = 8
 """Connections of a rank to all its peers on a fast network, at the start: the threads share one interpreter."""
 LIMITED_SHARE = 0.25
@@ -80,7 +86,7 @@ class ConnectionCounts:
     """How many connections a rank makes to each peer."""
 
     site: str
-    """The name of this rank's site."""
+    """The name of this rank."""
     network: Network | None = None
     asked: int | None = None
     """The number that the caller asked for; None: by what is known and measured."""
@@ -97,22 +103,34 @@ class ConnectionCounts:
         by_cores = connections_by_cores(os.cpu_count() or 1, ranks_here, peers)
         if is_near:
             return min(by_cores, _MOST_NEAR)
-        if self.network is None or not self._knows(peer):
+        if self.network is None or (link := self._link_to(peer)) is None:
             return by_cores
-        i, j = self.network.index[self.site], self.network.index[peer]
+        i, j = link
         rate_bps, latency_s = self.network.bandwidth_bps, self.network.latency_s
         by_delay = max(connections_needed(float(rate_bps[e]), float(latency_s[e])) for e in ((i, j), (j, i)))
         return by_delay if is_slow(self.network) else max(by_cores, by_delay)
 
     def queue_bytes(self, peer: str) -> int:
         """The unsent bytes that the kernel may hold for a peer."""
-        if self.network is None or not self._knows(peer):
-            return MOST_QUEUE_BYTES
-        bps = float(self.network.bandwidth_bps[self.network.index[self.site], self.network.index[peer]])
-        return int(min(MOST_QUEUE_BYTES, max(LEAST_QUEUE_BYTES, bps / 8 * QUEUE_S)))
+        bps = self.known_bps(peer)
+        return (
+            MOST_QUEUE_BYTES if bps is None else int(min(MOST_QUEUE_BYTES, max(LEAST_QUEUE_BYTES, bps / 8 * QUEUE_S)))
+        )
 
-    def _knows(self, peer: str) -> bool:
-        return self.network is not None and {self.site, peer} <= self.network.index.keys()
+    def known_bps(self, peer: str) -> float | None:
+        """The rate of the link to a peer in the given network; None if it is not known."""
+        if self.network is None or (link := self._link_to(peer)) is None:
+            return None
+        bps = float(self.network.bandwidth_bps[link])
+        return bps if bps > 0 else None
+
+    def _link_to(self, peer: str) -> tuple[int, int] | None:
+        """The rows of this rank's site and of the peer's; None if the network has no such link."""
+        assert self.network is not None
+        here, there = self.network.site_of(self.site), self.network.site_of(peer)
+        if here is None or there is None or here == there:
+            return None
+        return self.network.index[here], self.network.index[there]
 
 
 class Use(NamedTuple):
@@ -150,6 +168,36 @@ class BufferUse:
         """TCP segments that were sent again since the connection was opened; 0 where it is unknown."""
         info = self._shared.option(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES) if _TCP_INFO else b""
         return int(struct.unpack_from("=I", info, _RETRANSMITTED_AT)[0]) if len(info) >= _INFO_BYTES else 0
+
+
+class Pacing:
+    """Whether the connections to a peer are paced: as long as nothing shows that the link is faster than known.
+
+    >>> pacing = Pacing(8e6)
+    >>> pacing.bytes_per_s, pacing.ends([Use(0.01, 1.0, 0.0, 1_000_000)]), pacing.ends([Use(0.01, 1.0, 0.0, 1_200_000)])
+    (1250000, False, True)
+    >>> pacing.bytes_per_s == UNPACED
+    True
+    """
+
+    def __init__(self, known_bps: float | None) -> None:
+        self._known_bps = known_bps
+
+    @property
+    def bytes_per_s(self) -> int:
+        """The most bytes that the kernel may send in a second; `UNPACED` for no limit."""
+        return UNPACED if self._known_bps is None else int(PACE_GAIN * self._known_bps / 8)
+
+    def ends(self, uses: Sequence[Use]) -> bool:
+        """Whether pacing ends after an interval with these uses: the link is faster, or has several connections."""
+        if self._known_bps is None:
+            return False
+        faster = any(
+            use.busy_s > _LEAST_BUSY_S and 8 * use.acked_bytes > FASTER * self._known_bps * use.busy_s for use in uses
+        )
+        if faster or len(uses) > 1:
+            self._known_bps = None
+        return self._known_bps is None
 
 
 class Growth:

@@ -43,6 +43,9 @@ from tradewind.wire.messages import encode_message
 
 log = logging.getLogger("tradewind.runtime")
 
+WARNED_OF = ("set aside", "take back", "avoid link")
+"""Decisions that a user should know of without a trace."""
+
 LINGER_S = 1.0
 FIRST_NOTICE_S = 10.0
 """Seconds before the first warning about missing ranks: hosts do not start at the same time."""
@@ -256,6 +259,8 @@ class ControlServer:
                 case PlanWanted():
                     self._wanted.put(action)
                 case Decided() | RoundEnded():
+                    if isinstance(action, Decided) and action.what in WARNED_OF:
+                        log.warning("the controller: %s %s: %s", action.what, action.about, action.reason)
                     if self._trace is not None:
                         self._trace.noted(action, time.monotonic())
                 case Send(worker, message) if worker in self._senders:

@@ -17,19 +17,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tradewind.arithmetic import Array, check_operation, name_dtype, storage_of
+from tradewind.arithmetic import Array, check_operation, name_dtype
 from tradewind.dashboard import Diagnosis
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
 from tradewind.node.actions import Outcome
+from tradewind.node.collectives import CollectiveCall
 from tradewind.node.measuring import MeasuringOptions
 from tradewind.node.payload import same_memory
 from tradewind.node.served import INIT, PUSH, Updater
+from tradewind.planning.collective import Kind
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import (
     HostPort,
@@ -38,6 +40,7 @@ from tradewind.runtime.addresses import (
     listen_for_neighbours,
     listen_on,
 )
+from tradewind.runtime.arrays import as_array, check_out, check_residual, check_storage, copyable, rows_of
 from tradewind.runtime.certificates import make_credentials
 from tradewind.runtime.connections import ConnectionCounts, is_slow
 from tradewind.runtime.control_server import ControlServer
@@ -57,8 +60,9 @@ from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.stats import GroupStats
 from tradewind.runtime.tracing import RankTrace, TraceWriter
 from tradewind.runtime.worker import Worker
+from tradewind.wire.codecs import NONE, can_encode, check_codec
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
-from tradewind.wire.messages import Operation
+from tradewind.wire.messages import Operation, Share
 
 log = logging.getLogger("tradewind.runtime")
 
@@ -133,10 +137,14 @@ class Handle:
 class Group:
     """One rank's view of a run, and the operations with the other ranks. Created by `connect`."""
 
-    def __init__(self, worker: Worker, server: ControlServer | None, rank: int) -> None:
+    def __init__(self, worker: Worker, server: ControlServer | None, rank: int, codec: str = NONE) -> None:
         self._worker, self._server, self._owner = worker, server, OwnerProcess()
         self.rank = rank
+        self.codec = codec
+        """How sums and means of floats are encoded, unless a call says otherwise."""
         self.name = worker.site
+        self.model = 0
+        """Number of the newest model that an outer optimizer of this rank has made (`Share.model`)."""
         self._exchanging: dict[str, Handle] = {}
         """The last exchange with a server, by key."""
 
@@ -151,9 +159,18 @@ class Group:
         return len(self._worker.roster)
 
     def all_reduce(
-        self, array: ArrayLike, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
+        self,
+        array: ArrayLike,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        dtype: str | None = None,
+        codec: str | None = None,
+        residual: Array | None = None,
     ) -> Array:
-        """Reduce the arrays of all ranks with `op` (sum, mean, min, max, product) and return the result.
+        """Reduce the arrays of all ranks with `op` and return the result.
+
+        `op` is sum, mean, min, max, product, or for whole numbers and bool also band, bor, bxor. The sum of bool is or.
 
         `array` is a numpy array, or a value that numpy converts to one without loss: a list of numbers, a tensor on
         the CPU. It is not changed. The result is a numpy array: `out` if given, a new one otherwise. Raises BadArray
@@ -161,35 +178,60 @@ class Group:
 
         `out=array` overwrites the input and needs no second array; if the operation fails, the content of the array
         is undefined. `dtype="bfloat16"` interprets a `uint16` array as bfloat16 bit patterns.
+
+        `codec="int8"` sends sums and means of floats in fewer bytes, with rounding errors that are the same on all
+        ranks (docs/guides/compression.md); the default is the run's option `codec`. `residual`, a float32 array of the
+        same shape that starts at zero, holds what encoding lost at this rank: it is added to the input, and then holds
+        what this call lost (error feedback).
         """
-        return self.all_reduce_async(array, op, out=out, dtype=dtype).wait()
+        return self.all_reduce_async(array, op, out=out, dtype=dtype, codec=codec, residual=residual).wait()
 
     def all_reduce_async(
-        self, array: ArrayLike, op: str = "sum", *, out: Array | None = None, dtype: str | None = None
+        self,
+        array: ArrayLike,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        dtype: str | None = None,
+        codec: str | None = None,
+        residual: Array | None = None,
     ) -> Handle:
         """Start `all_reduce` and return its handle. Until it is done, do not change `array` or use `out`."""
-        return self._combine(array, op, out, dtype)
+        return self._combine(array, op, out, dtype, coding=(codec, residual))
 
-    def average(self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None) -> Array:
+    def average(
+        self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None, codec: str | None = None
+    ) -> Array:
         """Return the weighted mean over the ranks that the run's policy groups with this one; all ranks under `bsp`.
 
         Unlike the other operations, ranks need not call it equally often. Under the policies `asp` and `ssp` the rank
         exchanges with a server instead: the server adds the change of the array since this rank's last call to its own
         array, and the result is the sum.
         """
-        return self.average_async(array, out=out, dtype=dtype).wait()
+        return self.average_async(array, out=out, dtype=dtype, codec=codec).wait()
 
     def average_async(
-        self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None, part: int = 0, parts: int = 1
+        self,
+        array: ArrayLike,
+        *,
+        out: Array | None = None,
+        dtype: str | None = None,
+        part: int = 0,
+        parts: int = 1,
+        share: Share | None = None,
+        codec: str | None = None,
+        residual: Array | None = None,
     ) -> Handle:
         """Start `average` and return its handle; `parts` > 1 submits a step in several arrays as they become available.
 
         All parts of a step have the same members, which the policy chooses when they have submitted part 0. Every
-        part must be submitted once, in any order, before the parts of the next step.
+        part must be submitted once, in any order, before the parts of the next step. `share`, given with part 0, is the
+        weight of this rank's array and the number of the model that it is a change of: only ranks with the same model
+        are averaged, and one with an older model than others gets an outcome that is `alone`.
         """
         if self._worker.has_server:
             return self._exchange_change(array, out, part_key(part, parts), part, parts)
-        return self._combine(array, "mean", out, dtype, part, parts)
+        return self._combine(array, "mean", out, dtype, (part, parts), (codec, residual), share)
 
     @property
     def has_server(self) -> bool:
@@ -250,46 +292,168 @@ class Group:
         op: str,
         out: Array | None,
         dtype: str | None,
-        part: int | None = None,
-        parts: int = 1,
+        of: tuple[int | None, int] = (None, 1),
+        coding: tuple[str | None, Array | None] = (None, None),
+        share: Share | None = None,
     ) -> Handle:
+        """Submit a sum, a mean or the like; `of` is the part and the number of parts of a step."""
         array = as_array(array)
         name = dtype or name_dtype(array)
         check_operation(op, name)
+        codec, residual = self._codec_for(coding[0], op, name), coding[1]
         check_storage(array, name)
         own = np.ascontiguousarray(array).reshape(array.shape)  # reshape: else a scalar gets a dimension
         if out is not None:
             check_out(out, array, own)
         result = np.empty(own.shape, own.dtype) if out is None else out
-        return self._submit(Operation(own.size, own.itemsize, name, op, parts=parts), own, result, part)
+        operation = Operation(own.size, own.itemsize, name, op, parts=of[1], codec=codec)
+        if residual is not None:
+            check_residual(residual, own)
+            own = np.add(own, residual, out=own if out is not None and same_memory(own, out) else None)
+            residual.fill(0.0)  # what encoding loses is added by the round; without one, nothing is lost
+        return self._submit(operation, own, result, of[0], share, residual)
+
+    def _codec_for(self, given: str | None, op: str, dtype: str) -> str:
+        """The codec of an operation: the given one, or else that of the run, if it can encode the operation."""
+        if given is None:
+            return self.codec if can_encode(op, dtype) else NONE
+        if check_codec(given) != NONE and not can_encode(op, dtype):
+            raise BadArray(f"codec={given!r} needs op='sum' or 'mean' of floats, got op={op!r} of {dtype}.")
+        return given
 
     def broadcast(self, array: ArrayLike, root: int = 0) -> Array:
         """Return a bit-exact copy of the array of rank `root`, of any dtype but object, on every rank.
 
         The other ranks pass an array of the same size and dtype, which is not changed.
         """
+        given = copyable(array)
+        result = np.array(given, order="C") if self.rank == root else np.empty(given.shape, given.dtype)
+        return self.start("broadcast", result, result, root=root).wait()
+
+    def reduce(self, array: ArrayLike, op: str = "sum", root: int = 0, *, dtype: str | None = None) -> Array | None:
+        """Reduce the arrays of all ranks with `op`; rank `root` gets the result, the others None."""
+        own = np.ascontiguousarray(as_array(array))
+        result = np.empty(own.shape if self.rank == root else (0,), own.dtype)
+        found = self.start("reduce", own, result, op=op, root=root, dtype=dtype).wait()
+        return found if self.rank == root else None
+
+    def all_gather(self, array: ArrayLike, *, sizes: Sequence[int] | None = None) -> Array:
+        """Return the arrays of all ranks, joined along their first axis in the order of ranks, on every rank.
+
+        Arrays have the same shape; with `sizes`, the lengths of the first axis of all ranks, they may differ in it.
+        """
+        own, rows = rows_of(array), self._rows(sizes)
+        lengths = rows or (len(own),) * self.world
+        result = np.empty((sum(lengths), *own.shape[1:]), own.dtype)
+        return self.start("all-gather", own, result, sizes=_items(rows, own)).wait()
+
+    def reduce_scatter(
+        self,
+        array: ArrayLike,
+        op: str = "sum",
+        *,
+        sizes: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Array:
+        """Reduce the arrays of all ranks with `op`, and return this rank's part of the result.
+
+        The first axis is cut into a part for each rank, in the order of ranks: equal parts, or those of `sizes`.
+        """
+        own, rows = rows_of(array), self._rows(sizes)
+        result = np.empty((self._own_rows(own, rows), *own.shape[1:]), own.dtype)
+        return self.start("reduce-scatter", own, result, op=op, sizes=_items(rows, own), dtype=dtype).wait()
+
+    def gather(self, array: ArrayLike, root: int = 0, *, sizes: Sequence[int] | None = None) -> Array | None:
+        """As `all_gather`, for rank `root` alone; the others get None."""
+        own, rows = rows_of(array), self._rows(sizes)
+        lengths = rows or (len(own),) * self.world
+        result = np.empty((sum(lengths) if self.rank == root else 0, *own.shape[1:]), own.dtype)
+        found = self.start("gather", own, result, root=root, sizes=_items(rows, own)).wait()
+        return found if self.rank == root else None
+
+    def scatter(self, array: ArrayLike, root: int = 0, *, sizes: Sequence[int] | None = None) -> Array:
+        """Return this rank's part of the array of rank `root`, cut as by `reduce_scatter`.
+
+        The other ranks pass an array of the same shape and dtype, which is not read.
+        """
+        own, rows = rows_of(array), self._rows(sizes)
+        result = np.empty((self._own_rows(own, rows), *own.shape[1:]), own.dtype)
+        return self.start("scatter", own, result, root=root, sizes=_items(rows, own)).wait()
+
+    def all_to_all(self, array: ArrayLike) -> Array:
+        """Return part k of the array of every rank on rank k, joined in the order of ranks; parts are equal."""
+        own = rows_of(array)
+        self._own_rows(own, None)
+        return self.start("all-to-all", own, np.empty_like(own)).wait()
+
+    def start(
+        self,
+        kind: Kind,
+        array: Array,
+        out: Array,
+        *,
+        op: str = "sum",
+        root: int = 0,
+        sizes: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Handle:
+        """Start a collective other than the all-reduce and return its handle; the methods above wait for it.
+
+        `array` and `out` are contiguous arrays of one dtype: the input, and what this rank gets of the result; empty
+        where it gets nothing. `sizes` are the items of each rank's part, equal ones by default. `op` and `dtype` are
+        those of `all_reduce`, for collectives that reduce.
+        """
         if not 0 <= root < self.world:
             raise BadOption(f"root must be in [0, {self.world}), got {root}.")
-        array = as_array(array)
-        if array.dtype.hasobject:
-            raise BadArray("an array of Python objects cannot be broadcast. Convert it to numbers or bytes.")
-        result = np.array(array, order="C") if self.rank == root else np.empty(array.shape, array.dtype)
-        raw = result.reshape(-1).view(np.uint8)
-        order = "" if array.dtype.isnative else " in foreign byte order"
-        what = f"bytes ({array.size} of {array.dtype.name}{order})"
-        self._submit(Operation(raw.size, 1, what, "broadcast", root=self.names[root]), raw, raw).wait()
-        return result
+        call = CollectiveCall(kind, array, out, self.rank, root, self.names, tuple(sizes or ()))
+        operation = call.operation(op, dtype)
+        call.copy_own()
+        own, result = call.arrays(operation)
+        handle = Handle(out)
+        self._owner.check(f"group {self.name!r}")
+        self._worker.submit(operation, own, result, handle._end, None)
+        return handle
+
+    def _rows(self, sizes: Sequence[int] | None) -> tuple[int, ...]:
+        if sizes is not None and (len(sizes) != self.world or min(sizes) < 0):
+            raise BadArray(f"sizes must be {self.world} lengths, one for each rank, got {list(sizes)}.")
+        return tuple(sizes or ())
+
+    def _own_rows(self, own: Array, rows: tuple[int, ...] | None) -> int:
+        """The length of this rank's part of an array."""
+        if rows:
+            if sum(rows) != len(own):
+                raise BadArray(f"sizes add up to {sum(rows)}, but the array has {len(own)} rows.")
+            return rows[self.rank]
+        if len(own) % self.world:
+            raise BadArray(
+                f"an array of {len(own)} rows cannot be cut into {self.world} equal parts, one for each rank. Pad it, "
+                "or give sizes=."
+            )
+        return len(own) // self.world
 
     def barrier(self) -> None:
         """Wait until all ranks have called `barrier`."""
-        one = np.ones(1, np.int32)
-        self._submit(Operation(1, 4, "int32", "sum", root="barrier"), one, np.empty_like(one)).wait()
+        self.barrier_async().wait()
 
-    def _submit(self, operation: Operation, own: Array, result: Array, part: int | None = None) -> Handle:
+    def barrier_async(self) -> Handle:
+        """Start `barrier` and return its handle."""
+        one = np.ones(1, np.int32)
+        return self._submit(Operation(1, 4, "int32", "sum", root="barrier"), one, np.empty_like(one))
+
+    def _submit(
+        self,
+        operation: Operation,
+        own: Array,
+        result: Array,
+        part: int | None = None,
+        share: Share | None = None,
+        residual: Array | None = None,
+    ) -> Handle:
         self._owner.check(f"group {self.name!r}")
         handle = Handle(result)
         writable = result.view()  # stays writable if the caller clears the flag of `result`
-        self._worker.submit(operation, own, writable, handle._end, part)
+        self._worker.submit(operation, own, writable, handle._end, part, share, residual)
         return handle
 
     @property
@@ -297,24 +461,37 @@ class Group:
         """Whether the run continues without lost ranks and lets ranks join later."""
         return self._worker.tolerant
 
-    def offer_state(self, offer: state_transfer.Offer | None) -> None:
-        """Set the function that returns the current model for ranks that join; None: offer nothing.
+    def offer_state(self, offer: state_transfer.Offer | None, version: state_transfer.Version | None = None) -> None:
+        """Set the function that returns the current state as bytes for ranks that join; None: offer nothing.
 
-        It is called in another thread for each request. If it raises, the error is logged and the requesting rank is
-        answered that this rank has no state to offer.
+        It is called in another thread, and what it returns must not change afterwards. `version` returns the number of
+        the state that it would return now, such as the number of steps taken; negative: none yet. Members that offer
+        the same bytes of the same version send them together. If one of the functions raises, the error is logged and
+        the requesting rank is answered that this rank has no state to offer.
         """
         self._owner.check(f"group {self.name!r}")
-        self._worker.offer = offer
+        self._worker.offers.version, self._worker.offers.offer = version, offer
 
-    def fetch_state(self) -> tuple[str, bytearray] | None:
-        """Request the current model from the other ranks, for a rank that joins a running group.
+    def fetch_state(
+        self, newer_than: int = -1, sources: Sequence[str] | None = None
+    ) -> state_transfer.FetchedState | None:
+        """Request the newest state from the other ranks, for a rank that joins a running group or has fallen behind.
 
-        Returns the name of the first rank that offers one, and its bytes; None if no rank does.
+        All ranks that offer the same bytes send slices of them at once, those with the faster links more; what a lost
+        one has not sent comes from the others. Slices and the whole are checked by digests. None if no rank offers a
+        state of a newer version than `newer_than`; raises PeerLost if all that do are lost again and again. `sources`:
+        the only ranks to ask.
         """
         self._owner.check(f"group {self.name!r}")
         worker = self._worker
         limits_s = worker.deadlines.handshake_s, worker.deadlines.silence_s
-        return state_transfer.ask(worker.addresses, worker.credentials, *limits_s)
+        try:
+            links = self.network().links
+        except TradewindError:  # without estimates the rates are measured while the state is received
+            links = ()
+        rates_bps = {link.src: link.bandwidth_bps for link in links if link.dst == self.name and link.count}
+        asked = [address for address in worker.addresses if sources is None or address.site in sources]
+        return state_transfer.ask(asked, worker.credentials, limits_s, rates_bps, newer_than)
 
     def stats(self) -> GroupStats:
         """The counters and current state of this rank: rounds, bytes, peers, plans, memory (docs/runtime.md).
@@ -416,6 +593,7 @@ def connect(
     if "log" in chosen.given:
         set_log_level(chosen.log)
     network = load_network(chosen.network)
+    network = None if network is None else network.sites_only()
     chosen = chosen.replaced(network=network)
     shape = hooks.shape or shape_from_environment()
     name = _name(rank, world, chosen.site, network, shape)
@@ -453,7 +631,7 @@ def connect(
         if server is not None:
             server.close(f"{name!r}, which runs the controller, could not join ({str(error)[:LONGEST_REASON]})")
         raise
-    return Group(worker, server, rank)
+    return Group(worker, server, rank, chosen.codec)
 
 
 def _places(address: str | Sequence[str] | None, options: RunOptions) -> Sequence[str]:
@@ -490,11 +668,12 @@ def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | N
 
 
 def _name(rank: int, world: int, name: str | None, network: Network | None, shape: ShapedNetwork | None) -> str:
-    """The name of a rank: `name` if given, else the site of the network at the rank's position."""
-    names = network.names if network is not None else shape.names if shape is not None else ()
+    """The name of a rank: `name` if given, else that of the network at the rank's position."""
+    names = network.rank_names if network is not None else shape.names if shape is not None else ()
     if name is None and names and len(names) < world:
         raise BadOption(
-            f"the network has {len(names)} sites for {world} ranks. Set site= on every rank or give a larger network."
+            f"the network has {len(names)} sites for {world} ranks. Set site= on every rank, as SITE/0, SITE/1 where a "
+            'site has several, or "ranks" of its sites in the network file.'
         )
     found = name or (names[rank] if names else f"rank{rank}")
     if shape is not None and found not in shape.names:
@@ -522,46 +701,7 @@ def find_secret(given: str | bytes | None) -> bytes:
     return packed
 
 
-# --- arrays as callers pass them: converted without loss, or refused -------------------------------------------------
-
-
-def as_array(value: Any) -> Array:
-    """A numpy array of a caller's value, sharing its memory if possible; lists and CPU tensors are converted.
-
-    Raises BadArray where the conversion would lose something.
-
-    >>> as_array([1.5, 2.0])
-    array([1.5, 2. ])
-    """
-    if isinstance(value, np.ma.MaskedArray):
-        raise BadArray("a masked array cannot be synchronised: ranks may mask different items. Use array.filled(...).")
-    try:
-        return np.asarray(value)
-    except Exception as error:  # of the other library, such as for a tensor that requires a gradient
-        raise BadArray(
-            f"a {type(value).__name__} cannot be used as a numpy array ({error}). Give an array, a list of numbers, or "
-            "a tensor on the CPU; the bits of a bfloat16 tensor are tensor.view(torch.uint16), with dtype='bfloat16'."
-        ) from error
-
-
-def check_storage(array: Array, dtype: str) -> None:
-    """Raise BadArray if the array's dtype is not the one that `dtype` is stored as."""
-    if array.dtype != storage_of(dtype):
-        raise BadArray(f"dtype={dtype!r} needs an array of {storage_of(dtype)}, got one of {array.dtype}.")
-
-
-def check_out(out: Any, array: Array, own: Array) -> None:
-    """Raise BadArray if `out` cannot hold the result for `array`, whose contiguous form is `own`."""
-    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
-        raise BadArray(
-            f"out must be a numpy array, got a {type(out).__name__}. For a tensor on the CPU give out=tensor.numpy()."
-        )
-    if out.shape != array.shape or out.dtype != array.dtype or not out.flags.c_contiguous:
-        raise BadArray(
-            f"out must be a contiguous {array.dtype} array of shape {array.shape} like array, got a "
-            f"{'' if out.flags.c_contiguous else 'non-contiguous '}{out.dtype} array of shape {out.shape}."
-        )
-    if not out.flags.writeable:
-        raise BadArray("out is read-only. Pass a writable array, or omit out= to get a new one.")
-    if np.may_share_memory(own, out) and not same_memory(own, out):
-        raise BadArray("out overlaps the memory of array in part. Pass array itself as out, or a separate array.")
+def _items(rows: tuple[int, ...], own: Array) -> tuple[int, ...]:
+    """Items of parts with these numbers of rows."""
+    width = int(np.prod(own.shape[1:], dtype=np.int64))
+    return tuple(length * width for length in rows)

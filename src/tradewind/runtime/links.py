@@ -157,6 +157,10 @@ class Link:
         for target, name in ((self._receive, "rx"), (self._send, "tx")):
             start_thread(target, name=f"tradewind-{name}-{self.peer}")
 
+    def unpace(self) -> None:
+        """Let the kernel send as fast as congestion control allows."""
+        self._shared.unpace()
+
     def attend(self) -> None:
         """Note that there is something to send. Does nothing: the sender waits on the queue."""
 
@@ -203,18 +207,26 @@ class Link:
 
     def _receive_payload(self, action: Receive) -> None:
         nbytes = action.header.payload_bytes
-        if action.how is How.KEEP:
-            assert action.buffer is not None
-            self._receive_block(action, self._host.keep(action.buffer, nbytes))
-            return
-        payload = None if action.how is How.DISCARD else self._host.payload_of(action.header.round)
-        if payload is None:
+        keeps = action.how in (How.KEEP, How.DISCARD)
+        payload = None if keeps else self._host.payload_of(action.header.round)
+        if action.buffer is not None:  # kept, or encoded
+            place = self._host.keep(action.buffer, nbytes)
+            self._receive_all(action, place)
+            if payload is not None:
+                payload.take(action, place)
+        elif payload is None:
             for start in range(0, nbytes, SCRATCH_BYTES):
                 self._receive_block(action, self._scratch.data[: nbytes - start], start)
         elif action.how is How.STORE:
-            self._receive_block(action, payload.result_of(action).data)
+            self._receive_all(action, memoryview(payload.result_of(action).data).cast("B"))
         else:
             payload.add(action, self._scratch, partial(self._receive_block, action))
+
+    def _receive_all(self, action: Receive, place: memoryview) -> None:
+        """Receive a payload into its place, where it is verified block by block while each is in the cache."""
+        step = BLOCK_BYTES if action.header.sums else len(place)
+        for start in range(0, len(place), step):
+            self._receive_block(action, place[start : start + step], start)
 
     def _receive_block(self, action: Receive, place: memoryview, start: int = 0) -> None:
         """Receive and verify a part of a payload, from byte `start`."""

@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Event
 
@@ -22,7 +22,6 @@ from tradewind.control.options import ControlOptions
 from tradewind.control.plans.records import MAX_RECORDED_SITES
 from tradewind.control.snapshot import ControllerSnapshot
 from tradewind.dashboard import Diagnosis, RunModel
-from tradewind.dashboard.model import Costs
 from tradewind.dashboard.server import PageServer, RunView
 from tradewind.errors import BadOption, TradewindError
 from tradewind.network import Network
@@ -168,7 +167,7 @@ class LiveRun:
         self.feed = LiveFeed()
         self._options, self._snapshot = options, snapshot
         self._began_s = time.monotonic()
-        self._model = RunModel(live=True, costs=prices_of(options.network))
+        self._model = RunModel(live=True)
         self._view = RunView(self._model)
         self._predicted: dict[int, tuple[float, float]] = {}
         """Bytes and predicted seconds of each plan version."""
@@ -258,10 +257,11 @@ class LiveRun:
 
     def _predict(self, sent: _PlanSent) -> None:
         network = self._network
-        if network is None or not set(sent.plan.sites) <= network.index.keys():
+        if network is None or any(network.site_of(rank) is None for rank in sent.plan.sites):
             return
         try:
-            self._predicted[sent.version] = sent.plan.nbytes, cost(sent.plan, network).seconds
+            among = network.with_ranks(sent.plan.sites)
+            self._predicted[sent.version] = sent.plan.nbytes, cost(sent.plan, among).seconds
         except TradewindError as error:  # such as for a link that was lost meanwhile
             log.debug("plan %d has no predicted time: %s", sent.version, error)
 
@@ -283,23 +283,11 @@ class LiveRun:
             self._network = with_rates(self._options.network, rates)
 
 
-def prices_of(network: Network | None) -> Costs | None:
-    """What the bytes of links cost on a network with prices of egress, in USD; None without prices."""
-    if network is None or not network.usd_per_gb.any():
-        return None
-    index, usd_per_gb = network.index, network.usd_per_gb
-
-    def costs(sent: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-        known = {link: nbytes for link, nbytes in sent.items() if set(link) <= index.keys()}
-        return {(a, b): nbytes / 1e9 * float(usd_per_gb[index[a], index[b]]) for (a, b), nbytes in known.items()}
-
-    return costs
-
-
 def with_rates(network: Network, rates_bps: dict[tuple[str, str], float]) -> Network:
-    """The network with these bandwidths of links."""
+    """The network with these bandwidths of links, named by their sites or ranks of these."""
     matrix = network.bandwidth_bps.copy()
     for (src, dst), rate_bps in rates_bps.items():
-        if {src, dst} <= network.index.keys():
-            matrix[network.index[src], network.index[dst]] = rate_bps
+        a, b = network.site_of(src), network.site_of(dst)
+        if a is not None and b is not None and a != b:
+            matrix[network.index[a], network.index[b]] = rate_bps
     return network.with_bandwidth(matrix)

@@ -33,6 +33,7 @@ from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.certificates import CertificateFiles, SecurityMode
 from tradewind.schemes import make_scheme, options_of
+from tradewind.wire.codecs import NONE, check_codec
 from tradewind.wire.messages import MAX_INLINE_BYTES, Discipline
 
 PREFIX = "TRADEWIND_"
@@ -222,10 +223,13 @@ class RunOptions(OptionGroup):
     """What a connection sends first: the round that started first (task-fcfs), or the flow that came first (fcfs)."""
     failover: Failover = "reroute"
     """After a lost link, go around it (reroute) or move the block to another aggregator (replace: CREW's Eq. 3)."""
+    codec: str = NONE
+    """How sums and means of floats are encoded: none, bf16, fp16, int8, fp8, int4, auto (docs/guides/compression.md).
+    """
     network: Network | Path | str | None = None
     """The links between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
     site: str | None = None
-    """The site of the network where this process runs. Default: the site at the position of its rank."""
+    """The site where this process runs; several may share one (docs/guides/several-ranks.md). Default: by its rank."""
     controller: str | tuple[str, ...] | None = None
     """HOST:PORT of a `tradewind controller`; several, separated by commas, with standbys. Default: rank 0 runs it."""
     awareness: Awareness = dataclasses.field(default_factory=Awareness)
@@ -241,10 +245,15 @@ class RunOptions(OptionGroup):
     """Certificate, key and CA for encrypted connections."""
     inner: Literal["auto", "gloo"] = "auto"
     """PyTorch only: what does everything but all-reduce for CUDA tensors, auto (NCCL where available) or gloo."""
+    compression: str = NONE
+    """PyTorch only: the codec of a process group's gradients, with error feedback (docs/guides/compression.md)."""
     trace: Path | str | None = None
     """The directory to write a trace of the run to, a file for each rank and the controller (docs/runtime.md)."""
     dashboard: str | int | None = None
     """Where the controller serves the live page, as :8080 (loopback) or HOST:PORT (docs/guides/watching.md)."""
+    expected_rounds: int | None = None
+    """How many rounds the run will have: the live page forecasts its end, egress and price (docs/guides/watching.md).
+    """
     log: str = "warning"
     """What a run logs: debug, info (network, plan and reason, at the end what limited it), warning, error."""
 
@@ -261,6 +270,10 @@ class RunOptions(OptionGroup):
         for address in self.controllers:
             HostPort.parse(address)
         self.dashboard_address  # noqa: B018 - raises for an invalid address
+        check_codec(self.codec)
+        check_codec(self.compression)
+        if self.expected_rounds is not None and self.expected_rounds < 1:
+            raise BadOption(f"expected_rounds must be >= 1, got {self.expected_rounds}.")
         if self.log not in LOG_LEVELS:
             raise UnknownName("log level", self.log, LOG_LEVELS)
 
@@ -365,6 +378,7 @@ class RunOptions(OptionGroup):
             chunk_bytes=self.transport.chunk_bytes or (None if self.transport.fit_chunks else 0),
             controllers=controllers,
             index=index,
+            rounds=self.expected_rounds,
         )
 
 
@@ -380,6 +394,7 @@ class RunFields(TypedDict, total=False):
     scatter: Scatter
     discipline: Discipline
     failover: Failover
+    codec: str
     network: Network | Path | str | None
     site: str | None
     controller: str | tuple[str, ...] | None
@@ -389,8 +404,10 @@ class RunFields(TypedDict, total=False):
     security: SecurityMode
     tls: Tls
     inner: Literal["auto", "gloo"]
+    compression: str
     trace: Path | str | None
     dashboard: str | int | None
+    expected_rounds: int | None
     log: str
 
 

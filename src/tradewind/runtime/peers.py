@@ -30,14 +30,14 @@ from tradewind.errors import BadFrame, RemoteFault
 from tradewind.node import events as ev
 from tradewind.node.actions import Transmit
 from tradewind.runtime.addresses import HostPort
-from tradewind.runtime.connections import ConnectionCounts, Growth
+from tradewind.runtime.connections import ConnectionCounts, Growth, Pacing
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.links import Host, Link
 from tradewind.runtime.options import MAX_CONNECTIONS
 from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
-from tradewind.runtime.sockets import call, hang_up, shorten_queue
+from tradewind.runtime.sockets import call, hang_up, pace, shorten_queue
 from tradewind.runtime.stats import PeerLinks, Traffic
 from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials
@@ -74,7 +74,7 @@ class PeersHost(Host, Protocol):
 class Bundle:
     """The connections to a peer that were made together."""
 
-    def __init__(self, made_s: float, name: str) -> None:
+    def __init__(self, made_s: float, name: str, known_bps: float | None) -> None:
         self.name = name
         """The name of the peer."""
         self.outbox: queue.SimpleQueue[Transmit | None] = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class Bundle:
         self.users = 0
         """The number of running threads of its connections."""
         self.broken = ""
-        self.growth = Growth()
+        self.growth, self.pacing = Growth(), Pacing(known_bps)
         self.unanswered = False
         """Whether it is broken because the other machine acknowledged nothing."""
 
@@ -224,6 +224,9 @@ class Peers:
             uses = [use for link in links if (use := link.buffer_use.read()) is not None]
             if self._connections.may_grow and len(links) < MAX_CONNECTIONS and bundle.growth.is_due(uses):
                 start_thread(self._grow, peer, bundle, name=f"tradewind-grow-{peer}")
+            if bundle.pacing.ends(uses):
+                for link in links:
+                    link.unpace()
             self._host.tell(ev.KeepAlive(peer))
         for peer in sorted(quiet.keys() & set(awaited())) if quiet else ():
             self.drop(peer, f"it has sent nothing for {quiet[peer]:.3g} s although more is due")
@@ -346,10 +349,12 @@ class Peers:
                 hang_up(sock)
                 return
             if bundle is None:
-                bundle = self._bundles[peer] = Bundle(made_s, address.site)
+                slow_bps = self._connections.known_bps(address.site) if self._slow_links else None
+                bundle = self._bundles[peer] = Bundle(made_s, address.site, slow_bps)
             was_broken = self._outages.pop(peer, None) is not None
             if self._slow_links:
                 shorten_queue(sock, self._connections.queue_bytes(address.site))
+                pace(sock, bundle.pacing.bytes_per_s)
             site, there = self._credentials.site, address.site
             link = self._link(peer, sock, bundle, there)
             bundle.users += link.users

@@ -105,6 +105,10 @@ class PolledLink:
         """Shut the connection down; the poller's thread then ends it."""
         self._shared.wake()
 
+    def unpace(self) -> None:
+        """Let the kernel send as fast as congestion control allows."""
+        self._shared.unpace()
+
     def attend(self) -> None:
         """Note that there is something to send."""
         self._poller.attend(self)
@@ -203,10 +207,14 @@ class PolledLink:
     def _place_of(self, action: Receive) -> memoryview:
         """The memory that a payload is received into: its destination, or as much of the scratch buffer as it needs."""
         self._add = None
-        if action.how is How.KEEP:
-            assert action.buffer is not None
-            return self._host.keep(action.buffer, self._missing)
-        payload = None if action.how is How.DISCARD else self._host.payload_of(action.header.round)
+        keeps = action.how in (How.KEEP, How.DISCARD)
+        payload = None if keeps else self._host.payload_of(action.header.round)
+        if action.buffer is not None:  # kept, or encoded
+            place = self._host.keep(action.buffer, self._missing)
+            if payload is not None:
+                taking = payload
+                self._add = lambda _: taking.take(action, place)
+            return place
         if payload is not None and action.how is How.STORE:
             return memoryview(payload.result_of(action).data).cast("B")
         if payload is not None:

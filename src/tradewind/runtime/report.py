@@ -148,8 +148,9 @@ class RunReport:
     def _describe_link(self, link: tuple[str, str], rate_bps: float) -> str:
         (src, dst), network = link, self._options.network
         said = f"{src} -> {dst}: {'' if link in self._is_full else 'at least '}{format_rate(rate_bps)}"
-        if network is not None and {src, dst} <= network.index.keys():
-            given_bps = float(network.bandwidth_bps[network.index[src], network.index[dst]])
+        a, b = (None, None) if network is None else (network.site_of(src), network.site_of(dst))
+        if network is not None and a is not None and b is not None and a != b:
+            given_bps = float(network.bandwidth_bps[network.index[a], network.index[b]])
             said += f" of {format_rate(given_bps)} given" if given_bps else ", a link that is not in the given network"
         return said
 
@@ -186,7 +187,7 @@ def describe_plan(version: int, plan: Plan, options: ControlOptions) -> str:
     said += f" ({why}{': ' + plan.reason if plan.reason else ''})"
     if options.network is None:
         return said
-    predicted = predict(plan, options.network)
+    predicted = predict(plan, options.network.with_ranks(plan.sites))
     limit = f"the limit of {format_rate(predicted.bound_rate_bps)}: {predicted.bound_argument}"
     return (
         f"{said}; predicted {format_duration(predicted.seconds)} at {format_rate(predicted.rate_bps)}, "

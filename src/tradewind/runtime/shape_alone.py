@@ -53,6 +53,9 @@ def ensure_separable(network: Network) -> None:
 
 def _shared_bottlenecks(network: Network) -> Iterator[str]:
     """Shared capacities, described for messages, that are reached before the limits of single senders are."""
+    for site in network.sites_only().sites:
+        if site.ranks > 1:
+            yield f"the {site.ranks} ranks of {site.name!r} share its links"
     for j, site in enumerate(network.sites):
         into = np.zeros((len(network), len(network)), dtype=bool)
         into[:, j] = True

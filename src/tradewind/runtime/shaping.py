@@ -12,6 +12,7 @@ import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from tradewind.network import Network
@@ -34,7 +35,8 @@ class ShapedNetwork:
         self._capacities = NetworkCapacities(network)
         self._free_s: dict[object, float] = {}
         self._cut: set[frozenset[str]] = set()
-        self._cutters: dict[frozenset[str], list[Callable[[], None]]] = {}
+        self._cutters: dict[frozenset[str], list[weakref.WeakMethod[Callable[[], None]]]] = {}
+        """What closes each connection; connections that have ended are not kept."""
         self._lock = threading.Lock()
 
     @property
@@ -64,9 +66,10 @@ class ShapedNetwork:
             self._network, self._capacities = network, NetworkCapacities(network)
 
     def watch(self, a: str, b: str, cut: Callable[[], None]) -> None:
-        """Call `cut` when the link between two sites is cut, or now if it is."""
+        """Call `cut`, a method of a connection, when the link between two sites is cut, or now if it is."""
         with self._lock:
-            self._cutters.setdefault(frozenset((a, b)), []).append(cut)
+            known = [cutter for cutter in self._cutters.get(frozenset((a, b)), ()) if cutter() is not None]
+            self._cutters[frozenset((a, b))] = [*known, weakref.WeakMethod(cut)]
             is_cut = frozenset((a, b)) in self._cut
         if is_cut:
             cut()
@@ -86,9 +89,10 @@ class ShapedNetwork:
         """Close all connections between two sites and prevent new ones until `heal`."""
         with self._lock:
             self._cut.add(frozenset((a, b)))
-            cutters = list(self._cutters.get(frozenset((a, b)), ()))
+            cutters = [cutter() for cutter in self._cutters.get(frozenset((a, b)), ())]
         for cut in cutters:
-            cut()
+            if cut is not None:
+                cut()
 
 
 class ShapedSender:

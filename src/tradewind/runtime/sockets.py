@@ -39,12 +39,21 @@ NEIGHBOUR_BUFFER_BYTES = 416 * 1024
 """With 208 KiB, the default, there are three times as many context switches; 2 MiB exceeds the cache."""
 _SIOCOUTQNSD = 0x894B
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
+UNPACED = 2**32 - 1
+"""The rate that stands for no limit, in bytes/s."""
 
 
 def shorten_queue(sock: socket.socket, nbytes: int) -> None:
     """Limit the unsent bytes in the kernel, for slow links; on fast ones that only costs wake-ups."""
     with contextlib.suppress(OSError):  # optional: not every kernel has it
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
+
+
+def pace(sock: socket.socket, bytes_per_s: int) -> None:
+    """Let the kernel's TCP send at most at this rate; `UNPACED`: as congestion control allows."""
+    with contextlib.suppress(OSError):  # optional: not every kernel has it
+        sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=I", min(bytes_per_s, UNPACED)))
 
 
 def needs_sums(sock: socket.socket) -> bool:
@@ -254,6 +263,12 @@ class SharedSocket:
             if self._users:
                 return self._sock.getsockopt(level, name, nbytes)
         return b""
+
+    def unpace(self) -> None:
+        """End the limit that `pace` has set."""
+        with self._lock:
+            if self._users:
+                pace(self._sock, UNPACED)
 
     def leave(self) -> None:
         """Release the socket for one thread; the last release closes it."""

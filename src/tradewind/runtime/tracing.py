@@ -391,9 +391,12 @@ class ControlTrace:
             network = "an unknown network" if options.network is None else options.network.name
             scheme = f"{options.policy}+{options.planner or ('given plan' if options.plan else 'default planner')}"
             said = f"{format_count(len(roster.workers), 'rank')}, term {roster.term}"
-            self._put(Record("run", now_s, now_s, network, scheme, step=roster.term, phase="live", reason=said))
-            for record in () if options.network is None else network_records(options.network, now_s):
-                self._put(record)
+            about = network, scheme, options.rounds, roster.term
+            self._put(Record("run", now_s, now_s, *about, phase="live", reason=said))
+            if options.network is not None:
+                ranks = [address.site for address in roster.workers]
+                for record in network_records(options.network.with_ranks(ranks), now_s):
+                    self._put(record)
         self._names |= {address.number: address.site for address in roster.workers}
         for site in sorted({address.site for address in roster.workers} - self._roster):
             self._roster.add(site)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from tradewind.arithmetic import Array
+from tradewind.arithmetic import COPY, Array
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import PeerLost, TradewindError
 from tradewind.node import actions as do
@@ -27,8 +27,8 @@ from tradewind.node import events as ev
 from tradewind.node.actions import Outcome
 from tradewind.node.chunk_plane import Action, ChunkPlane, Digest
 from tradewind.node.measuring import LinkMeters, LinkSample, MeasuringOptions
-from tradewind.node.node import Node, small_array
-from tradewind.node.payload import RoundPayload, same_memory
+from tradewind.node.node import Arrays, Node, small_array
+from tradewind.node.payload import RoundPayload
 from tradewind.node.served import ServedArray
 from tradewind.runtime import state_transfer
 from tradewind.runtime.activity import ActivityMeter
@@ -150,8 +150,8 @@ class Worker:
         self._control: Control | None = None
         self._place = ("", 0, 0)
         self._warned_of_loopback = self._warned_of_clear_text = False
-        self.offer: state_transfer.Offer | None = None
-        """Returns the current model for a rank that joins."""
+        self.offers = state_transfer.Offers()
+        """The current state for ranks that join."""
         self._listener: Listener | None = None
         self._buffers: dict[int, memoryview] = {}
         self._pool = Pool()
@@ -298,14 +298,27 @@ class Worker:
 
     # --- operations ------------------------------------------------------------------------------------------------
 
-    def submit(self, operation: m.Operation, own: Array, result: Array, ended: Ended, part: int | None = None) -> None:
-        """Submit an operation of all ranks, or one part of a step; `ended` is called once, in a driver thread."""
+    def submit(
+        self,
+        operation: m.Operation,
+        own: Array,
+        result: Array,
+        ended: Ended,
+        part: int | None = None,
+        share: m.Share | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Submit an operation of all ranks, or one part of a step; `ended` is called once, in a driver thread.
+
+        `residual` gets what encoding at this rank loses.
+        """
         inline = small_array(operation, own, self.site, self.inline_bytes, len(self.addresses))
-        overwrites = same_memory(own, result)
+        overwrites = operation.op != COPY and np.may_share_memory(own, result)
         if overwrites and self.tolerant:
             own, overwrites = own.copy(), False  # a round may have to be repeated from the input
         with self._lock:
-            number, actions = self._node.submit(operation, (own, result), part, inline, overwrites)
+            arrays = Arrays(own, result, residual)
+            number, actions = self._node.submit(operation, arrays, part, inline, overwrites, share)
             submitted = self._operations[number] = Submitted(ended, time.monotonic())
             if self.trace is not None:
                 self.trace.asked(submitted.asked_s)
@@ -437,14 +450,14 @@ class Worker:
     # --- data connections --------------------------------------------------------------------------------------
 
     def _called(self, sock: socket.socket, peer: Peer) -> None:
-        """Serve a connection from an authenticated peer: a data connection, or a request for the model."""
+        """Serve a connection from an authenticated peer: a data connection, or requests for the state."""
         self.joined.wait(self.deadlines.gather_s)
         if peer.purpose == state_transfer.PURPOSE:
             if not self._transfers.acquire(blocking=False):
                 hang_up(sock)  # the rank that joins asks another member
                 return
             try:
-                state_transfer.give(sock, self.offer, self.deadlines.silence_s)
+                state_transfer.give(sock, self.offers, self.deadlines.silence_s)
             finally:
                 self._transfers.release()
             return

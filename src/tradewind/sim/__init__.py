@@ -14,7 +14,18 @@ from typing import Any
 from tradewind.catalog import BandwidthTrace, load_compute_times
 from tradewind.network import Network
 from tradewind.schemes import ExecutionModel, Scheme, make_scheme
-from tradewind.sim.faults import Background, Fault, LinkOutage, WorkerOutage, random_link_outages, random_outages
+from tradewind.sim.faults import (
+    Background,
+    BusyProcessor,
+    Fault,
+    LinkOutage,
+    LossyLink,
+    SlowLink,
+    SlowRank,
+    WorkerOutage,
+    random_link_outages,
+    random_outages,
+)
 from tradewind.sim.recorder import Detail
 from tradewind.sim.result import RoundSummary, SimulationResult, WorkerSummary
 from tradewind.sim.setup import ConstantSteps, Setup, StepTimes
@@ -22,12 +33,16 @@ from tradewind.sim.simulation import Simulation
 
 __all__ = [
     "Background",
+    "BusyProcessor",
     "ConstantSteps",
     "LinkOutage",
+    "LossyLink",
     "RoundSummary",
     "Setup",
     "Simulation",
     "SimulationResult",
+    "SlowLink",
+    "SlowRank",
     "WorkerOutage",
     "WorkerSummary",
     "random_link_outages",
@@ -59,13 +74,14 @@ def simulate(
     """Simulate a scheme on a network for `seconds` of simulated time.
 
     `compute` is the name of a compute-time trace in the catalog, a constant in seconds, or an object with `sample`
-    (`StepTimes`); `more` are other fields of `Setup`.
+    (`StepTimes`); `more` are other fields of `Setup`. Sites with several ranks have as many workers.
 
     >>> from tradewind.catalog import load_network
     >>> result = simulate(load_network("mesh", n=6), "crew", 10, compute=0.1, nbytes=10**6, policy_options={"p": 2})
     >>> result.average_scale
     2.0
     """
+    network = network.with_ranks()
     chosen = make_scheme(
         scheme,
         execution=execution,

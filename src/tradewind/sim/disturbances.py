@@ -9,7 +9,16 @@ import numpy as np
 
 from tradewind.network import Matrix
 from tradewind.sim.clock import Priority
-from tradewind.sim.faults import Background, Fault, LinkOutage, WorkerOutage
+from tradewind.sim.faults import (
+    Background,
+    BusyProcessor,
+    Fault,
+    LinkOutage,
+    LossyLink,
+    SlowLink,
+    SlowRank,
+    WorkerOutage,
+)
 from tradewind.sim.workers import State
 from tradewind.trace.records import Kind
 from tradewind.wire import messages as m
@@ -89,6 +98,8 @@ class Disturbances:
                 sim.engine.changed(sim.truth.lose_site(index[worker]))
                 self._stop(worker)
                 self._detect_later(fault)
+            case SlowLink() | LossyLink() | SlowRank() | BusyProcessor():
+                self._slow(fault, begins=True)
 
     def _end(self, fault: Fault) -> None:
         sim, index = self._sim, self._sim.setup.network.index
@@ -107,6 +118,29 @@ class Disturbances:
                     for other in sim.setup.network.names:
                         if frozenset((worker, other)) in self._reported:
                             self._report_link(worker, other)
+            case SlowLink() | LossyLink() | SlowRank() | BusyProcessor():
+                self._slow(fault, begins=False)
+
+    def _slow(self, fault: SlowLink | LossyLink | SlowRank | BusyProcessor, begins: bool) -> None:
+        """Begin or end a fault after which everything still works, only slower."""
+        sim, index = self._sim, self._sim.setup.network.index
+        match fault:
+            case SlowLink(src, dst, share):
+                sim.engine.changed(sim.truth.slow_link(index[src], index[dst], share, begins))
+            case LossyLink(src, dst, loss):
+                link = index[src], index[dst]
+                rate_bps = fault.rate_bps(float(sim.truth.network.latency_s[link]))
+                sim.engine.changed(sim.truth.lose_segments(*link, loss, rate_bps, begins))
+            case SlowRank(worker, factor):
+                self._slow_steps(worker, factor if begins else 1 / factor)
+            case BusyProcessor(worker, share):
+                sim.engine.changed(sim.truth.limit_host(index[worker], fault.rate_bps, begins))
+                if fault.computes:
+                    self._slow_steps(worker, 1 / share if begins else share)
+
+    def _slow_steps(self, name: str, factor: float) -> None:
+        if name in self._sim.workers:
+            self._sim.slow_steps(self._sim.workers[name], factor)
 
     def _record(self, fault: LinkOutage | WorkerOutage, what: str, site: str, peer: str = "") -> None:
         end_s = min(fault.until_s, self._sim.setup.seconds)

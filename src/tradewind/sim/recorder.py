@@ -96,6 +96,10 @@ class Recorder:
                 )
             )
 
+    def counted(self, records: Iterable[Record]) -> None:
+        """Add records of the hosts' counters."""
+        self._records += records
+
     def trace(self) -> Trace | None:
         """All records in order of time; None if the detail is "nothing"."""
         if not self.keeps_rounds:

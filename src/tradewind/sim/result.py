@@ -63,6 +63,8 @@ class SimulationResult:
     scheme: Scheme
     seed: int
     nbytes: int
+    wire_bytes: int
+    """Size of the tensor as it is sent: encoded, if the run has a codec other than `auto`."""
     seconds: float
     """Simulated time in s."""
     workers: tuple[WorkerSummary, ...]
@@ -164,7 +166,9 @@ class SimulationResult:
             return float("nan"), float("nan")
         chosen = [finished[int(k)] for k in np.unique(np.linspace(0, len(finished) - 1, samples).astype(int))]
         order = network.index
-        limits = [bound(network, tuple(sorted(r.members, key=order.__getitem__)), self.nbytes).seconds for r in chosen]
+        limits = [
+            bound(network, tuple(sorted(r.members, key=order.__getitem__)), self.wire_bytes).seconds for r in chosen
+        ]
         return _mean(limits), _mean([r.seconds for r in chosen])
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from tradewind.sim.faults import Fault, check_faults
 from tradewind.sim.fluid.engine import PIECES
 from tradewind.sim.recorder import Detail
 from tradewind.units import MAX_BYTES
+from tradewind.wire.codecs import NONE, check_codec
 
 
 class StepTimes(Protocol):
@@ -73,7 +75,13 @@ class Setup:
     """Bytes that aggregators keep of rounds that are not known yet; CREW sets no limit, a live run 40 MiB."""
     pieces: int = PIECES
     """Number of pieces of a shard under the execution model `chunked`."""
+    slower: Mapping[str, float] = field(default_factory=dict)
+    """How many times as long as `steps` says a step takes at these ranks: stragglers."""
     record: Detail = "nothing"
+    codec: str = NONE
+    """How arrays are encoded (`wire.codecs`): links carry the encoded bytes, and encoding takes no time."""
+    count_every_s: float | None = None
+    """Interval at which counters of hosts are recorded with flows, as ranks of a live run report them; None: never."""
 
     def __post_init__(self) -> None:
         for what, value, fits, rule in (
@@ -85,13 +93,16 @@ class Setup:
             ("control_s", self.control_s, 0 <= self.control_s < math.inf, "at least 0 and finite"),
             ("measure_every_s", self.measure_every_s, (self.measure_every_s or 0) >= 0, "at least 0"),
             ("stop_after_rounds", self.stop_after_rounds, (self.stop_after_rounds or 1) >= 1, "at least 1"),
+            ("count_every_s", self.count_every_s, self.count_every_s is None or self.count_every_s > 0, "above zero"),
             ("pieces", self.pieces, self.pieces >= 1, "at least 1"),
+            ("slower", dict(self.slower), all(0 < k < math.inf for k in self.slower.values()), "above 0 and finite"),
         ):
             if not fits:
                 raise BadOption(f"simulation: {what} must be {rule}, got {value}.")
+        check_codec(self.codec)
         if len(set(self.workers)) < len(self.workers):
             raise InputError("simulation: workers= must name each site once.")
-        for name in self.workers:
+        for name in (*self.workers, *self.slower):
             self.network.site(name)
         if len(self.worker_names) < 2:
             raise InputError("simulation: expected at least two sites that train.")

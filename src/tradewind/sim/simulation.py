@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -31,9 +32,12 @@ from tradewind.node.actions import NodeAction, RoundComplete
 from tradewind.node.node import Node
 from tradewind.policy import policy
 from tradewind.sim.clock import Clock, Priority
+from tradewind.sim.counters import HostCounters
 from tradewind.sim.disturbances import Disturbances
+from tradewind.sim.faults import BusyProcessor
 from tradewind.sim.fluid.capacity import TrueNetwork, misjudged
 from tradewind.sim.fluid.engine import FluidEngine, FluidPort
+from tradewind.sim.fluid.flows import Flow
 from tradewind.sim.recorder import Recorder
 from tradewind.sim.result import RoundSummary, SimulationResult
 from tradewind.sim.setup import Setup
@@ -53,23 +57,37 @@ class _Timer:
     """When its slot began: when it was first set, or when a rank last became ready."""
 
 
+class Training(Protocol):
+    """What ranks compute, where it matters: by default a simulated step is nothing but time."""
+
+    def stepped(self, rank: str, now_s: float) -> bool:
+        """Take the step that the rank has just computed; returns whether it submits its array now."""
+
+    def averaged(self, rank: str, outcome: to.Outcome, now_s: float) -> None:
+        """Give the rank the result of its round; each of its contributors has submitted its array before."""
+
+
 class Simulation:
     """A simulation of one setup."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
+    def __init__(self, setup: Setup, training: Training | None = None) -> None:
+        self.setup, self.training = setup, training
         network, scheme = setup.network, setup.scheme
         seeds = np.random.SeedSequence(setup.seed).spawn(2 + len(setup.worker_names))
         self.clock = Clock()
         self.recorder = Recorder(network, setup.record)
         first = network if setup.rates is None else setup.rates.network_at(setup.rates.start_s[0])
-        self.truth = TrueNetwork(first)
+        self.truth = TrueNetwork(first, any(isinstance(fault, BusyProcessor) for fault in setup.faults))
+        self.counters = HostCounters(self.truth, setup.faults)
         self._errors = misjudged(first, setup.noise, np.random.default_rng(seeds[0]))
-        witness = self.recorder.flow_over if self.recorder.keeps_flows else None
+        witness = self._flow_over if self.recorder.keeps_flows else None
         self.engine = FluidEngine(self.truth, self.clock, scheme, self._completed, witness, setup.pieces)
-        self.operation = m.Operation(max(1, round(setup.nbytes / ITEM_BYTES)), ITEM_BYTES, "float32", "mean")
+        items = max(1, round(setup.nbytes / ITEM_BYTES))
+        self.operation = m.Operation(items, ITEM_BYTES, "float32", "mean", codec=setup.codec)
         self.workers = {
-            name: Worker(name, network.index[name], setup.steps, np.random.default_rng(seed))
+            name: Worker(
+                name, network.index[name], setup.steps, np.random.default_rng(seed), setup.slower.get(name, 1.0)
+            )
             for name, seed in zip(setup.worker_names, seeds[2:], strict=True)
         }
         self.controller = Controller(self._control_options(int(seeds[1].generate_state(1)[0])), 0.0)
@@ -113,11 +131,21 @@ class Simulation:
         if progress is not None:
             for k in range(1, 100):
                 clock.at(setup.seconds * k / 100, Priority.TIMER, progress, setup.seconds * k / 100)
+        if setup.count_every_s and self.recorder.keeps_flows:
+            clock.at(setup.count_every_s, Priority.TIMER, self._count, setup.count_every_s)
         with _without_cyclic_collection():
             for name in setup.network.names:
                 self.connect(name)
             clock.run(setup.seconds)
             return self._result()
+
+    def _flow_over(self, flow: Flow) -> None:
+        self.recorder.flow_over(flow)
+        self.counters.flow_over(flow)
+
+    def _count(self, every_s: float) -> None:
+        self.recorder.counted(self.counters.read(self.clock.now_s))
+        self.clock.at(self.clock.now_s + every_s, Priority.TIMER, self._count, every_s)
 
     # --- ranks -------------------------------------------------------------------------------------------
 
@@ -137,8 +165,17 @@ class Simulation:
     def train(self, worker: Worker) -> None:
         """Let a rank compute its next step."""
         worker.since_s, worker.state = self.clock.now_s, State.COMPUTING
-        end_s = self.clock.now_s + worker.next_step_s()
-        worker.alarm = self.clock.at(end_s, Priority.READY, self._computed, worker)
+        self._compute_until(worker, self.clock.now_s + worker.next_step_s())
+
+    def slow_steps(self, worker: Worker, factor: float) -> None:
+        """Let what is left of a rank's present step, and its later steps, take longer by this factor."""
+        worker.slower *= factor
+        if worker.state is State.COMPUTING:
+            self.clock.cancel(worker.alarm)
+            self._compute_until(worker, self.clock.now_s + (worker.until_s - self.clock.now_s) * factor)
+
+    def _compute_until(self, worker: Worker, end_s: float) -> None:
+        worker.until_s, worker.alarm = end_s, self.clock.at(end_s, Priority.READY, self._computed, worker)
 
     def _computed(self, worker: Worker) -> None:
         now_s = self.clock.now_s
@@ -146,6 +183,10 @@ class Simulation:
         worker.iteration += 1
         worker.computed += 1
         self.recorder.add("compute", worker.since_s, now_s, worker.name, step=worker.iteration)
+        if self.training is not None and not self.training.stepped(worker.name, now_s):
+            worker.enter(State.COMPUTING, now_s)
+            self.train(worker)
+            return
         worker.enter(State.READY, now_s)
         for timer in self._timers.values():
             timer.since_s = now_s
@@ -166,6 +207,8 @@ class Simulation:
         else:
             self.recorder.add("sync", worker.since_s, now_s, worker.name, round_number=worker.round)
         worker.enter(State.COMPUTING, now_s)
+        if self.training is not None:
+            self.training.averaged(worker.name, outcome, now_s)
         worker.rounds += not outcome.alone
         worker.round = None
         self.train(worker)
@@ -374,6 +417,7 @@ class Simulation:
             scheme=setup.scheme,
             seed=setup.seed,
             nbytes=setup.nbytes,
+            wire_bytes=self.operation.wire_bytes,
             seconds=now_s,
             workers=tuple(worker.summary() for worker in self.workers.values()),
             rounds=tuple(sorted(self._summaries, key=lambda r: r.number)),

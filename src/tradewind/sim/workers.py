@@ -30,9 +30,13 @@ class Worker:
     row: int
     steps: StepTimes
     rng: np.random.Generator
+    slower: float = 1.0
+    """How many times as long as `steps` says its steps take."""
     state: State = State.DOWN
     since_s: float = 0.0
     """The time at which it entered its state."""
+    until_s: float = 0.0
+    """The time at which its present step ends."""
     alarm: int = 0
     """The number of the clock's call that ends the present step."""
     iteration: int = 0
@@ -50,7 +54,7 @@ class Worker:
         """The duration of the next step in s."""
         if not self._drawn:
             self._drawn = self.steps.sample(self.rng, _DRAWN_AT_ONCE)[::-1].tolist()
-        return self._drawn.pop()
+        return self.slower * self._drawn.pop()
 
     def enter(self, state: State, now_s: float) -> float:
         """Change state; returns the duration of the last one in s, which is added to the counts."""

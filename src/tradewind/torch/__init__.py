@@ -14,19 +14,38 @@ from tradewind.torch.registration import register
 if TYPE_CHECKING:
     from tradewind.runtime.options import RunOptions as Options
     from tradewind.torch.backend import configure
+    from tradewind.torch.compression import ErrorFeedback, compression_hook, error_feedback
+    from tradewind.torch.elastic import Elastic
     from tradewind.torch.ensemble import Ensemble
     from tradewind.torch.outer import Outer
+    from tradewind.torch.sampler import ElasticSampler
     from tradewind.torch.synchronizer import Synchronizer
 
 _HOMES = {
+    "Elastic": "tradewind.torch.elastic",
+    "ElasticSampler": "tradewind.torch.sampler",
     "Ensemble": "tradewind.torch.ensemble",
+    "ErrorFeedback": "tradewind.torch.compression",
     "Options": "tradewind.runtime.options:RunOptions",
     "Outer": "tradewind.torch.outer",
     "Synchronizer": "tradewind.torch.synchronizer",
+    "compression_hook": "tradewind.torch.compression",
     "configure": "tradewind.torch.backend",
+    "error_feedback": "tradewind.torch.compression",
 }
 
-__all__ = ["Ensemble", "Options", "Outer", "Synchronizer", "configure"]
+__all__ = [
+    "Elastic",
+    "ElasticSampler",
+    "Ensemble",
+    "ErrorFeedback",
+    "Options",
+    "Outer",
+    "Synchronizer",
+    "compression_hook",
+    "configure",
+    "error_feedback",
+]
 
 register()
 

@@ -10,8 +10,11 @@ from torch.distributed import PrefixStore
 from tradewind.errors import BadOption, TradewindError
 from tradewind.runtime.options import RunFields, RunOptions, choose_options, resolve_options
 from tradewind.runtime.report import set_log_level
+from tradewind.torch.compression import ErrorFeedback
 from tradewind.torch.process_group import TradewindGroup
-from tradewind.torch.rendezvous import Place, connect_group, identify, publish_problem
+from tradewind.torch.reconfigure import Reconfiguration
+from tradewind.torch.rendezvous import Place, connect_group, identify, local_address, publish_problem
+from tradewind.wire.codecs import NONE
 
 _configured = RunOptions()
 
@@ -28,12 +31,17 @@ def configure(options: RunOptions | None = None, **fields: Unpack[RunFields]) ->
 
 def create_group(made: Any, options: Any = None) -> TradewindGroup:
     """Create this rank's end of a process group; called by PyTorch, with `pg_options` as `options`."""
+    # After a restart by torchrun the store still holds the addresses of the processes of the previous attempt.
+    return make_group(made, options, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
+    """Create this rank's end of a process group; `attempt` is the same on all ranks, and new after a restart of all."""
     if options is not None and not isinstance(options, RunOptions):
         raise BadOption(
             f"pg_options must be tradewind.torch.Options for backend 'tradewind', got {type(options).__name__}."
         )
-    # After a restart by torchrun the store still holds the addresses of the processes of the previous attempt.
-    store = PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", made.store)
+    store = PrefixStore(f"attempt{attempt}/", made.store)
     ranks = tuple(made.global_ranks_in_group) or tuple(range(made.group_size))
     place = Place(
         store=store,
@@ -43,6 +51,7 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
         global_ranks=ranks,
         timeout_s=made.timeout.total_seconds(),
         is_world=not made.global_ranks_in_group,
+        attempt=attempt,
     )
     try:
         resolved, _ = resolve_options(options if options is not None else _configured)
@@ -50,14 +59,20 @@ def create_group(made: Any, options: Any = None) -> TradewindGroup:
         publish_problem(place, error)
         raise
     set_log_level(resolved.log)
-    identity = identify(place, resolved)
-    return TradewindGroup(
-        store,
-        made.group_rank,
-        made.group_size,
-        made.timeout,
-        made.group_id,
-        lambda depth: connect_group(place, resolved, identity, depth),
-        address=identity.address,
-        with_nccl=resolved.inner == "auto",
-    )
+    about = made.group_rank, made.group_size, made.timeout, made.group_id
+    if getattr(made, "enable_reconfigure", False):
+        address = local_address(made.store, resolved)
+        group = TradewindGroup(made.store, *about, None, address, with_nccl=False)
+    else:
+        identity = identify(place, resolved)
+        group = TradewindGroup(
+            store,
+            *about,
+            lambda depth: connect_group(place, resolved, identity, depth),
+            address=identity.address,
+            with_nccl=resolved.inner == "auto",
+        )
+    group.reconfiguration = Reconfiguration(made.store, made.group_id, place.timeout_s, resolved)
+    if resolved.compression != NONE:
+        group.feedback = ErrorFeedback(resolved.compression, group)
+    return group

@@ -1,4 +1,4 @@
-"""Channels: a process group's connection to the runtime, which submits all-reduces in call order.
+"""Channels: a process group's connection to the runtime, which submits collectives in call order.
 
 A channel is one run of the runtime. It connects on first use, in its own thread: different ranks may start operations
 on two groups in different orders as long as they wait for none in between, so connecting must not block the caller.
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tradewind.errors import PeerLost, TradewindError, as_own_error
 from tradewind.runtime.group import Group
 from tradewind.runtime.threads import Thread, close_at_exit, start_thread
 from tradewind.torch.futures import Completer
-from tradewind.torch.tensors import Staged
-from tradewind.torch.work import ReduceWork
+from tradewind.torch.tensors import PLAIN, Coding
+from tradewind.torch.work import Part, ReduceWork
 
 
 class Channel:
@@ -28,22 +28,22 @@ class Channel:
         self.group: Group | None = None
         self._failed: TradewindError | None = None
         self._changed = threading.Condition()
-        self._backlog: deque[tuple[Staged, str, ReduceWork]] = deque()
+        self._backlog: deque[tuple[Part, str, ReduceWork, Coding]] = deque()
         self._busy = False
         self._closed = False
         self._submitter: Thread | None = None
         close_at_exit(self.close)
 
-    def submit(self, work: ReduceWork, parts: list[Staged], op: str) -> None:
-        """Queue all parts of an all-reduce behind everything submitted before."""
+    def submit(self, work: ReduceWork, parts: Sequence[Part], op: str, coding: Coding = PLAIN) -> None:
+        """Queue all parts of a collective behind everything submitted before; all-reduces as `coding` says."""
         with self._changed:
             for part in parts:
                 if self._failed is not None:
                     work.part_ended(self._failed)
                 elif self.group is not None and not self._backlog and not self._busy and part.device is None:
-                    self._start(self.group, part, op, work)
+                    self._start(self.group, part, op, work, coding)
                 else:
-                    self._backlog.append((part, op, work))
+                    self._backlog.append((part, op, work, coding))
             if self._backlog and self._submitter is None:
                 self._submitter = start_thread(self._submit_all, name=f"tradewind-submit-{self._name}")
             self._changed.notify_all()
@@ -74,17 +74,17 @@ class Channel:
         except BaseException as error:  # otherwise callers would wait for the backlog without end
             self._fail(as_own_error(error))
 
-    def _next(self) -> tuple[Staged, str, ReduceWork] | None:
+    def _next(self) -> tuple[Part, str, ReduceWork, Coding] | None:
         with self._changed:
             self._busy = False
             self._changed.wait_for(lambda: self._backlog or self._closed)
             self._busy = bool(self._backlog)
             return self._backlog.popleft() if self._backlog else None
 
-    def _start(self, group: Group, part: Staged, op: str, work: ReduceWork) -> None:
+    def _start(self, group: Group, part: Part, op: str, work: ReduceWork, coding: Coding) -> None:
         try:
             part.ready()
-            handle = group.all_reduce_async(part.array, op, out=part.array, dtype=part.dtype)
+            handle = part.start(group, op, coding)
         except Exception as error:
             work.part_ended(as_own_error(error))
         else:
@@ -96,5 +96,5 @@ class Channel:
             waiting = list(self._backlog)
             self._backlog.clear()
             self._changed.notify_all()
-        for _, _, work in waiting:
+        for _, _, work, _ in waiting:
             work.part_ended(self._failed)

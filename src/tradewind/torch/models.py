@@ -49,12 +49,17 @@ class _Gpt(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """The scores of the next character after each."""
         length = tokens.shape[1]
-        x = self.token(tokens) + self.place(torch.arange(length))
-        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        x = self.token(tokens) + self.place(torch.arange(length, device=tokens.device))
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
         for layer in self.layers:
             x = layer(x, src_mask=mask, is_causal=True)
         made: torch.Tensor = self.scores(x)
         return made
+
+
+def make_gpt(width: int, layers: int, heads: int, context: int) -> nn.Module:
+    """A GPT over characters of this size."""
+    return _Gpt(width, layers, heads, context)
 
 
 def make_model(kind: str) -> nn.Module:

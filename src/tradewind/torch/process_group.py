@@ -1,14 +1,15 @@
-"""The process group: all-reduce runs by a Tradewind plan, every other collective on an inner Gloo or NCCL group.
+"""The process group: collectives run by Tradewind plans; point-to-point messages on an inner Gloo or NCCL group.
 
 Every method that C++ may call on a Python process group is overridden, and delegates explicitly: the base class would
 run its dispatcher with the interpreter lock held, and deadlock. The inner backends are also registered on this group,
-for collectives that C++ calls directly on a group's backend (FSDP's `_base` collectives).
+for collectives that C++ calls directly on a group's backend.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
 from collections.abc import Callable, MutableMapping
 from datetime import timedelta
@@ -20,21 +21,34 @@ import torch.distributed as dist
 from torch._C._dynamo import eval_frame
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Work
 
-from tradewind.errors import BadArray
+from tradewind.arithmetic import Array
+from tradewind.errors import BadArray, BadOption
 from tradewind.runtime.addresses import LOOPBACK_INTERFACE, interface_of_address
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.group import Group
+from tradewind.runtime.stats import GroupStats
 from tradewind.torch.channel import Channel
-from tradewind.torch.futures import callback_depth
+from tradewind.torch.collectives import PlannedCollectives
+from tradewind.torch.compression import ErrorFeedback
+from tradewind.torch.reconfigure import IS_OFFERED, Done, Handle, Reconfiguration, reconfigure_inner
 from tradewind.torch.registration import BACKEND
-from tradewind.torch.tensors import Staged, is_supported, operation_of, pack
+from tradewind.torch.rendezvous import connect_group
+from tradewind.torch.tensors import PLAIN, Coding, Staged, is_supported, operation_of, pack
 from tradewind.torch.work import ReduceWork
 
 GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 """Environment variables that choose the interface of Gloo and NCCL; where set, they take precedence over ours."""
+WIDE_BYTES = 4
+"""The least size of integers whose sum over ranks is divided for their mean."""
+MEMBER_BITS = 30
+"""Bits of the random number by which Gloo knows a rank whose place is not known yet."""
 
 
-class TradewindGroup(ProcessGroup):
+DUPLICATE_GPU = "Duplicate GPU"
+"""In NCCL's error where two ranks of a group use one GPU."""
+
+
+class TradewindGroup(PlannedCollectives, ProcessGroup):
     """One rank's end of a process group of the tradewind backend."""
 
     def __init__(
@@ -44,18 +58,23 @@ class TradewindGroup(ProcessGroup):
         size: int,
         timeout: timedelta,
         name: str,
-        connect: Callable[[int], Group],
+        connect: Callable[[int], Group] | None,
         address: str | None = None,
         with_nccl: bool = True,
     ) -> None:
         super().__init__(rank, size)
+        self.feedback: ErrorFeedback | None = None
+        """The residuals of compressed all-reduces; None: floats are not compressed."""
         self._rank, self._size, self._timeout = rank, size, timeout
         self._name, self._connect, self._owner = name, connect, OwnerProcess()
         self._channels: dict[int, Channel] = {}
         self._channels_lock = threading.Lock()
         self._coalesced: list[ReduceWork] | None = None
         self._inner = inner = ProcessGroup(store, rank, size)
-        for device, kind, backend in _inner_backends(store, rank, size, timeout, address, with_nccl):
+        self.reconfiguration: Reconfiguration | None = None
+        """How the group gets other members; None: it cannot."""
+        made = _inner_backends(store, rank, size, timeout, address, with_nccl, deferred=connect is None)
+        for device, kind, backend in made:
             for group in (inner, self):
                 group._register_backend(device, kind, backend)
                 group._set_default_backend(kind)
@@ -78,31 +97,59 @@ class TradewindGroup(ProcessGroup):
         """Start an all-reduce; None if the inner group must run it (other dtypes, layouts and operations)."""
         self._owner.check(f"process group {self._name!r}")
         op = operation_of(opts.reduceOp)
-        if op is None or not all(is_supported(tensor) for tensor in tensors):
+        if op is None or not all(is_supported(tensor, op) for tensor in tensors):
             return None
         tensors = list(tensors)
+        divide_by = 1
         whole = [tensor for tensor in tensors if not tensor.dtype.is_floating_point]
         if op == "mean" and whole:
-            if not whole[0].is_cuda:
+            if whole[0].is_cuda:
+                return None  # NCCL rounds it towards zero
+            if narrow := [tensor.dtype for tensor in whole if tensor.element_size() < WIDE_BYTES]:
                 raise BadArray(
-                    f"ReduceOp.AVG needs floating-point tensors, got {whole[0].dtype}: reduce them with SUM and "
-                    "divide, or convert them to a floating-point dtype."
+                    f"ReduceOp.AVG of {narrow[0]} would overflow: convert the tensor to int32, int64 or floating point."
                 )
-            return None  # NCCL rounds it towards zero
-        parts: list[Staged] = pack(tensors) if self._size > 1 else []
-        channel = self._channel(callback_depth())
-        work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer)
-        channel.submit(work, parts, op)
-        work.submitted()
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-        return work
+            op, divide_by = "sum", self._size
+        coding = PLAIN
+        if self.feedback is not None and not whole and op in ("sum", "mean"):
+            coding = self.feedback.codec, self._residual
+        return self._start(tensors, op, coding, divide_by)
+
+    def reduce_encoded(self, tensor: torch.Tensor, codec: str, residual: Array | None) -> ReduceWork:
+        """Start the sum of one tensor in place, with a codec, and the residual of its bucket if it has one."""
+        self._owner.check(f"process group {self._name!r}")
+        return self._start([tensor], "sum", (codec, None if residual is None else lambda *_: residual))
+
+    def _residual(self, part: Staged, group: Group) -> Array:
+        assert self.feedback is not None
+        self.feedback.follow(group.names)
+        return self.feedback.residual_of(part.tensors)
+
+    def _start(self, tensors: list[torch.Tensor], op: str, coding: Coding, divide_by: int = 1) -> ReduceWork:
+        wide = coding[1] is not None  # residuals are finer than 16-bit floats
+        parts: list[Staged] = pack(tensors, wide) if self._size > 1 else []
+        return self._started(tensors, parts, op, coding, divide_by)
 
     def _channel(self, depth: int) -> Channel:
         with self._channels_lock:
             if depth not in self._channels:
-                self._channels[depth] = Channel(f"{self._name}.{depth}", lambda: self._connect(depth), depth)
+                connect = self._connect
+                if connect is None:
+                    raise BadOption(
+                        "the group has no members yet: it was made with enable_reconfigure=True. Call "
+                        "torch.distributed._reconfigure first."
+                    )
+                self._channels[depth] = Channel(f"{self._name}.{depth}", lambda: connect(depth), depth)
             return self._channels[depth]
+
+    def stats(self) -> GroupStats | None:
+        """The counters of this rank in the group's run, such as bytes by peer; None before the first all-reduce.
+
+        For the default group, `torch.distributed.group.WORLD.stats()`.
+        """
+        with self._channels_lock:
+            channel = self._channels.get(0)
+        return None if channel is None or channel.group is None else channel.group.stats()
 
     # --- called by C++ ------------------------------------------------------------------------------------------
 
@@ -125,6 +172,54 @@ class TradewindGroup(ProcessGroup):
     def mergeRemoteGroup(self, *_: Any, **__: Any) -> Any:  # noqa: N802
         """Not supported: raises `NotImplementedError`."""
         raise NotImplementedError("a tradewind group cannot be merged. Use torch.distributed.new_group instead.")
+
+    # --- other members: called by PyTorch 2.14 and newer ----------------------------------------------------------
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Whether the group can get other members: with PyTorch 2.14 or newer, and `inner="gloo"` on CUDA."""
+        return IS_OFFERED and self.reconfiguration is not None and self._only_gloo
+
+    def get_reconfigure_handle(self) -> str:
+        """This rank's handle for `reconfigure`; a new one for every call of that."""
+        return Handle(self._reconfigured.token, self._inner_gloo.get_reconfigure_handle()).text()
+
+    def reconfigure(self, opts: Any) -> Work:
+        """Give the group other members, with a new rank for this process; work in flight fails at once.
+
+        All members call it with the same handles and uuid. Raises `PeerLost` if they do not within the timeout, and
+        `BadOption` for wrong handles, or a uuid that was used before.
+        """
+        self._owner.check(f"process group {self._name!r}")
+        how = self._reconfigured
+        members = how.order(opts.handles)
+        rank, size = [handle.token for handle in members].index(how.token), len(members)
+        self.leave()
+        with self._channels_lock:
+            self._channels, self._connect = {}, None
+        timeout_s = None if opts.timeout is None else opts.timeout.total_seconds()
+        place, identity = how.meet(opts.uuid, rank, size, timeout_s)
+        reconfigure_inner(self._inner_gloo, opts, members)
+        self._rank, self._size = rank, size
+        with self._channels_lock:
+            self._connect = lambda depth: connect_group(place, how.options, identity, depth)
+        return Done()
+
+    @property
+    def _reconfigured(self) -> Reconfiguration:
+        if not self.supports_reconfigure or self.reconfiguration is None:
+            raise NotImplementedError(
+                "this group cannot get other members: that takes PyTorch 2.14 or newer and, on CUDA, inner='gloo'."
+            )
+        return self.reconfiguration
+
+    @property
+    def _only_gloo(self) -> bool:
+        return not torch.cuda.is_available() or self._inner._get_backend(torch.device("cuda")).name() == "gloo"
+
+    @property
+    def _inner_gloo(self) -> Any:
+        return self._inner._get_backend(torch.device("cpu"))
 
     # --- coalescing --------------------------------------------------------------------------------------------
 
@@ -165,37 +260,37 @@ class TradewindGroup(ProcessGroup):
 
 
 DELEGATED = (
-    "_allgather_base",
     "_get_sequence_number_for_group",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
     "alltoall",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "gather",
     "monitored_barrier",
     "recv",
     "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
     "send",
 )
 """Methods that the inner group runs. Some exist only in some versions of PyTorch."""
 
 
+class SharedGpu(BadOption, RuntimeError):
+    """Raised when two ranks use one GPU and the inner group is NCCL; also a `RuntimeError`."""
+
+
+def refuse_shared_gpu(error: RuntimeError) -> None:
+    """Raise `SharedGpu`, which says what to do, if that is what an error of the inner group is about."""
+    if DUPLICATE_GPU in str(error):
+        raise SharedGpu(
+            "two ranks of this group use the same GPU, which NCCL refuses. Set inner='gloo' on all ranks (Options("
+            "inner='gloo') or TRADEWIND_INNER=gloo), or give every rank its own GPU with torch.cuda.set_device. "
+            f"NCCL said: {error}"
+        ) from error
+
+
 def _delegate(name: str) -> Callable[..., Any]:
     def delegated(self: TradewindGroup, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._inner, name)(*args, **kwargs)
+        try:
+            return getattr(self._inner, name)(*args, **kwargs)
+        except RuntimeError as error:
+            refuse_shared_gpu(error)
+            raise
 
     delegated.__name__ = name
     delegated.__doc__ = "Run by the inner group."
@@ -220,14 +315,20 @@ def _run_as_written(kind: type) -> None:
 
 
 _run_as_written(TradewindGroup)
+_run_as_written(PlannedCollectives)
 _run_as_written(ReduceWork)
 
 
 def _inner_backends(
-    store: Any, rank: int, size: int, timeout: timedelta, address: str | None, with_nccl: bool
+    store: Any, rank: int, size: int, timeout: timedelta, address: str | None, with_nccl: bool, deferred: bool
 ) -> list[tuple[Any, Any, Any]]:
-    """(device, backend type, backend), the default last: Gloo for the CPU; NCCL or Gloo for CUDA, where available."""
-    gloo = _gloo(PrefixStore("gloo/", store), rank, size, timeout, address)
+    """(device, backend type, backend), the default last: Gloo for the CPU; NCCL or Gloo for CUDA, where available.
+
+    `deferred`: the ranks are not known yet. Gloo gets a number of its own, which makes its handle unique.
+    """
+    if deferred:
+        rank, size = secrets.randbits(MEMBER_BITS), 1
+    gloo = _gloo(PrefixStore("gloo/", store), rank, size, timeout, address, deferred)
     kinds = ProcessGroup.BackendType
     found: list[tuple[Any, Any, Any]] = []
     if torch.cuda.is_available() and with_nccl and dist.is_nccl_available():
@@ -242,11 +343,14 @@ def _inner_backends(
     return found
 
 
-def _gloo(store: Any, rank: int, size: int, timeout: timedelta, address: str | None) -> Any:
+def _gloo(store: Any, rank: int, size: int, timeout: timedelta, address: str | None, deferred: bool) -> Any:
     """Gloo, bound to `address`: its default is the address of the hostname, which is loopback on many hosts."""
     if os.environ.get(GLOO_VARIABLE) or address is None:
-        return ProcessGroupGloo(store, rank, size, timeout=timeout)
+        more = {"enable_reconfigure": True} if deferred else {}
+        return ProcessGroupGloo(store, rank, size, timeout=timeout, **more)
     options = ProcessGroupGloo._Options()
+    if deferred:
+        options.enable_reconfigure = True
     options._timeout = timeout
     options._devices = [ProcessGroupGloo.create_device(hostname=address)]
     return ProcessGroupGloo(store, rank, size, options)

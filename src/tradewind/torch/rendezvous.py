@@ -23,25 +23,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 from torch.distributed import PrefixStore
 
 from tradewind import version
-from tradewind.control.network.view import NetworkView, unknown_network
-from tradewind.control.plans.versions import SHARED_BYTES, Plans
 from tradewind.errors import BadOption, PeerLost, TradewindError, UnknownName
-from tradewind.network import Network
-from tradewind.planning.bound import bound
-from tradewind.planning.cost import busiest_resource, cost
+from tradewind.network import Network, rank_name, site_named_by
 from tradewind.runtime.addresses import (
     LOOPBACK,
     WILDCARDS,
     HostPort,
     address_towards,
     choose_addresses,
+    host_of,
     interface_of_address,
     listen_on,
+    node_of,
     ranks_share_a_host,
 )
 from tradewind.runtime.group import Group, Hooks, connect
@@ -73,6 +70,8 @@ class Place:
     """Global ranks of the group's members, by their rank in the group."""
     timeout_s: float
     is_world: bool
+    attempt: str | None = None
+    """Separates the runs of one group after restarts by torchrun; None: by torchrun's count of restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Identity:
 
 def connect_group(place: Place, options: RunOptions, identity: Identity, depth: int = 0) -> Group:
     """Join the run of a process group; `depth` distinguishes the runs of one group (see `callback_depth`)."""
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    restart = place.attempt or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"tradewind/{restart}/{depth}", place.store)
     run = f"{place.name}/{restart}/{depth}"
     chosen = RunOptions(
@@ -244,12 +243,26 @@ class Entry(msgspec.Struct, omit_defaults=True):
     """Why the rank cannot take part; empty if it can."""
     network: str = ""
     sites: list[str] = []
-    """Sites of the network that the rank plans with; rank 0's network is the one that is used."""
+    """Sites of the network that the rank plans with, once for each of their ranks; rank 0's is the one that is used."""
+    world: int = 0
+    """Number of ranks of the whole run."""
+    node: int | None = None
+    """Number of the rank's node, if torchrun runs several."""
+    host: str = ""
+    """What ranks on the same host, and no others, have in common."""
     tradewind: str = ""
     torch: str = ""
     """Versions that the rank runs."""
     wants_certificate: bool = False
     """Whether the rank waits for a certificate from rank 0."""
+
+
+def local_address(store: Any, options: RunOptions) -> str | None:
+    """The address of this host that other ranks reach, before a rank knows which others there are."""
+    transport = options.transport
+    return Identity(
+        "", None, *choose_addresses(_bind(store, transport), transport.interface, transport.advertise)
+    ).address
 
 
 def identify(place: Place, options: RunOptions) -> Identity:
@@ -259,6 +272,8 @@ def identify(place: Place, options: RunOptions) -> Identity:
     publishes its error, and every other rank raises `BadOption` with it.
     """
     entry = Entry(options.site, tradewind=version.__version__, torch=str(torch.__version__))
+    entry.world = place.size if place.is_world else torch.distributed.get_world_size()
+    entry.node, entry.host = node_of(os.environ), host_of(os.environ)
     entry.wants_certificate = _needs_certificates(options)
     try:
         network = load_network(options.network)
@@ -266,20 +281,19 @@ def identify(place: Place, options: RunOptions) -> Identity:
         bind, advertise = choose_addresses(_bind(place.store, transport), transport.interface, transport.advertise)
         _check(place, options, bind)
         if network is not None:
-            entry.network, entry.sites = network.name, list(network.names)
+            entry.network = network.name
+            entry.sites = [site.name for site in network.sites for _ in range(site.ranks)]
     except TradewindError as error:
         publish_problem(place, error)
         raise
     entries = _exchange(place, entry, _identities(place))
     _check_versions(place, entries)
     _check_certificates(place, entries)
-    sites = _sites(place.global_ranks, entries)
-    if max(Counter(sites).values()) > 1:
-        # Several ranks share a site: the network does not describe the links between them.
-        if network is not None and place.rank == 0 and len(set(sites)) > 1:
-            log.warning("%s", describe_sharing(network, sites, place.global_ranks, options))
-        network, sites = None, [f"{site}/{sites[:rank].count(site)}" for rank, site in enumerate(sites)]
-    return Identity(sites[place.rank], network, bind, advertise, tuple(sites))
+    sites = site_of_each(place.global_ranks, entries)
+    if len(set(sites)) == 1:
+        network = None  # it describes no link within a site
+    names = rank_names(sites)
+    return Identity(names[place.rank], network, bind, advertise, names)
 
 
 def publish_problem(place: Place, error: TradewindError) -> None:
@@ -365,53 +379,58 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _sites(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:
-    """The site of every rank: as configured, or by its global rank; the same result, or error, on every rank."""
-    known, network = entries[0].sites, entries[0].network
+def site_of_each(global_ranks: Sequence[int], entries: Sequence[Entry]) -> list[str]:
+    """The site of every rank; the same result, or error, on every rank.
+
+    A rank's site is the configured one. Otherwise it is that of its global rank in the network, site by site. If the
+    network has fewer ranks than the run, it is that of the rank's node, in torchrun's order. Without a network, ranks
+    on one host share a site.
+    """
+    first = entries[0]
+    known = list(dict.fromkeys(first.sites))
+    by_node = first.world > len(first.sites)
     sites = []
     for own, entry in zip(global_ranks, entries, strict=True):
-        if entry.site is None and known and own >= len(known):
-            raise BadOption(
-                f"rank {own} has no site: network {network!r} has {len(known)} sites. Set Options(site=...), or use a "
-                "larger network."
-            )
-        if entry.site is not None and known and entry.site not in known:
-            raise BadOption(f"rank {own}: network {network!r}: {UnknownName('site', entry.site, known)}")
-        sites.append(entry.site or (known[own] if known else f"rank{own}"))
-    return sites
+        named = entry.site
+        if named is not None and known:
+            named = named if named in known else site_named_by(named)
+            if named not in known:
+                raise BadOption(
+                    f"rank {own}: network {first.network!r}: {UnknownName('site', entry.site or '', known)}"
+                )
+        elif named is not None:
+            named = site_named_by(named) or named
+        elif known:
+            at_node = by_node and entry.node is not None
+            places, position = (known, entry.node) if at_node else (first.sites, own)
+            if position is None or position >= len(places):
+                raise BadOption(
+                    f"rank {own} has no site: network {first.network!r} has {len(known)} sites. Set Options(site=...), "
+                    'or "ranks" of the sites in the network file, or use a larger network.'
+                )
+            named = places[position]
+        sites.append(named or "")
+    return _by_host(global_ranks, entries, sites)
 
 
-def describe_sharing(network: Network, sites: Sequence[str], global_ranks: Sequence[int], options: RunOptions) -> str:
-    """The warning about ranks that share a site: which ranks, the expected cost, and what to do."""
-    at = {site: [str(own) for own, of in zip(global_ranks, sites, strict=True) if of == site] for site in sites}
-    shared = ", ".join(f"ranks {', '.join(ranks)} share site {site!r}" for site, ranks in at.items() if len(ranks) > 1)
-    expected = _cost_of_sharing(network.subnetwork(tuple(at)), sites, options)
-    return (
-        f"{shared}: network {network.name!r} describes one rank per site, so it is ignored and all links count as "
-        f"equal. {expected}Start one rank per site to plan on the network."
-    )
+def _by_host(global_ranks: Sequence[int], entries: Sequence[Entry], sites: list[str]) -> list[str]:
+    """The sites with those of ranks that have none: their host, where several ranks are on one of several hosts."""
+    hosts = [entry.host for entry, site in zip(entries, sites, strict=True) if not site]
+    order = list(dict.fromkeys(hosts))
+    is_shared = 1 < len(order) < len(hosts) and "" not in order
+    named = [f"host{order.index(e.host)}" if is_shared and not s else s for e, s in zip(entries, sites, strict=True)]
+    return [site or f"rank{own}" for site, own in zip(named, global_ranks, strict=True)]
 
 
-def _cost_of_sharing(network: Network, sites: Sequence[str], options: RunOptions) -> str:
-    """How much slower a plan that ignores the network is than the network's bound, for a large array."""
-    names = tuple(f"rank{rank}" for rank in range(len(sites)))
-    unknown = unknown_network(names)
-    try:
-        plans = Plans(NetworkView(unknown, is_guess=True), options.planner, dict(options.planner_options))
-        between_ranks = cost(plans.make(names, SHARED_BYTES), unknown).link_bytes
-    except TradewindError:
-        return ""  # the run itself will report the planner's error
-    located = np.array([[site == name for site in sites] for name in network.names], dtype=float)
-    between_sites = located @ between_ranks @ located.T
-    np.fill_diagonal(between_sites, 0.0)
-    if (network.bandwidth_bps[between_sites > 0] == 0).any():
-        return ""  # some of these bytes have no link in the network
-    seconds, where = busiest_resource(between_sites, network)
-    times = seconds * bound(network, network.names, SHARED_BYTES).rate_bps / (8.0 * SHARED_BYTES)
-    until = " until enough links have been measured" if options.awareness.measure else ""
-    return (
-        f"Expect large all-reduces to take about {times:.1f} times the least time that the network allows{until}, "
-        f"because of {where}. "
+def rank_names(sites: Sequence[str]) -> tuple[str, ...]:
+    """The name of each rank by its site: the site's, or numbered if several ranks share it.
+
+    >>> rank_names(["fra", "fra", "nyc"])
+    ('fra/0', 'fra/1', 'nyc')
+    """
+    count = Counter(sites)
+    return tuple(
+        rank_name(site, sites[:place].count(site)) if count[site] > 1 else site for place, site in enumerate(sites)
     )
 
 

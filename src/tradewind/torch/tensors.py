@@ -7,12 +7,15 @@ stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.distributed import ReduceOp
+
+from tradewind.arithmetic import Array, can_compute
+from tradewind.runtime.group import Group, Handle
 
 OPERATIONS = {
     ReduceOp.SUM: "sum",
@@ -20,6 +23,9 @@ OPERATIONS = {
     ReduceOp.PRODUCT: "product",
     ReduceOp.MIN: "min",
     ReduceOp.MAX: "max",
+    ReduceOp.BAND: "band",
+    ReduceOp.BOR: "bor",
+    ReduceOp.BXOR: "bxor",
 }
 DTYPES = {
     torch.float32: "float32",
@@ -28,19 +34,28 @@ DTYPES = {
     torch.bfloat16: "bfloat16",
     torch.int32: "int32",
     torch.int64: "int64",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
 }
 PACK_BYTES = 256 * 1024
 """Tensors smaller than this (in bytes) are packed together: copying them costs less than a round of their own."""
 
 
 def operation_of(reduce_op: Any) -> str | None:
-    """The runtime's name of a reduce operation; None if unsupported (bitwise operations, premultiplied sums)."""
+    """The runtime's name of a reduce operation; None if unsupported (premultiplied sums)."""
     return OPERATIONS.get(getattr(reduce_op, "op", reduce_op))
 
 
-def is_supported(tensor: torch.Tensor) -> bool:
-    """Whether the runtime can reduce this tensor."""
-    return tensor.layout is torch.strided and tensor.dtype in DTYPES and tensor.device.type in ("cpu", "cuda")
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the runtime can copy this tensor."""
+    return tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda")
+
+
+def is_supported(tensor: torch.Tensor, op: str) -> bool:
+    """Whether the runtime can reduce this tensor with `op`."""
+    is_known = is_dense(tensor) and tensor.dtype in DTYPES
+    return is_known and (op == "mean" or can_compute(op, DTYPES[tensor.dtype]))
 
 
 def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -48,13 +63,18 @@ def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any]
     if flat.dtype is torch.bfloat16:
         array = flat.view(torch.int16).numpy().view(np.uint16)
+    elif flat.dtype not in DTYPES:  # only copied
+        array = flat.view(torch.uint8).numpy().view(f"V{flat.element_size()}")
     else:
         array = flat.numpy()
     return array
 
 
-def pack(tensors: Sequence[torch.Tensor]) -> list[Staged]:
-    """Group tensors into parts of one round each; ranks with the same shapes, dtypes and devices get the same parts."""
+def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
+    """Group tensors into parts of one round each; ranks with the same shapes, dtypes and devices get the same parts.
+
+    `wide`: whether floats are staged in float32.
+    """
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     parts: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -62,27 +82,46 @@ def pack(tensors: Sequence[torch.Tensor]) -> list[Staged]:
             parts.append([tensor])
         else:
             small.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return [Staged(part) for part in (*parts, *small.values())]
+    return [Staged(part, wide) for part in (*parts, *small.values())]
 
 
 class Staged:
     """Tensors of one dtype on one device, and the flat host array in which they are reduced in place."""
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor], wide: bool = False, filled: bool = True) -> None:
+        """`filled`: whether the array must hold the tensors' values; otherwise it only receives theirs."""
         self._tensors = [tensor.detach() for tensor in tensors]
         first = self._tensors[0]
-        self.dtype = DTYPES[first.dtype]
+        self._kind = torch.float32 if wide and first.dtype.is_floating_point else first.dtype
+        self.dtype = DTYPES.get(self._kind)
+        """The runtime's name of the dtype; None if it can only be copied."""
         self.device = first.device if first.is_cuda else None
         self._copied: Any = None
-        self.is_direct = len(tensors) == 1 and first.is_contiguous() and not first.is_neg() and self.device is None
+        is_plain = first.is_contiguous() and not first.is_neg() and not first.is_conj() and self._kind is first.dtype
+        self.is_direct = len(tensors) == 1 and is_plain and self.device is None
         """Whether the array is the tensor's own memory."""
         if self.is_direct:
             self._flat = first.view(-1)
+        elif not filled:
+            size = sum(tensor.numel() for tensor in self._tensors)
+            self._flat = torch.empty(size, dtype=first.dtype, pin_memory=self.device is not None)
         elif self.device is None:
-            self._flat = torch.cat([tensor.reshape(-1) for tensor in self._tensors])
+            self._flat = torch.cat([tensor.reshape(-1) for tensor in self._tensors]).to(self._kind)
         else:
             self._flat = self._download()
         self.array = as_array(self._flat)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that are reduced."""
+        return self._tensors
+
+    def start(self, group: Group, op: str, coding: Coding) -> Handle:
+        """Submit the all-reduce of the array to the runtime."""
+        codec, residuals = coding
+        residual = None if residuals is None else residuals(self, group)
+        array = self.array
+        return group.all_reduce_async(array, op, out=array, dtype=self.dtype, codec=codec, residual=residual)
 
     def ready(self) -> None:
         """Wait until the array holds the tensors' values (after a copy from a device)."""
@@ -105,7 +144,7 @@ class Staged:
         current, copying = torch.cuda.current_stream(self.device), copy_stream(self.device)
         copying.wait_stream(current)
         size = sum(tensor.numel() for tensor in self._tensors)
-        flat = torch.empty(size, dtype=self._tensors[0].dtype, pin_memory=True)
+        flat = torch.empty(size, dtype=self._kind, pin_memory=True)
         with torch.cuda.stream(copying):
             start = 0
             for tensor in self._tensors:
@@ -115,6 +154,10 @@ class Staged:
             self._copied = copying.record_event()
         return flat
 
+
+Coding = tuple[str | None, Callable[[Staged, Group], Array] | None]
+"""The codec of an all-reduce (None: that of the run), and what returns the residual of a part, if it has one."""
+PLAIN: Coding = (None, None)
 
 _copy_streams: dict[torch.device, Any] = {}
 

@@ -1,4 +1,4 @@
-"""The `Work` that an all-reduce returns, and its future.
+"""The `Work` that a collective returns, and its future.
 
 The future is completed in a separate thread (see `futures.py`), never in a thread that moves bytes, because callbacks
 may block.
@@ -8,32 +8,65 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import DistBackendError, Work
 
 from tradewind.errors import PeerLost, RemoteFault, TradewindError, as_own_error
+from tradewind.runtime.group import Group, Handle
 from tradewind.torch.futures import Completer, Job, OrderedFuture
-from tradewind.torch.tensors import Staged, copy_stream
+from tradewind.torch.tensors import Coding, copy_stream
 
 
 class RunLost(PeerLost, DistBackendError):
     """A rank or the controller is lost; also a `DistBackendError`, as raised by PyTorch's own backends."""
 
 
+class Part(Protocol):
+    """A collective of the runtime, with the tensors that it works on."""
+
+    @property
+    def device(self) -> torch.device | None:
+        """The tensors' device; None: the host."""
+        ...
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the result is written to its tensors at once."""
+        ...
+
+    def ready(self) -> None:
+        """Wait until the input is on the host."""
+        ...
+
+    def start(self, group: Group, op: str, coding: Coding) -> Handle:
+        """Submit it to the runtime, encoded as `coding` says if it is an all-reduce."""
+        ...
+
+    def deliver(self) -> None:
+        """Copy the result into its tensors."""
+        ...
+
+
 class ReduceWork(Work):
-    """A running all-reduce, whose tensors are reduced in place."""
+    """A running collective, whose result is in its tensors in the end.
+
+    `divide_by`: sums are divided by it at the end, integers rounded towards zero, as NCCL does for AVG.
+    """
 
     def __init__(
         self,
         tensors: list[torch.Tensor],
-        parts: list[Staged],
+        parts: Sequence[Part],
         timeout_s: float,
         completer: Completer,
+        divide_by: int = 1,
     ) -> None:
         super().__init__()
+        self._divide_by = divide_by
         self._tensors, self._parts, self._timeout_s, self._completer = tensors, parts, timeout_s, completer
         self._device = parts[0].device if parts else None
         self._open = len(parts)
@@ -45,7 +78,7 @@ class ReduceWork(Work):
 
     def submitted(self) -> None:
         """Called after all parts were submitted: schedules the copy of the result, if needed, even without `wait`."""
-        if not all(part.is_direct for part in self._parts):
+        if self._divide_by > 1 or not all(part.is_direct for part in self._parts):
             self.get_future()
 
     def part_ended(self, error: TradewindError | None) -> None:
@@ -88,7 +121,7 @@ class ReduceWork(Work):
 
     def source_rank(self) -> int:
         """Not supported: raises `RuntimeError`."""
-        raise RuntimeError("an all-reduce has no source rank.")
+        raise RuntimeError("a collective has no source rank.")
 
     def get_future(self) -> OrderedFuture:
         """A future whose value is the list of tensors."""
@@ -111,7 +144,7 @@ class ReduceWork(Work):
         with self._changed:
             if not self._changed.wait_for(lambda: self._open == 0, timeout_s):
                 raise RunLost(
-                    f"an all-reduce has not ended after {timeout_s:g} s: another rank may not have called it. Raise "
+                    f"a collective has not ended after {timeout_s:g} s: another rank may not have called it. Raise "
                     "timeout= of init_process_group if a step may take that long."
                 )
             if self._error is not None:
@@ -129,6 +162,9 @@ class ReduceWork(Work):
         with self._on_copy_stream() as stream:
             for part in self._parts:
                 part.deliver()
+            for tensor in self._tensors if self._divide_by > 1 else ():
+                mode = None if tensor.dtype.is_floating_point else "trunc"
+                tensor.copy_(torch.div(tensor, self._divide_by, rounding_mode=mode))
             if stream is not None:
                 self._event = stream.record_event()
 

@@ -108,7 +108,7 @@ def _to_parquet(trace: Trace) -> bytes:
     arrow, parquet = _pyarrow()
     types = dict.fromkeys(("round", "step", "shard", "retransmits"), arrow.int64())
     numbers = ("start_s", "end_s", "service_s", "nbytes", "sent_bytes", "rate_bps", "predicted_s", "load")
-    types |= dict.fromkeys(numbers, arrow.float64())
+    types |= dict.fromkeys((*numbers, "usd_per_gb", "lat", "lon"), arrow.float64())
     columns = list(zip(*_rows(trace), strict=True)) or [()] * len(COLUMNS)
     arrays = [
         arrow.array(column, types.get(name, arrow.string())) for name, column in zip(COLUMNS, columns, strict=True)
@@ -127,4 +127,7 @@ def _pyarrow() -> tuple[Any, Any]:
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
-        raise BadOption("Parquet needs pyarrow, which is not installed. Install it, or use .csv or .jsonl.") from error
+        raise BadOption(
+            "Parquet needs pyarrow, which is not installed. Install it with: pip install tradewind[parquet], or use "
+            ".csv or .jsonl."
+        ) from error

@@ -2,13 +2,16 @@
 
 | kind | start_s, end_s | site, peer | other fields |
 |---|---|---|---|
-| run | the whole run | network in `site`, scheme in `peer` | seed and options in `reason` |
+| run | the whole run | network in `site`, scheme in `peer` | seed and options in `reason`; expected rounds in `round` |
+| site | a point in time | a site of the network | `lat`, `lon`; its provider in `phase`, its zone in `reason` |
 | compute | one local step | the rank | `step` |
 | wait | ready, until its round starts or it proceeds alone | the rank | `round` it waited for, if any |
 | sync | its round, until the rank holds the result | the rank | `round` |
 | round | start to end | | `members`, `nbytes`, planner in `phase`, plan version in `step`, `predicted_s`, `outcome` |
 | flow | queued to last bit sent; `service_s`: first bit | sender, receiver | `round`, `shard`, `phase`, bytes |
-| link | a point in time | sender, receiver | an estimate in `rate_bps`, its origin in `phase`; or one `sample` |
+| link | a point in time | sender, receiver | an estimate in `rate_bps`, its origin in `phase`; `usd_per_gb` |
+| link | a point in time | sender, receiver | `sample` in `phase`, one measurement in `rate_bps` |
+| link | an interval | sender, receiver | `counted` in `phase`, `retransmits` |
 | tree | when its plan was sent | the root | version in `step`, `shard`, bytes, edges A>B in `members` |
 | host | an interval | the rank | `load` of its processors, `rate_bps` of other programs' traffic |
 | failure | down to up again | rank, or both ends of a link | what failed in `phase` |
@@ -37,6 +40,7 @@ Kind = Literal[
     "link",
     "tree",
     "host",
+    "site",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 
@@ -68,6 +72,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """The share of a host's processors in use, 0 to 1."""
     retransmits: int = 0
     """TCP segments that were sent again."""
+    usd_per_gb: float = 0
+    """The price of the bytes of a link."""
+    lat: float | None = None
+    lon: float | None = None
+    """Coordinates of a site in degrees."""
 
     @property
     def seconds(self) -> float:

@@ -7,13 +7,15 @@ unknown fields or values out of range raises `BadFrame`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from tradewind.arithmetic import check_operation, storage_of
-from tradewind.errors import BadArray, BadFrame, BadPlan
+from tradewind.arithmetic import COPY, check_operation, storage_of
+from tradewind.errors import BadArray, BadFrame, BadPlan, UnknownName
+from tradewind.planning.collective import ROOTED, Collective, Kind
+from tradewind.wire.codecs import NONE, can_encode, check_codec, wire_bytes
 from tradewind.wire.frames import (
     MAX_CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
@@ -127,14 +129,73 @@ class Operation(MessageBase, frozen=True):
     dtype: Name
     op: Name
     root: Text = ""
-    """The source of a broadcast, or the key of an array that a server keeps; empty for an all-reduce."""
+    """The root of a collective that has one, or the key of an array that a server keeps; else empty."""
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
     """Number of operations in the step that this is a part of; all run with the members of the first."""
+    codec: Name = NONE
+    """How chunks are encoded (`wire.codecs`); in a request also `auto`, and the controller decides."""
+
+    kind: Kind = "all-reduce"
+    sizes: tuple[Count, ...] = ()
+    """Items of each rank's part, in the order of ranks, of a collective that has parts; a single one if all are equal.
+    `items` is their sum."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a collective without its root, and for a codec that cannot encode this operation."""
+        if self.kind in ROOTED and not self.root:
+            raise ValueError(f"{self.kind} needs a root")
+        if self.codec == NONE:
+            return
+        try:
+            check_codec(self.codec)
+        except UnknownName as error:
+            raise ValueError(str(error)) from None
+        if not can_encode(self.op, self.dtype) or self.kind != "all-reduce":
+            raise ValueError(f"codec {self.codec} cannot encode {self.kind} {self.op} of {self.dtype}")
 
     @property
     def nbytes(self) -> int:
-        """Size of the array."""
+        """Size of the array; of the largest one of a rank, if ranks have arrays of different sizes."""
         return self.items * self.item_bytes
+
+    @property
+    def wire_bytes(self) -> int:
+        """Size of the array as it is sent."""
+        return wire_bytes(self.codec, self.items, self.item_bytes)
+
+    @property
+    def collective(self) -> Collective:
+        """The collective, with its root if it has one."""
+        return Collective(self.kind, self.root if self.kind in ROOTED else "")
+
+    def inline_bytes(self, members: int) -> int:
+        """Size of the result of an inline round."""
+        return self.nbytes * (members if self.kind == "all-to-all" else 1)
+
+    def part_starts(self, members: int) -> list[int]:
+        """The first item of each rank's part, and the number of all items.
+
+        Raises `BadArray` if the operation was requested for another number of ranks.
+
+        >>> Operation(6, 1, "bytes", "copy", kind="all-gather", sizes=(2,)).part_starts(3)
+        [0, 2, 4, 6]
+        """
+        sizes = self.sizes * members if len(self.sizes) == 1 else self.sizes
+        if len(sizes) != members or sum(sizes) != self.items:
+            raise BadArray(
+                f"{self.kind} of {self.items} items was requested for {len(self.sizes) or 1} parts of {self.sizes} "
+                f"items, but {members} ranks take part: a rank left or joined meanwhile. Call it again."
+            )
+        return [0, *accumulate(sizes)]
+
+
+class Share(MessageBase, frozen=True):
+    """What an array counts in a mean, and which model it is a change of."""
+
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e18)] = 1.0
+    """Weight relative to those of the other members, such as the number of tokens processed."""
+    model: Count | None = None
+    """Number of the model that all members must have in common; None: models may differ."""
 
 
 class Ready(MessageBase, frozen=True):
@@ -144,19 +205,21 @@ class Ready(MessageBase, frozen=True):
     iteration: Count
     operation: Operation
     array: SmallArray | None = None
-    """The array itself, if it is small; for a broadcast at its source, and empty from others. None: use a plan."""
+    """The array itself, if it is small; empty from a rank that has nothing to send. None: use a plan."""
     scatter: Count | None = None
     """Version of the `ScatterBy` by which the rank has started to send; None: it waits for its round."""
     overwrites: bool = False
     """Whether the result overwrites the input: its round then cannot be repeated or change its plan."""
+    share: Share | None = None
+    """Weight and model of the array; None: weight 1, any model."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if the array does not fit the operation, since the controller computes with it."""
         operation = self.operation
         if self.array is None:
             return
-        if operation.op == "broadcast":
-            fits = len(self.array) in (0, operation.nbytes)
+        if operation.op == COPY:
+            fits = len(self.array) in (0, operation.nbytes, *(size * operation.item_bytes for size in operation.sizes))
         else:
             try:
                 check_operation(operation.op, operation.dtype)
@@ -185,6 +248,8 @@ class InlineResult(MessageBase, frozen=True):
     final: bool
     """Whether it may be used at once. Otherwise members send `Finished` and use it after `Commit`: if the controller is
     lost in between, the next one can tell whether all members have it."""
+    digest: Digest
+    """Digest of the array as the controller computed it."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if there are more members than ranks in any run."""
@@ -493,6 +558,8 @@ class Start(MessageBase, frozen=True):
     repaired: bool = False
     turn: Count | None = None
     """First round of the step that it is a part of, if that has several parts, which share its turn."""
+    whole_digest: bool = True
+    """Whether members compare digests of the whole result; otherwise of another part in every round."""
 
 
 class Halt(MessageBase, frozen=True):

@@ -13,11 +13,13 @@ from typing import Annotated
 
 import msgspec
 
-from tradewind.errors import BadPlan
+from tradewind.errors import BadOption, BadPlan
+from tradewind.planning.collective import Collective
 from tradewind.planning.plan import Plan, Route, Shard
 from tradewind.units import MAX_BYTES
 from tradewind.wire.frames import MAX_MESSAGE_BYTES
 
+_MISFITS = (IndexError, ValueError, BadOption)
 Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -52,6 +54,7 @@ class _PackedPlan(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     roots: tuple[Number, ...]
     reduce: tuple[Tree, ...]
     broadcast: tuple[Tree, ...]
+    collective: str
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -73,6 +76,7 @@ def pack_plan(plan: Plan) -> bytes:
         roots=tuple(number[shard.root] for shard in plan.shards),
         reduce=tuple(numbered(shard.reduce) for shard in plan.shards),
         broadcast=tuple(numbered(shard.broadcast) for shard in plan.shards),
+        collective=str(plan.collective),
     )
     return zlib.compress(msgspec.msgpack.encode(packed), 9)
 
@@ -89,7 +93,7 @@ def unpack_plan(data: bytes, source: str) -> Plan:
             )
         packed = msgspec.msgpack.decode(plain, type=_PackedPlan)
         return _plan_of(packed)
-    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError, ValueError) as error:
+    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError, *_MISFITS) as error:
         raise BadPlan(f"{source} cannot be decoded: {error}. All ranks must run the same release.") from error
 
 
@@ -107,4 +111,12 @@ def _plan_of(packed: _PackedPlan) -> Plan:
         Shard(fraction, sites[root], named(reduce), named(broadcast), chunk_bytes)
         for fraction, chunk_bytes, root, reduce, broadcast in zip(*columns, strict=True)
     )
-    return Plan(packed.planner, packed.network, sites[: packed.members], packed.nbytes, shards, reason=packed.reason)
+    return Plan(
+        packed.planner,
+        packed.network,
+        sites[: packed.members],
+        packed.nbytes,
+        shards,
+        reason=packed.reason,
+        collective=Collective.parse(packed.collective),
+    )

@@ -15,14 +15,19 @@ MAX_RECORDED_SITES = 100
 
 
 def network_records(network: Network, at_s: float) -> Iterator[Record]:
-    """The bandwidth of every link as an estimate that was given; nothing for a network of more than 100 sites."""
+    """Where sites are, and the bandwidth and price of links between them as given; nothing for more than 100 sites."""
     if len(network) > MAX_RECORDED_SITES:
         return
+    for site in network.sites:
+        if site.lat is not None or site.provider or site.zone:
+            about = {"phase": site.provider or "", "reason": site.zone or "", "lat": site.lat, "lon": site.lon}
+            yield Record("site", at_s, at_s, site.name, **about)  # type: ignore[arg-type]
     for i, src in enumerate(network.names):
         for j, dst in enumerate(network.names):
             rate_bps = float(network.bandwidth_bps[i, j])
-            if i != j and rate_bps > 0:
-                yield Record("link", at_s, at_s, src, dst, phase="given", rate_bps=rate_bps)
+            if not network.is_local[i, j] and rate_bps > 0:
+                price = float(network.usd_per_gb[i, j])
+                yield Record("link", at_s, at_s, src, dst, phase="given", rate_bps=rate_bps, usd_per_gb=price)
 
 
 def plan_records(version: int, plan: Plan, at_s: float) -> Iterator[Record]:

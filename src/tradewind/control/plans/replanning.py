@@ -126,10 +126,12 @@ class Replanning:
 
     def begin(self, now_s: float) -> list[Addressed]:
         """Begin, when all ranks have joined: probe all links if the option `probe` is set."""
-        network = self._plans.view.network
-        if not self.options.probe or len(network) < 2:
+        view = self._plans.view
+        names = view.probed_ranks
+        if not self.options.probe or len(names) < 2:
             return []
-        self._probing = Probing(network.names, [(link.src, link.dst) for link in network.links], self.options)
+        links = [(link.src, link.dst) for link in view.network.subnetwork(names).links]
+        self._probing = Probing(names, links, self.options)
         return self._probed(self._probing.start(now_s), now_s)
 
     def _probed(self, trains: list[tuple[str, m.Explore]], now_s: float) -> list[Addressed]:
@@ -263,7 +265,7 @@ class Replanning:
         """Return the gain over observed rounds, which is not inflated by estimates that are too low."""
         if not made.seconds:
             return made.gain
-        return self._trials_of(made.key).seconds_per_byte * made.key[1] / made.seconds - 1.0
+        return self._trials_of(made.key).seconds_per_byte * made.key.nbytes / made.seconds - 1.0
 
     def _trials_of(self, key: Key) -> Trials:
         if key not in self._trials:

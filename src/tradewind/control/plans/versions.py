@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tradewind.control.network.view import NetworkView
 from tradewind.errors import BadPlan, ImpossibleProblem, InfeasiblePlan, TradewindError
 from tradewind.network import Network
 from tradewind.planning import checked_plan, host_of, planner_options
-from tradewind.planning.broadcasting import plan_broadcast
 from tradewind.planning.check import check, ensure_valid
+from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import with_fitted_chunks
+from tradewind.planning.halves import derive_plan
+from tradewind.planning.lanes import spread
 from tradewind.planning.patch import Failover, Patch, patch_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard
 
@@ -40,7 +42,16 @@ KEPT_KINDS = 256
 """Number of kinds of rounds whose plans are kept for the current network: a policy may choose other members each
 time."""
 
-Key = tuple[tuple[str, ...], int, str, int]
+
+class Key(NamedTuple):
+    """A kind of rounds: what a plan was made for."""
+
+    members: tuple[str, ...]
+    nbytes: int
+    planner: str
+    generation: int
+    """Of the network."""
+    collective: Collective = ALL_REDUCE
 
 
 @dataclass(frozen=True)
@@ -58,9 +69,10 @@ class PlanWanted:
 
     def make(self) -> PlanMade:
         """Make the plan and compare it with the current one; this can take seconds."""
-        members, nbytes = self.key[0], self.key[1]
+        members, nbytes, collective = self.key.members, self.key.nbytes, self.key.collective
+        more = self.options, self.fast, self.chunk_bytes, collective
         try:
-            plan = finished_plan(self.planner, self.network, nbytes, members, self.options, self.fast, self.chunk_bytes)
+            plan = finished_plan(self.planner, self.network, nbytes, members, *more)
         except TradewindError as error:
             return PlanMade(self.key, None, 0.0, str(error))
         before_s, after_s = cost(self.current, self.network).seconds, cost(plan, self.network).seconds
@@ -120,19 +132,25 @@ class Plans:
         self._generation = view.generation
         """Newest generation of the network that a plan was made for."""
         if given is not None:
-            ensure_valid(given, view.network)
+            ensure_valid(self._given_for(given, view.names), view.network)
         elif planner is not None:  # raises BadOption now, not in the first round
             self._keeps_roots = getattr(planner_options(planner, options), "keep_roots", False)
 
-    def plan_for(self, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
+    def plan_for(
+        self,
+        members: tuple[str, ...],
+        nbytes: int,
+        planner: str | None = None,
+        collective: Collective = ALL_REDUCE,
+    ) -> int:
         """Return the version of the plan that these members use for an array of this size, made if necessary.
 
         Plans are expressed in fractions and fit any size, but a good plan for a kilobyte (few hops) is not good for a
         gigabyte.
         """
         size = self._planned_bytes(nbytes)
-        key = (members, size, planner or "", self.view.generation)
-        version = self._version_of(key, lambda: self.make(members, size, planner))
+        key = Key(members, size, planner or "", self.view.generation, collective)
+        version = self._version_of(key, lambda: self.make(members, size, planner, collective))
         self._used.pop(key, None)
         self._used[key] = None
         if size > SMALL_BYTES:
@@ -163,18 +181,7 @@ class Plans:
             made = finished_plan("star", network, size, pair, {"root": server}, self.view.is_guess)
             return replace(made, members=(member,))
 
-        return self._version_of(((member,), size, f"server {server}", self.view.generation), make)
-
-    def broadcast_plan_for(self, source: str, members: tuple[str, ...], nbytes: int, planner: str | None = None) -> int:
-        """Return the version of the plan by which these members receive an array of the source."""
-
-        def broadcast(plan: Plan) -> Plan:
-            if not all(shard.broadcast for shard in plan.shards):  # every member sums for itself
-                star = {"root": source}
-                plan = finished_plan("star", self.view.network, plan.nbytes, members, star, self.view.is_guess)
-            return plan_broadcast(plan, source)
-
-        return self.derive(self.plan_for(members, nbytes, planner), source, broadcast)
+        return self._version_of(Key((member,), size, f"server {server}", self.view.generation), make)
 
     def derive(self, base: int, purpose: object, make: Callable[[Plan], Plan]) -> int:
         """Return the version of a plan derived from another one for a purpose; it is kept as long as that one."""
@@ -196,14 +203,14 @@ class Plans:
         """Drop plans for earlier generations of the network: no round starts with them; running rounds keep theirs."""
         if self._generation != self.view.generation:
             self._generation = self.view.generation
-            for key in [key for key in self._version if key[3] != self._generation]:
+            for key in [key for key in self._version if key.generation != self._generation]:
                 del self._version[key]
             self._used = {key: None for key in self._used if key in self._version}
 
     @property
     def keys(self) -> list[Key]:
         """Kinds of rounds that have a plan for the current generation of the network."""
-        return [key for key in self._version if key[3] == self.view.generation]
+        return [key for key in self._version if key.generation == self.view.generation]
 
     @property
     def current(self) -> set[int]:
@@ -225,7 +232,7 @@ class Plans:
         self._derived.clear()
         network, generation = self.view.network, self.view.generation
         for key, version in before.items():
-            plan, now = self.by_version[version], (*key[:3], generation)
+            plan, now = self.by_version[version], key._replace(generation=generation)
             try:
                 self._version[now] = self.add(self.patch(plan, network).plan) if check(plan, network) else version
             except ImpossibleProblem:  # the next round of this kind makes a new plan, or fails
@@ -247,9 +254,8 @@ class Plans:
             del self._used[key]
         found = []
         for key in self._used:
-            _, size, hint, generation = key
-            if generation == self.view.generation and size >= least_bytes:
-                planner, options = self._planner_for(hint, size)
+            if key.generation == self.view.generation and key.nbytes >= least_bytes:
+                planner, options = self._planner_for(key.planner, key.nbytes)
                 current, _ = self.current_of(key)
                 found.append(
                     PlanWanted(key, self.view.network, planner, options, current, self.view.is_guess, self._chunk_bytes)
@@ -271,7 +277,7 @@ class Plans:
 
     def is_current(self, key: Key) -> bool:
         """Whether a requested plan is still needed: members and links have not changed."""
-        return key in self._version and key[3] == self.view.generation
+        return key in self._version and key.generation == self.view.generation
 
     def _planned_bytes(self, nbytes: int) -> int:
         """Return the size that an array is planned as: one of few, so that not every array needs its own plan.
@@ -300,7 +306,9 @@ class Plans:
             options["fixed_roots"] = tuple(name for name in self.view.names if name in self._roots)
         return chosen, options
 
-    def make(self, members: tuple[str, ...], nbytes: int, hint: str | None = None) -> Plan:
+    def make(
+        self, members: tuple[str, ...], nbytes: int, hint: str | None = None, collective: Collective = ALL_REDUCE
+    ) -> Plan:
         """Make a plan for the current network, without adding it as a version.
 
         A given plan, and one of a planner that cannot do without lost links, is patched to avoid these. Raises
@@ -308,14 +316,16 @@ class Plans:
         """
         network = self.view.network
         if self._given is not None:
-            if set(self._given.members) != set(members):
+            given = self._given_for(self._given, members)
+            if set(given.members) != set(members):
                 raise BadPlan(
-                    f"the given plan is for members {', '.join(self._given.members)}, but this round has "
+                    f"the given plan is for members {', '.join(given.members)}, but this round has "
                     f"{', '.join(members)}. Use a planner instead, or a policy that synchronises all ranks."
                 )
-            return patch_plan(self._given, network).plan if check(self._given, network) else self._given
+            given = patch_plan(given, network).plan if check(given, network) else given
+            return given if given.collective == collective else derive_plan(given, collective, network)
         planner, options = self._planner_for(hint or "", nbytes)
-        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes
+        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes, collective
         try:
             plan = finished_plan(planner, self._among(network, members), *more)
             if self._keeps_roots and planner == "fapt" and "fixed_roots" not in options:
@@ -326,6 +336,16 @@ class Plans:
                 raise
             unbroken = self._among(self.view.unbroken, members)
             return patch_plan(finished_plan(planner, unbroken, *more), self._among(network, members)).plan
+
+    def _given_for(self, given: Plan, members: tuple[str, ...]) -> Plan:
+        """Return the given plan; one between sites is spread over the ranks of these sites."""
+        network = self.view.network
+        names_ranks = set(given.members) <= network.index.keys()
+        return (
+            given
+            if names_ranks or set(given.members) != set(network.sites_of(members))
+            else spread(given, network, members)
+        )
 
     def _among(self, network: Network, members: tuple[str, ...]) -> Network:
         """Return the part of the network that a plan for these members may use."""
@@ -339,6 +359,7 @@ def latency_counts_below(network: Network) -> int:
     >>> latency_counts_below(Network("two", [Site("a"), Site("b")], [[0, 8e6], [8e6, 0]], [[0, 0.1], [0.1, 0]]))
     2000000
     """
+    network = network.sites_only()
     bandwidth_bps = network.bandwidth_bps
     narrowest_bps = min(bandwidth_bps.sum(axis=0).min(), bandwidth_bps.sum(axis=1).min())
     longest_s = network.latency_s[bandwidth_bps > 0].max(initial=0.0)
@@ -353,12 +374,13 @@ def finished_plan(
     options: dict[str, Any],
     fast: bool,
     chunk_bytes: int | None = None,
+    collective: Collective = ALL_REDUCE,
 ) -> Plan:
     """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of network and hosts.
 
     `fast`: whether to assume a fast network, as for one that is unknown. `chunk_bytes` 0: sizes as planned.
     """
-    plan = checked_plan(planner, network, nbytes, members, **options)
+    plan = checked_plan(planner, network, nbytes, members, collective=collective, **options)
     if chunk_bytes == 0:
         return replace(plan, predicted=None)
     if chunk_bytes is not None:

@@ -18,13 +18,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tradewind.arithmetic import combine_all, storage_of
+from tradewind.arithmetic import COPY, combine_all, storage_of
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
 
 def combined(ready: Mapping[str, m.Ready], order: Sequence[str], weights: Mapping[str, float]) -> bytes | None:
     """Return the result for the ready members, whose operations are equal; None if an array is missing.
+
+    What is copied is put together in the order of members: each takes its part of that.
 
     >>> asked = m.Operation(1, 4, "int32", "sum")
     >>> one, two = (m.Ready(0, 1, asked, bytes([n, 0, 0, 0])) for n in (1, 2))
@@ -33,9 +35,10 @@ def combined(ready: Mapping[str, m.Ready], order: Sequence[str], weights: Mappin
     """
     operation = ready[order[0]].operation
     arrays = [ready[name].array for name in order]
-    if operation.op == "broadcast":
-        source = ready[operation.root].array if operation.root in ready else None
-        return source if None not in arrays and source is not None and len(source) == operation.nbytes else None
+    if operation.op == COPY:
+        together = b"".join(array for array in arrays if array is not None)
+        is_whole = None not in arrays and len(together) == operation.inline_bytes(len(order))
+        return together if is_whole and len(together) <= m.MAX_INLINE_BYTES else None
     storage = storage_of(operation.dtype)
     parts = [np.frombuffer(array, storage) for array in arrays if array is not None]
     if len(parts) < len(order):

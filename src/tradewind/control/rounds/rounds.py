@@ -23,7 +23,7 @@ its inputs keeps its plan.
 and the original weights. A chunk that is computed again is the mean of the remaining members, their weights scaled to a
 sum of 1. Each is a weighted mean of models of that step, and identical at all members. A sum, product, minimum or
 maximum that mixes two sets of members would be wrong for both, so these start from the beginning when a contributor is
-lost. A broadcast that loses a member is ended: the caller decides.
+lost. A collective that loses the root, or a part that only the lost member had, is ended with an error that names it.
 
 **Inputs** are only read. Until `Commit`, giving a round up costs only time.
 """
@@ -39,9 +39,11 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from tradewind.arithmetic import COPY
 from tradewind.control.members import Members
 from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.outbox import Outbox
+from tradewind.control.plans.coding import Coding
 from tradewind.control.plans.versions import SMALL_BYTES, Plans
 from tradewind.control.rounds.inline import combined, plan_without_links
 from tradewind.control.rounds.scattering import Scattering
@@ -50,6 +52,7 @@ from tradewind.errors import InfeasiblePlan
 from tradewind.planning.check import check
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import NONE, items_within
 from tradewind.wire.frames import digest_of
 from tradewind.wire.packed_plans import PackedPlan
 
@@ -59,6 +62,10 @@ HALT_SHARE = 10
 """A round that was rerouted runs for at least this many times the duration of the halt before it is rerouted again."""
 MOST_REPAIRS = 20
 """Most repairs of one round, so that a connection that keeps breaking does not block its members forever."""
+DIGEST_S_PER_BYTE = 1 / 20e9
+"""Time of a digest from memory, on one core."""
+MOST_DIGEST_SHARE = 0.01
+"""Share of a round's time that digests of whole results may take; in faster rounds they cover a part of it in turn."""
 REMEMBERED = 256
 """Number of committed rounds that are remembered for ranks that rejoin."""
 
@@ -75,7 +82,7 @@ class Rounds:
         scattering: Scattering | None = None,
     ) -> None:
         self.members, self.outbox, self.plans = members, outbox, plans
-        self._scattering = scattering
+        self._scattering, self.coding = scattering, Coding(plans)
         self.uses_auxiliary = False
         """Whether chunks may use links that are not in their plan."""
         self.running: dict[int, Round] = {}
@@ -88,6 +95,8 @@ class Rounds:
         """Duration of the last halt for rerouting."""
         self.rerouted = 0
         """Number of rounds that were rerouted."""
+        self._s_per_byte = float("inf")
+        """Duration of the last round by a plan, for each byte of its result."""
         self._done: dict[int, Round] = {}
         """Running rounds that all sites have finished, or are halted and have reported: others need no look."""
         self._knowing: dict[int, set[str]] = {}
@@ -102,20 +111,23 @@ class Rounds:
         operation = next(iter(ready.values())).operation
         order = tuple(name for name in self.plans.view.names if name in ready)
         if not self.plans.is_fixed and all(asked.array is not None for asked in ready.values()):
-            result = combined(ready, order, step.weights)
+            by_rank = tuple(sorted(order, key=self.members.numbers.__getitem__))
+            result = combined(ready, by_rank if operation.op == COPY else order, step.weights)
             if result is not None:
                 return self._start_inline(step, stream, ready, order, result, now_s)
-        size, decided = max(1, operation.nbytes), step.decided
+        decided = step.decided
+        operation = self.coding.decided(operation, order, decided.plan_hint)
+        size = max(1, operation.wire_bytes)
         if decided.server is not None:
             version = self.plans.server_plan_for(decided.server, order[0], size)
-        elif operation.op == "broadcast":
-            version = self.plans.broadcast_plan_for(operation.root, order, size, step.decided.plan_hint)
         else:
-            version = self.plans.plan_for(order, size, step.decided.plan_hint)
+            version = self.plans.plan_for(order, size, step.decided.plan_hint, operation.collective)
         scattered, cut = None, tuple[int, ...]()
         if self._scattering is not None and stream >= m.POLICY_STREAM:
             version, scattered, cut = self._scattering.take_over(version, operation, ready, stream)
         plan = self.plans.by_version[version]
+        if operation.codec != NONE and any(not shard.broadcast for shard in plan.shards):
+            operation = structs.replace(operation, codec=NONE)  # each member sums for itself: bits would differ
         number = self.next_number
         self.next_number += 1
         round_ = Round(number, stream, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
@@ -143,6 +155,7 @@ class Rounds:
             m.merged(staleness[name] for name in order),
             result,
             final,
+            digest_of(result),
         )
         self.outbox.send_to(order, answer)
         if not final:
@@ -161,7 +174,7 @@ class Rounds:
                     set(sites),
                     now_s,
                     inline=True,
-                    expected=digest_of(result),
+                    expected=answer.digest,
                 )
             )
         return final
@@ -192,15 +205,18 @@ class Rounds:
         if round_.expected is not None:
             return tuple(name for name, digest in digests.items() if digest != round_.expected)
         count = Counter(digests.values())
-        if len(count) < 2 or any(not shard.broadcast for shard in round_.plan.shards):
-            return ()  # if every member sums for itself, the order of the parts may differ
+        summed_alone = any(not shard.broadcast for shard in round_.plan.shards)  # the order of the parts may differ
+        if len(count) < 2 or summed_alone or not round_.operation.collective.is_equal_everywhere:
+            return ()
         most = max(count, key=lambda digest: count[digest])
         agreed = 2 * count[most] > len(digests)
         return tuple(name for name, digest in digests.items() if digest != most or not agreed)
 
-    def commit(self, round_: Round) -> None:
+    def commit(self, round_: Round, now_s: float) -> None:
         """End a round: all members may use the result."""
         self._remove(round_)
+        if not round_.inline and round_.operation.nbytes:
+            self._s_per_byte = (now_s - round_.started_s) / round_.operation.nbytes
         self.committed[round_.number] = round_.version
         if len(self.committed) > REMEMBERED:
             del self.committed[min(self.committed)]
@@ -299,8 +315,6 @@ class Rounds:
         """Continue a settled round with its better or patched plan; raise `ImpossibleProblem` if there is none."""
         if round_.repairs == MOST_REPAIRS:
             raise InfeasiblePlan(f"round {round_.number} was already repaired {MOST_REPAIRS} times.")
-        if round_.operation.op == "broadcast":
-            raise InfeasiblePlan(f"round {round_.number} is a broadcast, which is started again instead of repaired.")
         chunk_items, done = round_.reports[min(round_.ready)].chunk_items, round_.done()
         onto, round_.onto = round_.onto, None
         if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
@@ -330,9 +344,10 @@ class Rounds:
         """
         pause_s = max(pause_s, HALT_SHARE * self._halting_s)
         for round_ in self.running.values():
-            is_large = round_.operation.nbytes > SMALL_BYTES
+            is_large = round_.operation.wire_bytes > SMALL_BYTES
             had_peace = now_s >= round_.rerouted_s + pause_s * 2.0**round_.reroutes
-            if round_.plan.members == plan.members and is_large and had_peace and round_.can_go_on_by_another:
+            is_same = (round_.plan.members, round_.plan.collective) == (plan.members, plan.collective)
+            if is_same and is_large and had_peace and round_.can_go_on_by_another:
                 round_.onto, round_.rerouted_s = plan, now_s
                 round_.reroutes += 1
                 self.halt(round_, now_s)
@@ -395,6 +410,7 @@ class Rounds:
             scattered=scattered,
             repaired=round_.repairs > 0,
             turn=round_.step.first_round,
+            whole_digest=MOST_DIGEST_SHARE * self._s_per_byte >= DIGEST_S_PER_BYTE,
         )
         self.outbox.send_to(round_.plan.sites, start)
 
@@ -430,7 +446,8 @@ def remaining(
     left = np.concatenate([[0], *(np.diff(e) * ~f for e, f in zip(edges, flags, strict=True))]).cumsum()
     plan = _with_cuts_moved(new, ends, left)
     largest = max(chunk_items)
-    cut = tuple(max(1, min(largest, shard.chunk_bytes // operation.item_bytes)) for shard in plan.shards)
+    sizes = (items_within(operation.codec, shard.chunk_bytes, operation.item_bytes) for shard in plan.shards)
+    cut = tuple(max(1, min(largest, size)) for size in sizes)
     bits = [np.diff(np.interp(e, ends, left)) == 0 for e in _edges(plan, operation.items, cut)]
     return Remaining(plan, cut, tuple(np.packbits(of_shard, bitorder="little").tobytes() for of_shard in bits))
 

@@ -25,6 +25,7 @@ from tradewind.errors import ImpossibleProblem
 from tradewind.planning.flows.splitting import Splitting, block_size, rearrange, split
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import NONE
 
 CHUNKS_PER_BLOCK = 16
 """Number of chunks that a block should have: with fewer, rounding to whole chunks costs more than an early start
@@ -68,8 +69,9 @@ class Scattering:
         size = operation.items, operation.item_bytes, operation.parts
         view = self._plans.view
         made_for = (view.generation, view.snapshots, tuple(self._members.joined))
-        if self._made_for.get(size) == made_for or not operation.items or len(self._members.joined) < 2:
-            return
+        is_known = self._made_for.get(size) == made_for
+        if is_known or not operation.items or len(self._members.joined) < 2 or operation.codec != NONE:
+            return  # encoded arrays wait for their rounds
         self._made_for[size] = made_for
         known = self._defaults.setdefault(size, [])
         default = self._default(operation)

@@ -7,6 +7,10 @@ decide whether a round is repaired or abandoned; `rounds` carries that out.
 When all other ranks wait for an operation of all ranks, no rank can join those in the policy's queue. For the policy
 the waiting ranks are *away* until that operation starts, and the rest form smaller rounds or proceed alone.
 
+A rank that no working links connect with the others would keep all of them from synchronising, if the policy wants it
+in every round. When a step has no plan because of that, the members outside of the largest connected part are *set
+aside*: policies take them for lost, and their steps end alone, until their links are back. They stay in the run.
+
 A step that cannot continue is given up: its members wait, ready as before, and the policy decides again. If a part of
 it was already committed, the step cannot be repeated: its other parts end alone, and it counts as done. If the policy
 gave the step up itself, it counts those members as ready although they continue training: their next `Ready` is then
@@ -63,6 +67,8 @@ class Schedule:
         self._steps: dict[str, Step] = {}
         """The last step of each rank in the policy's stream."""
         self._away: set[str] = set()
+        self._aside: set[str] = set()
+        """Ranks that working links do not connect with most others."""
         self._counted_ready: set[str] = set()
         """Ranks that the policy already counts as ready for their next step."""
         self._events: deque[tuple[int, on.Event]] = deque()
@@ -81,6 +87,9 @@ class Schedule:
     def ready(self, worker: str, message: m.Ready, now_s: float) -> None:
         """Handle a request of a rank. Raises `UnexpectedReady` if it does not fit the state of the rank."""
         self._now_s = now_s
+        if worker in self._aside:
+            self._end_aside(worker, message)
+            return
         stream = self._stream(message.stream)
         if worker in stream.ready:
             raise UnexpectedReady(worker, "sent Ready twice in one stream")
@@ -96,7 +105,8 @@ class Schedule:
             if message.stream == POLICY_STREAM:
                 self._come_back([worker])
             try:
-                self._tell(message.stream, on.WorkerReady(worker, message.iteration))
+                share = message.share or m.Share()
+                self._tell(message.stream, on.WorkerReady(worker, message.iteration, share.weight, share.model))
             except InternalError as error:  # the policy refuses what cannot happen, such as a repeated step
                 what = str(error).splitlines()[0]
                 raise UnexpectedReady(worker, f"sent an unexpected Ready: {what}") from error
@@ -133,10 +143,11 @@ class Schedule:
         self._steps.pop(worker, None)
         for step in self.rounds.steps.values():
             step.iterations.pop(worker, None)
-        for number in self._decided_streams():
+        for number in self._decided_streams() if worker not in self._aside else ():
             if number != POLICY_STREAM or worker not in self._away:
                 self._tell(number, on.WorkerLost(worker, reason[:200]))
         self._away.discard(worker)
+        self._aside.discard(worker)
         self._settle()
 
     def link_changed(self, a: str, b: str, bandwidth_bps: tuple[float, float], now_s: float) -> None:
@@ -171,7 +182,9 @@ class Schedule:
     def failed(self, round_: Round, reason: str, now_s: float) -> None:
         """Give up the step of a round that cannot be repaired."""
         self._now_s = now_s
+        members = round_.step.members
         self._give_up(round_.step, reason, by_policy=False)
+        self._set_aside(members)
         self._settle()
 
     def tick(self, now_s: float) -> None:
@@ -201,7 +214,8 @@ class Schedule:
             name, given = self.options.policy, self.options.policy_options
             if number < POLICY_STREAM:
                 name, given = STRICT_POLICY, {}
-            network, workers = self.rounds.plans.view.whole, self.members.trainers
+            network = self.rounds.plans.view.whole
+            workers = tuple(name for name in self.members.trainers if name not in self._aside)
             policy = None
             if number == POLICY_STREAM:
                 self._told_bps, self._told_snapshots = network.bandwidth_bps, self.rounds.plans.view.snapshots
@@ -252,8 +266,49 @@ class Schedule:
                 self.outbox.note(Decided("abandon", reason, round=_first_number(step)))
                 self._give_up(step, reason, by_policy=True)
 
+    # --- ranks that are cut off --------------------------------------------------------------------------------
+
+    def _set_aside(self, members: Iterable[str]) -> None:
+        """Go on without the members of a failed step that working links do not connect with most other ranks."""
+        if not self.options.is_tolerant:
+            return
+        cut_off = self.rounds.plans.view.cut_off(self.members.trainers)
+        busy = {name for step in self.rounds.steps.values() for name in step.iterations}
+        for worker in sorted(cut_off.intersection(members) - self._aside - busy):
+            self.outbox.note(Decided("set aside", "no working links connect it with most other ranks", worker))
+            self._steps.pop(worker, None)
+            self._counted_ready.discard(worker)
+            asked = [stream.ready.pop(worker) for stream in self.streams.values() if worker in stream.ready]
+            for number in self._decided_streams():
+                if number != POLICY_STREAM or worker not in self._away:
+                    self._tell(number, on.WorkerLost(worker, "no working links connect it with most other ranks"))
+            self._away.discard(worker)
+            self._aside.add(worker)
+            for message in asked:
+                self._end_aside(worker, message)
+
+    def _end_aside(self, worker: str, message: m.Ready) -> None:
+        """Answer a request of a rank that is set aside."""
+        reason = f"no working links connect {worker!r} with most other ranks"
+        if message.stream < POLICY_STREAM:
+            reason += ", and this operation needs all ranks. Try again when they are back"
+            self.outbox.send(worker, m.OperationLost(message.stream, message.iteration, reason))
+        else:
+            self.outbox.send(worker, m.Proceed(message.stream, message.iteration, reason))
+
+    def _take_back(self) -> None:
+        """Let policies count on the ranks whose links are back."""
+        cut_off = self.rounds.plans.view.cut_off(self.members.trainers)
+        for worker in sorted(self._aside - cut_off):
+            self._aside.discard(worker)
+            self.outbox.note(Decided("take back", "its links work again", worker))
+            for number in self._decided_streams():
+                self._tell(number, on.WorkerJoined(worker))
+
     def _settle(self) -> None:
         """Mark ranks as away if all ranks outside the policy's queue wait for an operation of all ranks."""
+        if self._aside:
+            self._take_back()
         queue = self.streams.get(POLICY_STREAM)
         if queue is None or not queue.ready:
             return
@@ -334,6 +389,7 @@ class Schedule:
             for worker, message in ready.items():
                 self._wait(number, worker, message)
             self._give_up(step, str(error), by_policy=False)
+            self._set_aside(ready)
         except TradewindError as error:
             raise RunOver(str(error)) from error
         else:
@@ -351,10 +407,11 @@ class Schedule:
     def _go_on(self, step: Step, lost: str, reason: str) -> None:
         """Continue a step without a lost member: its running rounds are halted, its later parts have fewer members."""
         step.iterations.pop(lost, None)
-        rooted = [round_ for round_ in list(step.rounds) if round_.operation.root]
+        rooted = [round_ for round_ in list(step.rounds) if _needs(round_.operation, lost)]
         for round_ in rooted:
-            for worker, message in sorted(self.rounds.abandon(round_, reason).items()):
-                self.outbox.send(worker, m.OperationLost(round_.stream, message.iteration, reason[:1000]))
+            why = f"{round_.operation.kind} needs {lost!r}, which is lost: {reason}"
+            for worker, message in sorted(self.rounds.abandon(round_, why).items()):
+                self.outbox.send(worker, m.OperationLost(round_.stream, message.iteration, why[:1000]))
             self._part_ended(step)
         if not rooted:
             self._start_parts(step)
@@ -404,6 +461,12 @@ class Schedule:
                     "longer",
                     missing[0] if missing else "",
                 )
+
+
+def _needs(operation: m.Operation, lost: str) -> bool:
+    """Whether an operation cannot go on without a member; a barrier and an exchange with a server have a root, too."""
+    is_named = bool(operation.root) and operation.kind == "all-reduce"
+    return is_named or operation.collective.needs(lost)
 
 
 def _first_number(step: Step) -> int | None:

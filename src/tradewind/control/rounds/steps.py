@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tradewind.arithmetic import COPY
+from tradewind.errors import BadArray
 from tradewind.planning.plan import Plan
 from tradewind.policy import Policy
 from tradewind.policy.actions import StartRound
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import NONE
 from tradewind.wire.messages import POLICY_STREAM, Ready
 
 
@@ -144,34 +147,61 @@ class Round:
     @property
     def is_repeatable(self) -> bool:
         """Whether it can be repeated: not if a result overwrites an input."""
-        return self.operation.op == "broadcast" or not any(asked.overwrites for asked in self.ready.values())
+        return is_repeatable(self.operation) or not any(asked.overwrites for asked in self.ready.values())
 
     @property
     def can_go_on_by_another(self) -> bool:
         """Whether it can switch to another plan while it runs."""
         is_cut_once = all(shard.broadcast for shard in self.plan.shards) and not self.scattered
-        is_moving = self.halted_s is None and not self.inline and self.operation.op != "broadcast"
+        is_moving = self.halted_s is None and not self.inline and self.operation.kind == "all-reduce"
         return is_cut_once and is_moving and self.is_repeatable
 
     def done(self) -> tuple[bytes, ...]:
         """Return for each shard a bitmap of the chunks that are final at every member that receives them."""
-        if self.lost_contributor and self.operation.op != "mean":
+        if self.lost_contributor and self.operation.op not in ("mean", COPY):
             return ()
         reports = [self.reports[name] for name in sorted(self.ready)]
         return tuple(_all_of(r.final[shard] for r in reports) for shard in range(len(self.plan.shards)))
 
 
+def is_repeatable(operation: m.Operation) -> bool:
+    """Whether a round can be repeated even if results overwrite inputs: no site writes where it reads what it sends."""
+    return operation.op == COPY
+
+
 def disagreement(ready: Mapping[str, Ready]) -> str:
     """Return a message that lists the operations of a round's members if they differ; else an empty string."""
     if len({message.operation for message in ready.values()}) < 2:
-        return ""
+        return _misfit(next(iter(ready.values())).operation, ready)
     said = "; ".join(
-        f"{worker!r} has {r.operation.items} items of {r.operation.dtype} for {r.operation.op}"
+        f"{worker!r} has {r.operation.items} items of {r.operation.dtype} for {_asked(r.operation)}"
         + (f" from {r.operation.root!r}" if r.operation.root else "")
         + (f" in {r.operation.parts} parts" if r.operation.parts > 1 else "")
+        + (f" with codec {r.operation.codec}" if r.operation.codec != NONE else "")
         for worker, r in sorted(ready.items())
     )
     return f"the members of a round must ask for the same operation: {said}."[:3000]
+
+
+def _misfit(operation: m.Operation, ready: Mapping[str, Ready]) -> str:
+    """Why an operation does not fit its members; empty if it does."""
+    collective = operation.collective
+    if collective.is_rooted and collective.root not in ready:
+        return f"{collective.kind} needs its root {collective.root!r}, which does not take part: it left the run."
+    try:
+        if collective.is_parted:
+            operation.part_starts(len(ready))
+    except BadArray as error:
+        return str(error)
+    return ""
+
+
+def _asked(operation: m.Operation) -> str:
+    """What an operation is, in words."""
+    if operation.kind == "all-reduce":
+        return operation.op
+    parts = f" in parts of {', '.join(map(str, operation.sizes))}" if operation.sizes else ""
+    return operation.kind + parts + ("" if operation.op == COPY else f" with {operation.op}")
 
 
 def waiting_for_all_ranks(streams: Mapping[int, Stream]) -> frozenset[str]:

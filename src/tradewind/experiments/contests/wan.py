@@ -7,21 +7,33 @@ that adds element by element can be faster on these links.
 from __future__ import annotations
 
 import importlib.util
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tradewind.control.plans.coding import coded_host
 from tradewind.errors import ImpossibleProblem, UnknownName
-from tradewind.experiments.contests.contest import GLOO, GLOO_BEST, HIVEMIND, take_turns
+from tradewind.experiments.contests.contest import (
+    GLOO,
+    GLOO_BEST,
+    HIVEMIND,
+    TURN_BEGINS,
+    host_options,
+    planner_and_codec,
+    take_turns,
+)
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.network import Network
-from tradewind.planning import make_plan
+from tradewind.planning import make_plan, predict
 from tradewind.planning.baselines.ring import auto_order
 from tradewind.planning.control import control_seconds
+from tradewind.planning.host import HostCost
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes
+from tradewind.wire.codecs import AUTO, wire_bytes
 
 PLANNERS = ("star", "ring", "mtree", "fapt", "optimal", "auto")
 WARM_UP_BYTES = 400_000
@@ -89,15 +101,22 @@ def gloo_order(network: Network) -> list[str]:
 
 
 def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dict[str, Plan], list[str]]:
-    """The plans of the systems that are our planners, and why some cannot plan this network."""
+    """The plans of the systems that are our planners, and why some cannot plan this network.
+
+    They are predicted for ranks that share the cores of this machine, as the sites of a lab do.
+    """
     plans: dict[str, Plan] = {}
     refused: list[str] = []
-    for name in systems:
-        if name not in (GLOO, GLOO_BEST, HIVEMIND):
+    host = HostCost(cores=float(os.cpu_count() or 1))
+    for system in systems:
+        if system not in (GLOO, GLOO_BEST, HIVEMIND):
+            name, codec = planner_and_codec(system)
             try:
-                plans[name] = make_plan(name, network, nbytes)
+                plan = make_plan(name, network, wire_bytes(codec, nbytes // 4, 4), **host_options(name))
+                predicted = predict(plan, network, host=host if codec == AUTO else coded_host(codec, host))
+                plans[system] = plan.with_prediction(predicted)
             except ImpossibleProblem as error:
-                refused.append(f"{name}: {error}")
+                refused.append(f"{system}: {error}")
     return plans, refused
 
 
@@ -110,8 +129,20 @@ def failures(system: str, answers: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(max(said, key=bool) for said in zip(*(answer["failed"][system] for answer in answers), strict=True))
 
 
-def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skipped: Sequence[str]) -> WanContest:
-    """Run the systems in turn in a lab with namespaces, and return their times."""
+def run_contest(
+    lab: Lab,
+    systems: Sequence[str],
+    nbytes: int,
+    rounds: int,
+    skipped: Sequence[str],
+    on_turn: Callable[[], object] = lambda: None,
+) -> WanContest:
+    """Run the systems in turn in a lab with namespaces, and return their times; `on_turn` is called before a turn."""
+
+    def told(_: str, line: str) -> None:
+        if line.strip() == TURN_BEGINS:
+            on_turn()
+
     network, share = lab.network, lab.payload_share
     plans, refused = plans_of(systems, network, nbytes)
     systems = [name for name in systems if name in plans or name in (GLOO, GLOO_BEST, HIVEMIND)]
@@ -129,6 +160,7 @@ def run_contest(lab: Lab, systems: Sequence[str], nbytes: int, rounds: int, skip
         },
         groups=len(systems) + 1,
         deadline_s=DEADLINE_S,
+        on_line=told,
         inside=lab,
     )
     times, control_s = [], control_seconds(network, network.names, network.names[0])

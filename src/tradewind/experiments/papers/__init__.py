@@ -11,7 +11,7 @@ An experiment may also have a live form, which runs on real connections in an em
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tradewind.errors import BadOption, InternalError, UnknownName
 from tradewind.experiments.papers.report import Outcome
@@ -50,33 +50,49 @@ _EXPERIMENTS = {
     "selective/fig13": "tradewind.experiments.papers.selective.robustness:FIG13",
     "selective/fig14": "tradewind.experiments.papers.selective.robustness:FIG14",
     "selective/options": "tradewind.experiments.papers.selective.options:OPTIONS",
-    "selective/training/live": "tradewind.experiments.stragglers.systems:SELECTIVE_TRAINING",
+    "selective/training": "tradewind.experiments.stragglers.systems:SELECTIVE_TRAINING",
+    "selective/training/live": "tradewind.experiments.stragglers.systems:SELECTIVE_TRAINING_LIVE",
     "ds-sync/fig3": "tradewind.experiments.papers.ds_sync.workers:FIG3",
+    "ds-sync/fig7": "tradewind.experiments.papers.ds_sync.training:FIG7",
+    "ds-sync/fig8": "tradewind.experiments.papers.ds_sync.training:FIG8",
+    "ds-sync/fig9": "tradewind.experiments.papers.ds_sync.training:FIG9",
     "ds-sync/table2": "tradewind.experiments.papers.ds_sync.costs:TABLE2",
     "ds-sync/table3": "tradewind.experiments.papers.ds_sync.tables:TABLE3",
     "ds-sync/table4": "tradewind.experiments.papers.ds_sync.tables:TABLE4",
     "ds-sync/table5": "tradewind.experiments.papers.ds_sync.tables:TABLE5",
     "ds-sync/racks/live": "tradewind.experiments.papers.ds_sync.live_racks:RACKS",
-    "ds-sync/training/live": "tradewind.experiments.stragglers.systems:DS_SYNC_TRAINING",
+    "ds-sync/training": "tradewind.experiments.stragglers.systems:DS_SYNC_TRAINING",
+    "ds-sync/training/live": "tradewind.experiments.stragglers.systems:DS_SYNC_TRAINING_LIVE",
     "netstorm/fig1": "tradewind.experiments.papers.netstorm.example:FIG1",
-    "netstorm/fig13/live": "tradewind.experiments.papers.netstorm.live_systems:FIG13",
+    "netstorm/fig13": "tradewind.experiments.papers.netstorm.live_systems:FIG13",
+    "netstorm/fig13/live": "tradewind.experiments.papers.netstorm.live_systems:FIG13_LIVE",
     "netstorm/fig14": "tradewind.experiments.papers.netstorm.simulated:FIG14",
     "netstorm/fig14/live": "tradewind.experiments.papers.netstorm.live_systems:FIG14",
     "netstorm/fig15": "tradewind.experiments.papers.netstorm.simulated:FIG15",
     "netstorm/fig15/live": "tradewind.experiments.papers.netstorm.live_ablation:FIG15",
     "netstorm/fig16": "tradewind.experiments.papers.netstorm.simulated:FIG16",
     "netstorm/fig16/live": "tradewind.experiments.papers.netstorm.live_ablation:FIG16",
-    "netstorm/fig17/live": "tradewind.experiments.papers.netstorm.live_ablation:FIG17",
-    "netstorm/fig18/live": "tradewind.experiments.papers.netstorm.live_systems:FIG18",
+    "netstorm/fig17": "tradewind.experiments.papers.netstorm.live_ablation:FIG17",
+    "netstorm/fig17/live": "tradewind.experiments.papers.netstorm.live_ablation:FIG17_LIVE",
+    "netstorm/fig18": "tradewind.experiments.papers.netstorm.live_systems:FIG18",
+    "netstorm/fig18/live": "tradewind.experiments.papers.netstorm.live_systems:FIG18_LIVE",
     "netstorm/fig19": "tradewind.experiments.papers.netstorm.scale:FIG19",
     "netstorm/fig19/live": "tradewind.experiments.papers.netstorm.live_scale:FIG19",
     "netstorm/fig20/live": "tradewind.experiments.papers.netstorm.live_scale:FIG20",
-    "tradewind/stragglers/live": "tradewind.experiments.stragglers.systems:STRAGGLERS",
-    "tradewind/stragglers-skewed/live": "tradewind.experiments.stragglers.systems:SKEWED",
-    "tradewind/alexnet/live": "tradewind.experiments.stragglers.systems:ALEXNET",
-    "tradewind/alexnet-skewed/live": "tradewind.experiments.stragglers.systems:ALEXNET_SKEWED",
-    "tradewind/resnet/live": "tradewind.experiments.stragglers.systems:RESNET",
-    "tradewind/gpt/live": "tradewind.experiments.stragglers.systems:GPT",
+    "tradewind/stragglers": "tradewind.experiments.stragglers.systems:STRAGGLERS",
+    "tradewind/stragglers/live": "tradewind.experiments.stragglers.systems:STRAGGLERS_LIVE",
+    "tradewind/stragglers-skewed": "tradewind.experiments.stragglers.systems:SKEWED",
+    "tradewind/stragglers-skewed/live": "tradewind.experiments.stragglers.systems:SKEWED_LIVE",
+    "tradewind/alexnet": "tradewind.experiments.stragglers.systems:ALEXNET",
+    "tradewind/alexnet/live": "tradewind.experiments.stragglers.systems:ALEXNET_LIVE",
+    "tradewind/alexnet-skewed": "tradewind.experiments.stragglers.systems:ALEXNET_SKEWED",
+    "tradewind/alexnet-skewed/live": "tradewind.experiments.stragglers.systems:ALEXNET_SKEWED_LIVE",
+    "tradewind/resnet": "tradewind.experiments.stragglers.systems:RESNET",
+    "tradewind/resnet/live": "tradewind.experiments.stragglers.systems:RESNET_LIVE",
+    "tradewind/gpt": "tradewind.experiments.stragglers.systems:GPT",
+    "tradewind/gpt/live": "tradewind.experiments.stragglers.systems:GPT_LIVE",
+    "tradewind/changing": "tradewind.experiments.papers.netstorm.live_systems:CHANGING",
+    "tradewind/changing/live": "tradewind.experiments.papers.netstorm.live_systems:CHANGING_LIVE",
     "tradewind/combinations/live": "tradewind.experiments.stragglers.systems:TRIED",
 }
 
@@ -116,6 +132,29 @@ class Experiment:
         if tuple(claim.text for claim in found.claims) != self.claims:
             raise InternalError(f"experiment {self.name!r} did not judge exactly the claims that it names.")
         return found
+
+
+def in_both_forms(
+    name: str,
+    title: str,
+    claims: tuple[str, ...],
+    run: Callable[[Setting, str, bool], Outcome],
+    computed: Callable[[str], bool] = lambda _: True,
+) -> tuple[Experiment, Experiment]:
+    """An experiment on virtual time and live; `run` gets a label, and whether time is virtual.
+
+    `computed` says which claims the form on virtual time judges: not those that another figure computes.
+    """
+    own = tuple(filter(computed, claims))
+
+    def run_virtual(setting: Setting) -> Outcome:
+        found = run(setting, name, True)
+        return replace(found, claims=tuple(claim for claim in found.claims if claim.text in own))
+
+    return (
+        Experiment(name, f"{title}, on virtual time", own, run_virtual),
+        Experiment(f"{name}{LIVE}", f"{title}, live", claims, lambda setting: run(setting, f"{name} live", False)),
+    )
 
 
 def experiment_names(live: bool = False) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ function and plain arguments; it must depend on nothing else, so that it gives t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from typing import Any, ParamSpec, TypeVar
@@ -71,7 +72,7 @@ class RayExecutor(Executor):
             raise BadOption("--ray needs the package ray. Install it with: pip install 'tradewind[ray]'.") from error
         self._ray = ray
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="error", configure_logging=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise RemoteFault(
                 f"no Ray cluster answers at {address!r}: {error}. Start one with `ray start --head`, or use --jobs."

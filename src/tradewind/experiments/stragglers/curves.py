@@ -52,6 +52,10 @@ class Trained:
         """The accuracy at times since the beginning."""
         return self._mean(times_s, [site.accuracies for site in self.sites])
 
+    def accuracy_at_end(self) -> float:
+        """The accuracy at the end of the turn: the mean over all sites of their own models'."""
+        return float(self.accuracy(np.array([self.seconds]))[0])
+
     def error(self, times_s: Vector) -> Vector:
         """1 minus the accuracy, at times since the beginning."""
         return 1.0 - self.accuracy(times_s)
@@ -179,22 +183,29 @@ def spread(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
-def measure(setting: Setting, label: str, systems: Mapping[str, System], published: int, **of_turn: Any) -> Trials:
-    """Train every system from every seed: each seed has one lab with eight processes, in which all systems take turns.
+def measure(
+    setting: Setting, label: str, systems: Mapping[str, System], published: int, virtual: bool = False, **of_turn: Any
+) -> Trials:
+    """Train every system from every seed: in the lab, or on virtual time. `of_turn` are further fields of every `Turn`.
 
-    `of_turn` are further fields of every `Turn`.
+    In the lab each seed has eight processes, in which all systems take turns.
     """
     task = TASKS[of_turn.get("task", "digits")]
-    kept = setting.kept
-    share = (QUICK_SHARE if setting.quick else 1.0) * task.stretch * task.turns
-    calls = [
-        (tuple(Turn(one, trial, share * one.seconds, **of_turn) for one in systems.values()), setting.backend, kept)
+    share = (QUICK_SHARE if setting.quick else 1.0) * task.stretch * task.turns * (task.virtual_turns if virtual else 1)
+    turns = [
+        tuple(Turn(one, trial, share * one.seconds, **of_turn) for one in systems.values())
         for trial in setting.trial_numbers(published)
     ]
-    sessions = setting.workers.map(play_kept, calls, label)
-    trained = {
-        name: [Trained(session.curves[k], task.target) for session in sessions] for k, name in enumerate(systems)
-    }
+    if virtual:
+        from tradewind.experiments.stragglers.virtual import play_virtual
+
+        alone = [(turn, setting.kept) for of_seed in turns for turn in of_seed]
+        curves = setting.workers.map(play_virtual, alone, label)
+        by_seed = [curves[k : k + len(systems)] for k in range(0, len(curves), len(systems))]
+        target = task.target if task.virtual_target is None else task.virtual_target
+        return Trials(_by_system(systems, by_seed, target), (VIRTUAL_NOTE,))
+    sessions = setting.workers.map(play_kept, [(of_seed, setting.backend, setting.kept) for of_seed in turns], label)
+    trained = _by_system(systems, [session.curves for session in sessions], task.target)
     notes = [session.note for session in sessions]
     busy = [name for name, seeds in trained.items() if any(one.idle < SATURATED for one in seeds)]
     if busy:
@@ -203,3 +214,15 @@ def measure(setting: Setting, label: str, systems: Mapping[str, System], publish
             "work, or the system's own, may have slowed them."
         )
     return Trials(trained, tuple(notes))
+
+
+VIRTUAL_NOTE = (
+    "Every step and average was computed; step times and transfers were simulated, without frames and control messages "
+    "that take time. Gloo is a ring of all sites."
+)
+
+
+def _by_system(
+    systems: Mapping[str, System], by_seed: Sequence[Sequence[tuple[SiteCurve, ...]]], target: float
+) -> dict[str, list[Trained]]:
+    return {name: [Trained(curves[k], target) for curves in by_seed] for k, name in enumerate(systems)}

@@ -65,6 +65,8 @@ class System:
     seconds: float = 6.0
     """Duration of a turn: long enough for the accuracy to level off."""
     scatter: Scatter = "blocking"
+    ensemble: bool = False
+    """Whether the final model is the mean of all sites' moving averages (DS-Sync's SWA), on virtual time only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,7 @@ def play_kept(turns: tuple[Turn, ...], backend: str, folder: str | None) -> Sess
     """`play_turns`, or what an earlier call with the same turns and the same code has stored in the folder."""
     if folder is None:
         return play_turns(turns, backend)
-    known = hashlib.sha256(repr((turns, backend, judged_code(LIVE))).encode()).hexdigest()[:16]
-    path = Path(folder) / f"{turns[0].task}-{turns[0].trial}-{known}.json"
+    path = kept_path(turns, backend, judged_code(LIVE), folder)
     if path.exists():
         return msgspec.json.decode(path.read_bytes(), type=Session)
     played = play_turns(turns, backend)
@@ -154,12 +155,23 @@ def play_kept(turns: tuple[Turn, ...], backend: str, folder: str | None) -> Sess
     return played
 
 
+def kept_path(turns: tuple[Turn, ...], backend: str, code: str, folder: str) -> Path:
+    """The file of turns that were played on a backend with this code."""
+    known = hashlib.sha256(repr((turns, backend, code)).encode()).hexdigest()[:16]
+    return Path(folder) / f"{turns[0].task}-{turns[0].trial}-{known}.json"
+
+
+def turn_network(turn: Turn) -> Network:
+    """The sites and links of a turn."""
+    network = nics_network(turn.sites) if turn.nics else sites_network(turn.sites)
+    return network.scaled(1 / TASKS[turn.task].stretch)
+
+
 def play_turns(turns: Sequence[Turn], backend: str = "auto") -> Session:
     """Run all turns in one lab, in the same processes. Raises `CannotEmulate` without namespaces."""
     from tradewind.experiments.stragglers.site import take_part
 
-    network = nics_network(turns[0].sites) if turns[0].nics else sites_network(turns[0].sites)
-    network = network.scaled(1 / TASKS[turns[0].task].stretch)
+    network = turn_network(turns[0])
     loads = [os.getloadavg()[0]]
     with Lab(network, backend, calibrate=False) as lab:
         if lab.backend == "inproc":

@@ -7,6 +7,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 import msgspec
@@ -125,17 +126,20 @@ def take_part(place: Place, turns: list[dict[str, Any]]) -> list[Any]:
 
 def _train_once(place: Place, turn: Turn) -> None:
     """Train one step, so that imports on first use do not count in any system's time."""
-    _train(place, turn, _learner(turn), WithoutSync(), until_s=0.0)
+    _train(place, turn, make_learner(turn), WithoutSync(), until_s=0.0)
     importlib.import_module("tradewind.torch")
 
 
-def _learner(turn: Turn) -> Any:
+def make_learner(turn: Turn, slower: float = 1.0) -> Any:
+    """A site's learner: the same first model at all sites. `slower` divides the learning rate."""
     task = TASKS[turn.task]
-    return importlib.import_module("tradewind.torch.learner").Learner(task.kind, turn.trial, task.learning_rate)
+    return importlib.import_module("tradewind.torch.learner").Learner(
+        task.kind, turn.trial, task.learning_rate / slower
+    )
 
 
 def _play(place: Place, number: int, turn: Turn, store: Any, waiting: Group) -> SiteCurve:
-    learner, totals = _learner(turn), RoundTotals()
+    learner, totals = make_learner(turn), RoundTotals()
     with _averaging(place, number, turn.system, learner, store, totals) as averaging:
         waiting.barrier()
         with Idle() as idle:
@@ -170,7 +174,7 @@ def _train(
     A step's time includes testing the model.
     """
     task = TASKS[turn.task]
-    data, hand, rng = _data(turn, place.rank)
+    data, hand, rng = site_data(turn, place.rank)
     step_times = compute_times(turn.slow_site and place.site == SLOW_SITE)
     curve: list[tuple[float, float, float]] = []
     step = 0
@@ -214,11 +218,16 @@ def _averaging(
             yield WithUs(synchronizer, totals)
 
 
-def _data(turn: Turn, rank: int) -> tuple[Samples, Rows, np.random.Generator]:
+def site_data(turn: Turn, rank: int) -> tuple[Samples, Rows, np.random.Generator]:
     """All samples, the rows of this site's, and the generator of its batches and step times."""
     task, samples = TASKS[turn.task], load_samples(TASKS[turn.task].data)
-    dealer = np.random.default_rng([turn.trial, turn.sites])
-    hand = deal(samples.classes, turn.sites, dealer, turn.concentration)[rank]
+    hand = _hands(task.data, turn.trial, turn.sites, turn.concentration)[rank]
     if len(hand) < task.batch:
         raise InputError(f"a site has {len(hand)} samples, fewer than a batch of {task.batch}: use fewer sites.")
     return samples, hand, np.random.default_rng([turn.trial, turn.sites, rank])
+
+
+@cache
+def _hands(data: str, trial: int, sites: int, concentration: float | None) -> list[Rows]:
+    """The rows of each site's samples."""
+    return deal(load_samples(data).classes, sites, np.random.default_rng([trial, sites]), concentration)

@@ -12,6 +12,10 @@ other:
 - a **helper** is not a member and has no array: it keeps what it sums or passes on until that was sent;
 - a **relay** forwards a chunk along the path in its header, without knowing the plan.
 
+In an encoded round (`wire.codecs`) sums are made of decoded chunks, and encoded again when they are sent up. The root
+encodes each finished sum once: its own result is what that decodes to, and receivers pass on the bytes that they got.
+So all members hold the same bits. Such chunks are kept until they were sent on, as at a helper.
+
 A round is complete at a site when every chunk of the result is final and every chunk that other sites need was sent.
 Chunks of a round that is not open yet, or of a newer version of its plan, are kept until it is. Chunks of rounds that
 have ended, of older versions, and duplicates are discarded. A chunk that does not fit the plan raises `BadFrame`; its
@@ -314,17 +318,25 @@ class Engine:
             return
         work = shard.work
         if header.phase is Phase.BROADCAST and work.receives:
-            self._actions.append(self._work.begun(Receive(How.STORE, peer, header)))
+            buffer = self._coded_buffer(state, header)
+            self._actions.append(self._work.begun(Receive(How.STORE, peer, header, buffer)))
             return
         if header.phase is Phase.REDUCE and work.in_place and not (state.gathers and len(work.children) > 1):
             sum_ = shard.sums.setdefault(header.index, Sum())
             if not sum_.busy and shard.place[origin] == sum_.applied:
                 sum_.busy = True
                 finish = work.is_root and sum_.applied + 1 == len(work.children)
-                action = Receive(How.ADD, peer, header, own=sum_.applied == 0, finish=finish)
+                buffer = self._coded_buffer(state, header)
+                action = Receive(How.ADD, peer, header, buffer, own=sum_.applied == 0, finish=finish)
                 self._actions.append(self._work.begun(action))
                 return
         self._keep(peer, header, state.number)
+
+    def _coded_buffer(self, state: RoundState, header: FrameHeader) -> int | None:
+        """Return a pinned buffer for an encoded chunk that is to be added or stored; None if it is not encoded."""
+        if state.layout.codec is None:
+            return None
+        return self._buffers.new(header.payload_bytes, state.number, pins=1)
 
     def _keep(self, peer: int, header: FrameHeader, owner: int | None) -> None:
         buffer = self._buffers.new(header.payload_bytes, owner, pins=1)
@@ -351,13 +363,28 @@ class Engine:
             if state.halted:
                 shard.final[header.index] |= action.how is How.STORE
             elif action.how is How.STORE:
-                self._final(state, shard, header.index, None)
-                self._outgoing.finished(state, shard, header.phase, origin, self._actions)
+                self._stored(state, shard, origin, header, buffer)
             elif action.how is How.ADD:
+                if action.finish and state.layout.keeps_result(shard.work):
+                    shard.sums[header.index].into = buffer
+                elif buffer is not None:
+                    self._doom(buffer)
                 self._added(state, shard, header.index, 1)
             else:
                 assert buffer is not None
                 self._take(state, shard, origin, header, buffer)
+
+    def _stored(
+        self, state: RoundState, shard: ShardState, origin: int, header: FrameHeader, buffer: int | None
+    ) -> None:
+        """Handle a stored result; `buffer` holds it as it came, if it is encoded."""
+        if state.layout.keeps_result(shard.work):
+            self._final(state, shard, header.index, buffer)  # acknowledged when it was sent on
+            return
+        if buffer is not None:
+            self._doom(buffer)
+        self._final(state, shard, header.index, None)
+        self._outgoing.finished(state, shard, header.phase, origin, self._actions)
 
     def _receive_failed(self, action: Receive) -> None:
         """Handle a payload that arrived incompletely: it is never used, and the broken connection causes a repair."""
@@ -413,8 +440,9 @@ class Engine:
         while sum_.applied + len(places) in sum_.kept:
             places.append(sum_.applied + len(places))
         complete = sum_.applied + len(places) >= len(work.children)
-        if not places or (state.gathers and not complete):
-            return
+        coded = state.layout.codec is not None
+        if not places or ((state.gathers or (coded and not work.in_place)) and not complete):
+            return  # a helper of an encoded round sums all parts at once, and encodes the sum once
         parts = tuple(sum_.kept.pop(place) for place in places)
         own = sum_.applied == 0 and work.contributes and bool(work.children)
         if not work.in_place and sum_.into is None:
@@ -427,7 +455,10 @@ class Engine:
         sum_.busy = True
         copy = not work.children
         which = state.number, state.version, work.shard, index
-        action = Combine(*which, own, parts, sum_.into, finish, copy, sum_.applied)
+        encodes = finish and work.in_place and state.layout.keeps_result(work)
+        action = Combine(*which, own, parts, sum_.into, finish, copy, sum_.applied, encodes)
+        if encodes:
+            sum_.into = parts[0]
         for buffer in action.buffers:
             self._buffers.pin(buffer)
         self._actions.append(self._work.begun(action))
@@ -438,8 +469,9 @@ class Engine:
         if state is None or state.version != action.version or state.halted:
             return
         assert all(alive)
+        kept = action.parts[0] if action.encodes else action.into
         for buffer in action.parts:
-            if buffer != action.into:
+            if buffer != kept:
                 self._doom(buffer)
         self._added(state, state.shards[action.shard], action.index, len(action.parts))
 
@@ -448,7 +480,7 @@ class Engine:
         sum_.busy = False
         first = sum_.applied
         sum_.applied += parts
-        if work.in_place:
+        if work.in_place and not (work.is_root and state.layout.keeps_result(work)):
             for child in work.children[first : sum_.applied]:
                 self._outgoing.finished(state, shard, Phase.REDUCE, child, self._actions)
         if sum_.applied < len(work.children):

@@ -9,7 +9,7 @@ them in. The sender of such a flow may be ahead of its receiver by at most `wind
 any site to KEPT_BYTES per round. The window follows from the plan alone, so both ends know it. A result sent directly
 to a member is stored in its place at once and needs no window: it cannot arrive before the member has contributed, and
 so has started. If members contribute before they know their round (`scatter`), it can, and needs a window like all
-others.
+others. Encoded results (`wire.codecs`) are kept, too, by members that send them on: they pass on the bytes that came.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tradewind.errors import BadPlan
+from tradewind.planning.collective import demand_key
 from tradewind.planning.plan import Plan, Route, Shard, split_points
+from tradewind.wire.codecs import BLOCK_ITEMS, NONE, Codec, codec_of, items_within, wire_bytes
 from tradewind.wire.frames import MAX_CHUNK_BYTES, MAX_PATH_SITES, Phase
 
 KEPT_BYTES = 40 * 2**20
@@ -43,6 +46,11 @@ class ShardWork:
 
     shard: int
     first_item: int
+    """Where it begins in the whole tensor; in the part of the tensor that it carries, for an all-to-all."""
+    own_first: int
+    """Where it begins in the site's own array."""
+    result_first: int
+    """Where it begins in the site's result."""
     items: int
     chunk_items: int
     chunks: int
@@ -63,11 +71,13 @@ class ShardWork:
     """The site that sends the result."""
     down: tuple[Path, ...]
     """Routes on which it sends the result on."""
+    passing: frozenset[int] = frozenset()
+    """The receivers on these routes that send it on in turn."""
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return the first item and the end of a chunk in the whole array."""
+        """Return the first item and the end of a chunk in the shard."""
         start = index * self.chunk_items
-        return self.first_item + start, self.first_item + min(start + self.chunk_items, self.items)
+        return start, min(start + self.chunk_items, self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +98,35 @@ class Layout:
     """Whether several shards hold the same items, so that one is summed while another still needs the input."""
     scattered: bool = False
     """Whether some members have contributed before they know the round."""
+    is_member: bool = True
+    codec: Codec | None = None
+    """How chunks are encoded; None: they are sent as they are."""
+
+    def payload_bytes(self, work: ShardWork, index: int) -> int:
+        """Return the size of a chunk on the wire."""
+        items = min(work.chunk_items, work.items - index * work.chunk_items)
+        return items * self.item_bytes if self.codec is None else self.codec.most_bytes(items)
+
+    def keeps_result(self, work: ShardWork) -> bool:
+        """Whether this site keeps chunks of the result beside its array, until it has sent them on: encoded ones."""
+        return self.codec is not None and bool(work.down)
 
     def needs_window(self, work: ShardWork, phase: Phase, route: Path) -> bool:
         """Whether the receiver or a relay of a flow that starts here may have to keep chunks."""
         waited_for = phase is Phase.BROADCAST and work.reduces and not self.scattered
-        return not waited_for or len(route) > 2 or route[-1] in self.helpers
+        keeps = route[-1] in self.helpers or (self.codec is not None and route[-1] in work.passing)
+        return not waited_for or len(route) > 2 or keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the array of a round is encoded, and the items of each rank's part, as in an operation."""
+
+    codec: str = NONE
+    sizes: tuple[int, ...] = ()
+
+
+PLAIN = Form()
 
 
 def lay_out(
@@ -103,24 +137,29 @@ def lay_out(
     item_bytes: int,
     chunk_items: Sequence[int] = (),
     scattered: bool = False,
+    form: Form = PLAIN,
 ) -> Layout:
     """Return the layout of `site` in a valid plan.
 
-    `chunk_items`: the items per chunk of each shard, if they were decided elsewhere. Raises `BadPlan` if a site of the
-    plan is not in the roster, or a route is too long.
+    `chunk_items`: the items per chunk of each shard, if they were decided elsewhere. The chunk sizes in the plan are
+    those of encoded chunks (`form`). Raises `BadPlan` if a site of the plan is not in the roster, or a
+    route is too long.
     """
-    numbers = _numbers(plan, roster)
+    numbers, codec = _numbers(plan, roster), form.codec
     members = set(plan.members)
     if chunk_items and len(chunk_items) != len(plan.shards):
         raise BadPlan(
             f"plan {plan.planner!r} needs {len(plan.shards)} chunk sizes, one for each shard, got {len(chunk_items)}."
         )
-    given_bytes = [n * item_bytes for n in chunk_items]
-    chunk_bytes, window = _chunks_and_window(plan, items * item_bytes, given_bytes, scattered)
-    spans = shard_spans(plan, items)
-    cut = [max(1, limit // item_bytes) for limit in chunk_bytes]
+    given_bytes = [wire_bytes(codec, n, item_bytes) for n in chunk_items]
+    nbytes, coded = wire_bytes(codec, items, item_bytes), codec != NONE
+    chunk_bytes, window = _chunks_and_window(plan, nbytes, given_bytes, scattered, coded)
+    spans = shard_spans(plan, items, _part_starts(plan, numbers, items, form.sizes))
+    cut = list(chunk_items)
     if not chunk_items:
-        cut = [_even_cut(span[1], limit) for span, limit in zip(spans, cut, strict=True)]
+        limits = [items_within(codec, limit, item_bytes) for limit in chunk_bytes]
+        step = BLOCK_ITEMS if coded else 1
+        cut = [_even_cut(span.items, limit, step) for span, limit in zip(spans, limits, strict=True)]
     shards = tuple(
         _shard_work(number, shard, spans[number], numbers, members, site, cut[number])
         for number, shard in enumerate(plan.shards)
@@ -133,8 +172,10 @@ def lay_out(
         shards=shards,
         peers=tuple(sorted(numbers[name] for name in peers_in(plan, site))),
         helpers=frozenset(numbers[name] for name in plan.sites if name not in members),
-        overlaps=len(_splits(plan)) > 1,
+        overlaps=len(_splits(plan)) > 1 and not plan.collective.is_parted,
         scattered=scattered,
+        codec=codec_of(codec),
+        is_member=site in members,
     )
 
 
@@ -146,21 +187,71 @@ def _numbers(plan: Plan, roster: Mapping[str, int]) -> dict[str, int]:
 
 
 def _splits(plan: Plan) -> list[list[int]]:
-    """Return groups of shards that split the array; shards without a broadcast are one group for each root."""
-    splits: dict[str, list[int]] = {}
+    """Return groups of shards that split the array, or a part of it.
+
+    Shards of an all-reduce without a broadcast are one group for each root; those of another collective, for each part.
+    """
+    splits: dict[tuple[str, str], list[int]] = {}
     for number, shard in enumerate(plan.shards):
-        splits.setdefault("" if shard.broadcast else shard.root, []).append(number)
+        key = ("", "") if shard.broadcast or plan.collective.kind == "reduce" else (shard.root, "")
+        if plan.collective.is_parted:
+            key = demand_key(plan.collective, shard.root, (shard.broadcast or shard.reduce)[0][-1])
+        splits.setdefault(key, []).append(number)
     return list(splits.values())
 
 
-def shard_spans(plan: Plan, items: int) -> list[tuple[int, int]]:
-    """Return the first item and the number of items of each shard."""
-    spans = [(0, 0)] * len(plan.shards)
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a shard lies: in the tensor, in the array of the site that has it, and in that of the site that gets it."""
+
+    first: int
+    own_first: int
+    result_first: int
+    items: int
+
+
+def _part_starts(plan: Plan, numbers: Mapping[str, int], items: int, sizes: tuple[int, ...]) -> dict[str, int]:
+    """Return where the part of each member begins, and under "" where the last one ends; parts are in order of ranks.
+
+    Without `sizes`, parts are equal: they differ by at most an item.
+    """
+    if not plan.collective.is_parted:
+        return {}
+    order = sorted(plan.members, key=numbers.__getitem__)
+    if not sizes:
+        points = split_points([1.0 / len(order)] * len(order), items)
+    else:
+        points = [0, *accumulate(sizes * len(order) if len(sizes) == 1 else sizes)]
+        if len(points) != len(order) + 1 or points[-1] != items:
+            raise BadPlan(f"{len(order)} members need as many parts of {items} items in all, got {sizes}.")
+    return dict(zip((*order, ""), points, strict=True))
+
+
+def shard_spans(plan: Plan, items: int, part_starts: Mapping[str, int]) -> list[Span]:
+    """Return the span of each shard. `part_starts`: where the part of each member begins, if there are parts."""
+    spans = [Span(0, 0, 0, 0)] * len(plan.shards)
+    order = list(part_starts)
+    kind = plan.collective.kind
     for group in _splits(plan):
-        points = split_points([plan.shards[number].fraction for number in group], items)
+        whole, shard = (0, items), plan.shards[group[0]]
+        receiver = shard.broadcast[0][-1] if plan.collective.is_routed else shard.root
+        owner = receiver if kind in ("scatter", "all-to-all") else shard.root
+        if part_starts:
+            whole = part_starts[owner], part_starts[order[order.index(owner) + 1]]
+        points = split_points(_proportions([plan.shards[n].fraction for n in group], plan), whole[1] - whole[0])
+        own_first = 0 if kind in ("all-gather", "gather") else whole[0]
+        result_first = 0 if kind in ("reduce-scatter", "scatter") else whole[0]
+        if kind == "all-to-all":
+            result_first = part_starts[shard.root]
         for number, start, end in zip(group, points, points[1:], strict=False):
-            spans[number] = (start, end - start)
+            spans[number] = Span(whole[0] + start, own_first + start, result_first + start, end - start)
     return spans
+
+
+def _proportions(fractions: list[float], plan: Plan) -> list[float]:
+    """Return the shares of a group of shards in what the group splits."""
+    total = sum(fractions) if plan.collective.is_parted else 1.0
+    return [fraction / total for fraction in fractions]
 
 
 def _routes(plan: Plan) -> list[tuple[int, Phase, Route]]:
@@ -172,16 +263,17 @@ def _routes(plan: Plan) -> list[tuple[int, Phase, Route]]:
     ]
 
 
-def _even_cut(items: int, limit: int) -> int:
-    """Return the items per chunk so that chunks have about equal lengths, with as few chunks as the limit allows.
+def _even_cut(items: int, limit: int, step: int = 1) -> int:
+    """Return the items per chunk, a multiple of `step`, so that chunks have about equal lengths and are few.
 
     Frames are ordered by the position of a chunk in its shard, so a short last chunk would be sent as late as a long
     one.
 
-    >>> _even_cut(100, 64), _even_cut(64, 64), _even_cut(0, 64)
-    (50, 64, 64)
+    >>> _even_cut(100, 64), _even_cut(64, 64), _even_cut(0, 64), _even_cut(100, 64, 16)
+    (50, 64, 64, 64)
     """
-    return -(-items // -(-items // limit)) if items else limit
+    even = -(-items // -(-items // limit)) if items else limit
+    return -(-even // step) * step
 
 
 def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:
@@ -192,9 +284,15 @@ def _fitting_chunk(shard: Shard, planned_bytes: int, nbytes: int) -> int:
     return min(shard.chunk_bytes, max(FITTED_CHUNK_BYTES, int(shard.fraction * nbytes / chunks)))
 
 
-def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int], scattered: bool = False) -> tuple[list[int], int]:
-    """Return the chunk size of each shard, and the window in chunks, so that no site keeps too much."""
+def _chunks_and_window(
+    plan: Plan, nbytes: int, given: Sequence[int], scattered: bool = False, coded: bool = False
+) -> tuple[list[int], int]:
+    """Return the chunk size of each shard, and the window in chunks, so that no site keeps too much.
+
+    `coded`: chunks are encoded, and a member that sends a result on keeps it until then.
+    """
     members = set(plan.members)
+    passing = [{route[0] for route in shard.broadcast} if coded else set() for shard in plan.shards]
     size = [min(_fitting_chunk(shard, plan.nbytes, nbytes), MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
     keeping: Counter[str] = Counter()
     for number, phase, route in _routes(plan):
@@ -202,7 +300,8 @@ def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int], scattered:
             raise BadPlan(f"plan {plan.planner!r}: a route must have at most {MAX_PATH_SITES} sites, got {len(route)}.")
         for site in route[1:-1]:
             keeping[site] += 1
-        if phase is Phase.REDUCE or route[-1] not in members or not plan.shards[number].reduce:
+        keeps = route[-1] not in members or route[-1] in passing[number]
+        if phase is Phase.REDUCE or keeps or not plan.shards[number].reduce:
             keeping[route[-1]] += 1
     most_flows = max(keeping.values(), default=1)
     fitting = max(MIN_CHUNK_BYTES, KEPT_BYTES // ((MIN_WINDOW + 1) * most_flows))
@@ -210,7 +309,7 @@ def _chunks_and_window(plan: Plan, nbytes: int, given: Sequence[int], scattered:
     kept: Counter[str] = Counter()
     for number, phase, route in _routes(plan):
         waited_for = phase is Phase.BROADCAST and bool(plan.shards[number].reduce) and not scattered
-        stored = waited_for and len(route) == 2 and route[-1] in members
+        stored = waited_for and len(route) == 2 and route[-1] in members and route[-1] not in passing[number]
         for site in () if stored else route[1:]:
             kept[site] += size[number]
     return size, max(MIN_WINDOW, KEPT_BYTES // (max(kept.values(), default=1) + 1))
@@ -229,23 +328,24 @@ def peers_in(plan: Plan, site: str) -> list[str]:
 def _shard_work(
     number: int,
     shard: Shard,
-    span: tuple[int, int],
+    span: Span,
     numbers: Mapping[str, int],
     members: set[str],
     site: str,
     chunk_items: int,
 ) -> ShardWork:
-    first_item, items = span
+    items = span.items
     is_root, is_member = shard.root == site, site in members
-    is_source = is_root and not shard.reduce and bool(shard.broadcast)  # its array is the result
-    receives = is_member and (bool(shard.broadcast) or is_root) and not is_source
     up = next((route for route in shard.reduce if route[0] == site), ())
     children = [route[0] for route in shard.reduce if route[-1] == site]
     parent_down = next((route[0] for route in shard.broadcast if route[-1] == site), None)
     down = [route for route in shard.broadcast if route[0] == site]
+    receives = is_member and (parent_down is not None or (is_root and bool(shard.reduce)))
     return ShardWork(
         shard=number,
-        first_item=first_item,
+        first_item=span.first,
+        own_first=span.own_first,
+        result_first=span.result_first,
         items=items,
         chunk_items=min(chunk_items, max(1, items)),
         chunks=-(-items // min(chunk_items, max(1, items))),
@@ -258,4 +358,5 @@ def _shard_work(
         up=tuple(numbers[name] for name in up),
         parent_down=None if parent_down is None else numbers[parent_down],
         down=tuple(tuple(numbers[name] for name in route) for route in down),
+        passing=frozenset(numbers[name] for name in {route[-1] for route in down} & {r[0] for r in shard.broadcast}),
     )

@@ -93,7 +93,7 @@ class ShardState:
         is_leaf = not work.children
         self.up = flow(Phase.REDUCE, work.up, Source.INPUT if is_leaf else summed, is_leaf) if work.up else None
         is_source = work.is_root and not work.reduces
-        down = Source.INPUT if is_source else summed
+        down = Source.KEPT if layout.keeps_result(work) else Source.INPUT if is_source else summed
         self.down = [flow(Phase.BROADCAST, route, down, is_source) for route in work.down]
 
     @property
@@ -130,7 +130,7 @@ class RoundState:
             raise _unfit(origin, header, f"the plan does not expect it at {site}")
         if header.chunks != shard.work.chunks:
             raise _unfit(origin, header, f"it is one of {header.chunks} chunks, expected {shard.work.chunks}")
-        expected = self.payload_bytes(shard.work, header.index)
+        expected = self.layout.payload_bytes(shard.work, header.index)
         if header.payload_bytes != expected:
             raise _unfit(origin, header, f"it has {header.payload_bytes} bytes, expected {expected}")
         contributed = header.phase is Phase.BROADCAST and shard.work.receives and shard.work.reduces
@@ -152,7 +152,8 @@ class RoundState:
         inbound, window = shard.inbound[phase, origin], self.layout.window
         inbound.finished += 1
         waited_for = phase is Phase.BROADCAST and shard.work.reduces and not self.layout.scattered
-        needs_none = waited_for and not inbound.path and shard.work.receives
+        is_stored = shard.work.receives and not self.layout.keeps_result(shard.work)
+        needs_none = waited_for and not inbound.path and is_stored
         may_send_all = inbound.acknowledged + window >= shard.work.chunks
         if needs_none or may_send_all or inbound.finished - inbound.acknowledged < max(1, window // 4):
             return None
@@ -179,7 +180,7 @@ class RoundState:
 
     def halted_report(self) -> RoundHalted:
         """Return the progress of a halted round: members report which chunks are final."""
-        if not any(shard.work.receives for shard in self.shards):
+        if not self.layout.is_member:
             return RoundHalted(self.number)
         final = tuple(bits_of(shard.final) if shard.work.receives else b"" for shard in self.shards)
         return RoundHalted(self.number, tuple(shard.work.chunk_items for shard in self.shards), final)
@@ -197,12 +198,8 @@ class RoundState:
 
     def chunk(self, flow: Flow, index: int, follows: bool, auxiliary: Path = ()) -> Transmit:
         """Return the action that sends a chunk of a flow."""
-        header = flow.header(index, self.payload_bytes(self.shards[flow.shard].work, index), follows, auxiliary)
+        header = flow.header(index, self.layout.payload_bytes(self.shards[flow.shard].work, index), follows, auxiliary)
         return Transmit((auxiliary or flow.route)[1], header, flow.source, flow.buffers.pop(index, None))
-
-    def payload_bytes(self, work: ShardWork, index: int) -> int:
-        """Return the size of a chunk."""
-        return min(work.chunk_items, work.items - index * work.chunk_items) * self.layout.item_bytes
 
 
 def _unfit(origin: int, header: FrameHeader, why: str) -> BadFrame:

@@ -140,7 +140,7 @@ class OwnScatters:
             early = range(max(flow.first - offset, 0), min(flow.next_index - offset, shard.work.chunks))
             shard.up.sent_before(early)
             state.remaining -= len(early)
-            state.early_bytes += sum(state.payload_bytes(shard.work, index) for index in early)
+            state.early_bytes += sum(state.layout.payload_bytes(shard.work, index) for index in early)
 
 
 Step = tuple[int, int]

@@ -219,7 +219,8 @@ class _Problem:
     def _least_processor_s(self) -> float:
         """The processor time of a rank if all ranks share the work of any tree evenly, in the largest chunks."""
         hops, host = len(self.members) - 1, self.options.host
-        return 4.0 * hops / (hops + 1) * self.nbytes * (host.byte_s + host.frame_s / MOST_CHUNK_BYTES)
+        all_s = 4.0 * hops * self.nbytes * (host.byte_s + host.frame_s / MOST_CHUNK_BYTES)
+        return all_s / min(hops + 1, host.cores)
 
     def _sources(self) -> Iterator[tuple[Trees, float]]:
         """Trees of different heights, and the least time that such trees need to fill, beside those before them."""

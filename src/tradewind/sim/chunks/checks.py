@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from tradewind.sim.chunks.control import Line, SimulatedController
 
 
+EXACT, CODED = 1e-9, 3e-6
+"""Largest relative errors of means in float64, and of encoded ones of equal items, which are sums in float32."""
+
+
 class StormChecks:
     """The checks of one storm."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+    def __init__(self, names: Sequence[str], tolerance: float = EXACT) -> None:
+        """`tolerance`: largest relative error of a result."""
+        self.names, self._tolerance = tuple(names), tolerance
         self.steps = self.alone = self.repaired = self.inline = self.early_bytes = 0
         self.weighted = 0
         """Steps whose members had different weights, and some of whose chunks were sent early."""
@@ -103,7 +108,8 @@ class StormChecks:
                 members = (*left, *some)
                 total = sum(weights[name] for name in members)
                 means.append(sum(weights[name] * brought[name] for name in members) / total)
-        wrong = [item for item in np.unique(result) if not any(abs(item - mean) <= 1e-9 * abs(mean) for mean in means)]
+        least = self._tolerance
+        wrong = [item for item in np.unique(result) if not any(abs(item - mean) <= least * abs(mean) for mean in means)]
         if wrong:
             raise InternalError(
                 f"{worker.name}: round {outcome.round} of {left} has {wrong[:3]}, not one of {means} ({gone} lost)."

@@ -38,6 +38,19 @@ class Line:
     """The incarnation of the controller that accepted the connection."""
     last_up_s: float = 0.0
     last_down_s: float = 0.0
+    held: list[Callable[[], None]] | None = None
+    """What waits while nothing passes: messages in both directions, and its end; None: messages pass."""
+
+    def mute(self) -> None:
+        """Let nothing pass, without a sign."""
+        if self.held is None:
+            self.held = []
+
+    def unmute(self) -> None:
+        """Let messages pass again, in the order in which they were sent."""
+        held, self.held = self.held or [], None
+        for deliver in held:
+            deliver()
 
 
 @dataclass(eq=False)
@@ -88,6 +101,9 @@ class SimulatedController:
 
     def say(self, line: Line, message: m.Message) -> None:
         """Send a message from a rank."""
+        if line.held is not None:
+            line.held.append(lambda: self.say(line, message))
+            return
         line.last_up_s = max(line.last_up_s, self.clock.now_s + MESSAGE_S * self.random.random())
         self.clock.at(line.last_up_s, Priority.ARRIVAL, self._heard, (line, message))
 
@@ -95,6 +111,9 @@ class SimulatedController:
         """Close a line from the rank's side, or because the rank is lost."""
         if line.is_open:
             line.is_open = False
+            if line.held is not None:
+                line.held.append(lambda: self._gone(line))
+                return
             due_s = self.clock.now_s + NOTICE_S * self.random.random()
             self.clock.at(due_s, Priority.ARRIVAL, self._gone, line)
 
@@ -115,6 +134,9 @@ class SimulatedController:
 
     def _close(self, line: Line) -> None:
         """Close a line; messages sent before still arrive."""
+        if line.held is not None:
+            line.held.append(lambda: self._close(line))
+            return
         due_s = max(line.last_down_s, self.clock.now_s) + NOTICE_S * self.random.random()
         self.clock.at(due_s, Priority.ARRIVAL, self._closed, line)
 
@@ -133,9 +155,7 @@ class SimulatedController:
                     elif isinstance(message, m.InlineResult):
                         members = [self._names[number] for number in m.numbers_in(message.members)]
                         self.inline(self, message, {name: self._arrays[name] for name in members})
-                    line = self.lines[worker]
-                    line.last_down_s = max(line.last_down_s, self.clock.now_s + MESSAGE_S * self.random.random())
-                    self.clock.at(line.last_down_s, Priority.ARRIVAL, self._told, (line, message))
+                    self._send(self.lines[worker], message)
                 case Disconnect(worker) if worker in self.lines:
                     self._close(self.lines.pop(worker))
                 case PlanWanted():
@@ -149,6 +169,13 @@ class SimulatedController:
             raise InternalError("the members of a round hold different results.")
         self.acted()
         self._arm()
+
+    def _send(self, line: Line, message: m.Message) -> None:
+        if line.held is not None:
+            line.held.append(lambda: self._send(line, message))
+            return
+        line.last_down_s = max(line.last_down_s, self.clock.now_s + MESSAGE_S * self.random.random())
+        self.clock.at(line.last_down_s, Priority.ARRIVAL, self._told, (line, message))
 
     def _told(self, what: tuple[Line, m.Message]) -> None:
         line, message = what

@@ -47,6 +47,15 @@ class Connection:
     _busy: bool = False
     _reading: bool = False
     cut: bool = False
+    paused: bool = False
+    """Whether one of its processes is stopped: nothing is lost, and nothing moves."""
+
+    def resume(self) -> None:
+        """Move on after a pause."""
+        self.paused = False
+        self._pump()
+        if not self._reading:
+            self._read()
 
     def send(self, frame: Frame, left: Callable[[], None]) -> None:
         """Queue a frame; `left` is called when the sender may forget it."""
@@ -54,7 +63,7 @@ class Connection:
         self._pump()
 
     def _pump(self) -> None:
-        if self.cut or self._busy or not self._sending:
+        if self.cut or self.paused or self._busy or not self._sending:
             return
         frame, _ = self._sending[0]
         if self._under_way and self._under_way + frame.nbytes > self.buffer_bytes:
@@ -81,7 +90,7 @@ class Connection:
             self._read()
 
     def _read(self) -> None:
-        if self.cut or not self._arrived:
+        if self.cut or self.paused or not self._arrived:
             return
         self._reading = True
         self.clock.at(

@@ -2,7 +2,7 @@
 
 Both ends detect a break, each after its own delay, and then reconnect unless the link is cut; when they have, both
 report it, as `runtime.peers` does. A rank that cannot reconnect for too long reports the link as lost, and keeps
-trying.
+trying. A silent cut, of both directions or of one, is detected as late as `runtime.liveness` may detect it.
 """
 
 from __future__ import annotations
@@ -98,6 +98,34 @@ class Pairs:
         self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._heal, pair)
         return True
 
+    def cut_silently(self, ends: tuple[str, str], seconds: float, direction: int | None = None) -> bool:
+        """Cut a link, or one of its directions, for a while without a sign; False if it is cut already."""
+        pair = self._pairs[frozenset(ends)]
+        if pair.cut:
+            return False
+        pair.cut = True
+        self._break(pair, [wire for n, wire in enumerate(pair.wires) if direction is None or n == direction])
+        self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._heal, pair)
+        return True
+
+    def break_link(self, ends: tuple[str, str]) -> bool:
+        """Break the connections of a pair; False if it has none."""
+        pair = self._pairs[frozenset(ends)]
+        was_up = bool(pair.wires)
+        self._break(pair)
+        return was_up
+
+    def pause(self, name: str, paused: bool) -> None:
+        """Stop or continue a rank: its connections stay, and carry nothing meanwhile."""
+        for pair in self._pairs.values():
+            if name in pair.ends:
+                for wire in pair.wires:
+                    wire.paused = paused
+                    if not paused:
+                        wire.resume()
+                if not paused:
+                    self._try(pair)
+
     def _is_connected_without(self, cut: Pair) -> bool:
         index = self._network.index
         works = np.zeros((len(index), len(index)))
@@ -115,10 +143,14 @@ class Pairs:
     def _heal(self, pair: Pair) -> None:
         pair.cut = False
 
-    def _break(self, pair: Pair) -> None:
+    def _break(self, pair: Pair, silent: list[Connection] | None = None) -> None:
+        """Break the connections of a pair; `silent`: only these carry nothing more, until the ends find out."""
         wires, pair.wires, workers = pair.wires, [], pair.workers
-        for wire in wires:
+        for wire in wires if silent is None else silent:
             wire.cut = True
+        first_s, last_s = 0.0, NOTICE_S
+        if silent is not None:
+            first_s, last_s = self._deadlines.link_silence_s, self._deadlines.patience_s / 3
         if not wires or workers is None:
             return
         pair.workers = None
@@ -126,18 +158,23 @@ class Pairs:
         latest_s = self._clock.now_s
         for here, there in (workers, workers[::-1]):
             number = here.node.numbers.get(there.name)
-            due_s = self._clock.now_s + NOTICE_S * self._random.random()
+            due_s = self._clock.now_s + first_s + (last_s - first_s) * self._random.random()
             latest_s = max(latest_s, due_s)
             if number is not None and not here.dead:
-                self._clock.at(due_s, Priority.FAULT, self._noticed, (here, number, wires))
+                reports = None if silent is None else pair
+                self._clock.at(due_s, Priority.FAULT, self._noticed, (here, there.name, wires, reports))
         self._clock.at(latest_s + 1e-6, Priority.TIMER, self._try, pair)
 
-    @staticmethod
-    def _noticed(what: tuple[SimulatedWorker, int, list[Connection]]) -> None:
-        here, number, wires = what
-        current = here.outgoing.get(number, [])
-        if not here.dead and any(wire in wires for wire in current):
-            here.broke(number)
+    def _noticed(self, what: tuple[SimulatedWorker, str, list[Connection], Pair | None]) -> None:
+        """Handle that a rank detects a break; one that detects silence reports the link as lost at once."""
+        here, there, wires, silent = what
+        number = here.node.numbers.get(there)
+        if here.dead or number is None or not any(wire in wires for wire in here.outgoing.get(number, [])):
+            return
+        here.broke(number)
+        if silent is not None:
+            silent.reported = True
+            self._report(here.name, there, False)
 
     def _try(self, pair: Pair) -> None:
         """Connect, or report that the link is lost, and try again."""

@@ -23,11 +23,15 @@ from tradewind.control.controller import Disconnect, Send
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import ImpossibleProblem, InternalError, PeerLost, TradewindError
 from tradewind.network import Network, Site
+from tradewind.node.collectives import CollectiveCall
 from tradewind.planning import PLANNERS, make_plan
+from tradewind.planning.collective import ALL_REDUCE, KINDS, Collective
+from tradewind.sim.chunks.collectives import expected, own_items
 from tradewind.sim.chunks.links import Connection, Frame
 from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import CODECS, NONE, Codec, codec_of
 
 LONGEST_RUN_S = 1e5
 RESET_S = 0.1
@@ -47,8 +51,8 @@ class ChunkRun:
     op: str = "sum"
     in_place: bool = False
     """Whether results overwrite their inputs."""
-    source: str | None = None
-    """The source if all operations are broadcasts; None: they are sums."""
+    collective: Collective = ALL_REDUCE
+    """What all operations are. `items` are those of each rank's part, if there are parts."""
     connections: int = 1
     """Connections in each direction between two sites."""
     jitter_s: float = 0.0
@@ -62,6 +66,8 @@ class ChunkRun:
     patience_s: float = 30.0
     inline_bytes: int = 0
     """Arrays of at most this many bytes use inline rounds."""
+    codec: str = NONE
+    """How chunks are encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,11 @@ class ChunkDriver:
         self.workers = {name: SimulatedWorker(name, self.clock, self.say, self.random) for name in names}
         for worker in self.workers.values():
             worker.inline_bytes = setup.inline_bytes
-        self.inputs = {name: [self._array(items) for items in setup.items] for name in names}
+        coded = codec_of(setup.codec)
+        if coded is None:
+            self.inputs = {name: [self._array(self._own_items(items)) for items in setup.items] for name in names}
+        else:
+            self.inputs = self._exact_arrays(coded)
         self.originals = {name: [a.copy() for a in arrays] for name, arrays in self.inputs.items()}
         self._control_s = dict.fromkeys(names, 0.0)
         self._report_s = dict.fromkeys(names, 0.0)
@@ -100,9 +110,23 @@ class ChunkDriver:
         self._was_used = False
         """Whether some plan used the cut link when the controller received the report."""
 
+    def _own_items(self, items: int) -> int:
+        """The items of each rank's input."""
+        if not self.setup.collective.is_parted:
+            return items
+        return own_items(self.setup.collective.kind, 0, [items] * len(self.setup.network))
+
     def _array(self, items: int) -> Array:
         """An array of whole numbers, whose sum is exact in any order."""
         return self.random.integers(-8, 8, items).astype(self.setup.dtype)
+
+    def _exact_arrays(self, codec: Codec) -> dict[str, list[Array]]:
+        """Arrays whose every partial sum is encoded without loss, and shows which ranks have contributed to it."""
+        signs = [self.random.choice([-1.0, 1.0], items) for items in self.setup.items]
+        return {
+            name: [(codec.exact * 2.0**rank * of).astype(self.setup.dtype) for of in signs]
+            for rank, name in enumerate(self.setup.network.names)
+        }
 
     # --- control messages: delayed, in order -------------------------------------------------------------------
 
@@ -155,10 +179,19 @@ class ChunkDriver:
 
     def _submit(self, what: tuple[str, Array]) -> None:
         name, array = what
-        if self.setup.source is None:
-            self.workers[name].submit(array, self.setup.op, self.setup.in_place)
-        else:
-            self.workers[name].broadcast(array.copy().view(np.uint8), self.setup.source)
+        collective, names = self.setup.collective, self.setup.network.names
+        if collective == ALL_REDUCE:
+            self.workers[name].submit(array, self.setup.op, self.setup.in_place, codec=self.setup.codec)
+            return
+        root = names.index(collective.root) if collective.is_rooted else 0
+        own = array.copy() if collective.kind == "broadcast" else array
+        items = [len(array) // len(names)] * len(names)
+        if collective.kind in ("all-gather", "gather"):
+            items = [len(array)] * len(names)
+        gets = expected(collective.kind, [array] * len(names), root, items)[names.index(name)]
+        result = own if collective.kind == "broadcast" else np.zeros_like(gets)
+        call = CollectiveCall(collective.kind, own, result, names.index(name), root, names, ())
+        self.workers[name].collect(call, self.setup.op)
 
     # --- data connections ----------------------------------------------------------------------------------------
 
@@ -252,10 +285,12 @@ class ChunkDriver:
         if left and self.setup.cut is None:
             raise InternalError(f"buffers are left at the end: {left}")
 
-    def _expected(self, number: int) -> Array:
-        if self.setup.source is not None:
-            return self.originals[self.setup.source][number].view(np.uint8).astype(np.float64)
-        return np.asarray(sum(self.originals[n][number].astype(np.float64) for n in self.workers))
+    def _expected(self, number: int) -> dict[str, Array]:
+        collective, names = self.setup.collective, self.setup.network.names
+        inputs = [self.originals[name][number].astype(np.float64) for name in names]
+        root = names.index(collective.root) if collective.is_rooted else 0
+        sizes = [self.setup.items[number]] * len(names)
+        return dict(zip(names, expected(collective.kind, inputs, root, sizes), strict=True))
 
     def _check_results(self, errors: Mapping[str, TradewindError]) -> None:
         for name, arrays in ({} if self.setup.in_place else self.inputs).items():
@@ -264,9 +299,9 @@ class ChunkDriver:
         for number in range(len(self.setup.items)):
             got = {n: w.results[number] for n, w in self.workers.items()}
             good = {n: r for n, r in got.items() if isinstance(r, np.ndarray)}
-            expected = self._expected(number)
+            truth = self._expected(number)
             for name, result in good.items():
-                if not np.array_equal(result.astype(np.float64), expected):
+                if not np.array_equal(self.workers[name].shown(number, result).astype(np.float64), truth[name]):
                     raise InternalError(f"operation {number}: {name} has a wrong result.")
         if errors and self.setup.cut is None:
             raise InternalError(f"operations failed although no link was cut: {errors}")
@@ -279,7 +314,7 @@ class ChunkDriver:
     @property
     def _overwrites(self) -> bool:
         """Whether data that is lost during a round cannot be sent again."""
-        return self.setup.in_place and self.setup.source is None
+        return self.setup.in_place and self.setup.collective == ALL_REDUCE
 
     @property
     def _is_only_way(self) -> bool:
@@ -329,7 +364,7 @@ def setup_of(seed: int) -> ChunkRun:
         slow_readers={names[0]: 1e6} if random.random() < 0.3 else {},
         cut=cut,
         in_place=bool(random.random() < 0.4),
-        source=str(random.choice(names)) if random.random() < 0.2 else None,
+        collective=Collective.parse(str(random.choice(KINDS[1:])), names[-1]) if random.random() < 0.4 else ALL_REDUCE,
         inline_bytes=int(random.choice([0, 1000, 64 * 1024])),
     )
     if cut is None:
@@ -338,14 +373,21 @@ def setup_of(seed: int) -> ChunkRun:
     return replace(setup, healed_s=float(healed_s) if np.isfinite(healed_s) else None)
 
 
-def run_seed(seed: int) -> ChunkResult | None:
+def coded_setup_of(seed: int) -> ChunkRun:
+    """An encoded run whose every parameter is drawn from a seed."""
+    random = np.random.default_rng([seed, 1])
+    codec, dtype = str(random.choice(CODECS[1:])), str(random.choice(["float32", "float64"]))
+    return replace(setup_of(seed), codec=codec, dtype=dtype, collective=ALL_REDUCE, inline_bytes=0)
+
+
+def run_seed(seed: int, coded: bool = False) -> ChunkResult | None:
     """Run with parameters drawn from a seed; None where the drawn planner has no plan."""
-    setup = setup_of(seed)
+    setup = coded_setup_of(seed) if coded else setup_of(seed)
     try:
         make_plan(setup.planner, setup.network, 1)
         return run_chunks(setup)
     except ImpossibleProblem:
         return None
     except Exception as error:
-        replay = f"python -c 'from tradewind.sim.chunks.run import run_seed; run_seed({seed})'"
+        replay = f"python -c 'from tradewind.sim.chunks.run import run_seed; run_seed({seed}, coded={coded})'"
         raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error

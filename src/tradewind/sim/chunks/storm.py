@@ -20,18 +20,21 @@ from tradewind.control.deadlines import Deadlines
 from tradewind.control.options import Scatter
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network, Site
-from tradewind.sim.chunks.checks import StormChecks
+from tradewind.sim.chunks.checks import CODED, EXACT, StormChecks
 from tradewind.sim.chunks.control import Line, SimulatedController
 from tradewind.sim.chunks.pairs import Pairs
+from tradewind.sim.chunks.silence import Silences
 from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import NONE
 
 CALM_STEPS = 3
 """The number of rounds with other members that every rank must complete after the storm."""
 CALM_S = 600.0
 """The time limit for them in s: retries wait up to ten seconds each."""
 RETRY_S = 0.2
+SILENT_KINDS = ("silent_cut", "one_way_cut", "part", "flap", "stop", "black_hole", "kill")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Storm:
     kinds: tuple[str, ...] = ("kill", "cut", "break", "line", "controller")
     tolerant: bool = True
     """Whether the run ends when a rank is lost; links may be lost as long as all ranks can reach each other."""
+    codec: str = NONE
+    """How chunks are encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,17 @@ class StormResult:
     early_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """When a rank asked for a step, and when it ended."""
+
+    worker: str
+    asked_s: float
+    ended_s: float
+    round: int | None
+    repaired: bool
+
+
 @dataclass(eq=False)
 class Trainer:
     """One rank's process and the state of its training loop."""
@@ -88,8 +104,12 @@ class Trainer:
     which: int = 0
     called_s: float = 0.0
     orphaned_s: float | None = 0.0
+    heard_s: float = 0.0
+    """When the controller last sent something."""
+    stopped: bool = False
     joined: bool = False
     step: tuple[int, np.ndarray[Any, Any], float] | None = None
+    asked_s: float = 0.0
     calm_steps: int = 0
 
 
@@ -100,12 +120,15 @@ class StormRun:
         self.storm, self.clock = storm, Clock()
         self.random = np.random.default_rng(storm.seed)
         self.names = storm.network.names
-        self.checks = StormChecks(self.names)
+        self.checks = StormChecks(self.names, EXACT if storm.codec == NONE else CODED)
         self.deadlines = Deadlines(storm.patience_s)
         self.controllers = [self._controller(index) for index in range(storm.controllers)]
         self.trainers: dict[str, Trainer] = {}
         self.pairs = Pairs(storm.network, self.clock, self.random, self.deadlines, self.worker, self.report_link)
+        self.silences = Silences(self)
         self.faults: dict[str, int] = {}
+        self.fault_times_s: list[float] = []
+        self.step_times: list[StepTime] = []
         self.calm = False
         self._value = 0
 
@@ -120,7 +143,8 @@ class StormRun:
             deadlines=self.deadlines,
             scatter=storm.scatter,
             discipline="fcfs" if storm.seed % 2 else "task-fcfs",
-            failover="replace" if storm.seed % 4 > 1 else "reroute",
+            # CREW's replacement abandons a round without a candidate, which would end a strict run.
+            failover="replace" if storm.tolerant and storm.seed % 4 > 1 else "reroute",
             seed=storm.seed,
             tolerant=storm.tolerant,
             awareness=Awareness(measure=False),
@@ -141,9 +165,10 @@ class StormRun:
     # --- for pairs ---------------------------------------------------------------------------------------------
 
     def worker(self, name: str) -> SimulatedWorker | None:
-        """The rank's process if it is alive and has a roster."""
+        """The rank's process if it is running and has a roster."""
         trainer = self.trainers.get(name)
-        return trainer.worker if trainer is not None and trainer.worker.engine is not None else None
+        is_up = trainer is not None and trainer.worker.engine is not None and not trainer.stopped
+        return trainer.worker if trainer is not None and is_up else None
 
     def report_link(self, name: str, peer: str, back: bool) -> None:
         """Send a rank's report on a connection."""
@@ -176,8 +201,9 @@ class StormRun:
         for _ in self.controllers:
             controller = self.controllers[trainer.which % len(self.controllers)]
             line = Line(trainer.worker.name, controller, self._told, self._line_lost)
-            if controller.call(line):
+            if not self.silences.hides(line.worker, controller) and controller.call(line):
                 trainer.line, trainer.called_s = line, self.clock.now_s
+                trainer.heard_s = self.clock.now_s
                 rank = self.names.index(trainer.worker.name)
                 self._say(trainer, m.Join("virtual", 1, rank, trainer.worker.node.report()))
                 return
@@ -188,6 +214,7 @@ class StormRun:
         trainer = self.trainers.get(line.worker)
         if trainer is None or trainer.line is not line:
             return
+        trainer.heard_s = self.clock.now_s
         before = trainer.worker.controller_searches
         trainer.worker.told(message)
         if trainer.worker.node.lost is not None:
@@ -224,6 +251,8 @@ class StormRun:
             return
         now_s = self.clock.now_s
         self._say(trainer, m.Heartbeat(now_s))
+        if trainer.line is not None and now_s - trainer.heard_s > self.deadlines.silence_s and not trainer.stopped:
+            self._try_next_controller(trainer)
         if trainer.orphaned_s is not None:
             if trainer.line is not None and now_s - trainer.called_s > self.deadlines.silence_s:
                 self._try_next_controller(trainer)
@@ -242,8 +271,8 @@ class StormRun:
         self._value += 1
         value = float(self._value)
         array = np.full(self.storm.items, value)
-        number = trainer.worker.submit(array, "mean", part=0)
-        trainer.step = (number, array, value)
+        number = trainer.worker.submit(array, "mean", part=0, codec=self.storm.codec)
+        trainer.step, trainer.asked_s = (number, array, value), self.clock.now_s
         self.checks.submitted(trainer.worker, number, value)
         self._check_step(trainer)
 
@@ -254,6 +283,8 @@ class StormRun:
         number, array, value = trainer.step
         trainer.step = None
         outcome = self.checks.ended(trainer.worker, number, array, value)
+        asked_s, name = trainer.asked_s, trainer.worker.name
+        self.step_times.append(StepTime(name, asked_s, self.clock.now_s, outcome.round, outcome.repaired))
         if self.calm and not outcome.alone:
             trainer.calm_steps += 1
             if all(
@@ -269,20 +300,23 @@ class StormRun:
             self._heal()
             return
         kind = str(self.random.choice(self.storm.kinds))
-        if getattr(self, f"_fault_{kind}")():
+        happens = getattr(self, f"_fault_{kind}", None) or getattr(self.silences, kind)
+        if happens():
             self.faults[kind] = self.faults.get(kind, 0) + 1
+            self.fault_times_s.append(self.clock.now_s)
             left -= 1
         self.clock.at(
             self.clock.now_s + self.storm.gap_s * self.random.exponential(), Priority.FAULT, self._fault, left
         )
 
-    def _one(self, names: list[str]) -> str:
+    def one(self, names: list[str]) -> str:
+        """Draw one of some names."""
         return names[int(self.random.integers(len(names)))]
 
     def _fault_kill(self) -> bool:
         if len(self.trainers) < 2:
             return False
-        name = self._one(sorted(self.trainers))
+        name = self.one(sorted(self.trainers))
         trainer = self.trainers.pop(name)
         trainer.worker.dead = True
         self.pairs.killed(name)
@@ -307,7 +341,7 @@ class StormRun:
         names = sorted(n for n, t in self.trainers.items() if t.line is not None)
         if not names:
             return False
-        line = self.trainers[self._one(names)].line
+        line = self.trainers[self.one(names)].line
         assert line is not None
         line.controller.hang_up(line)
         self._line_lost(line)
@@ -331,6 +365,7 @@ class StormRun:
     def _heal(self) -> None:
         """End the storm: restore all links, ranks and controllers."""
         self.calm = True
+        self.silences.end_all()
         self.pairs.heal_all()
         for controller in self.controllers:
             self._restart_controller(controller)
@@ -372,6 +407,8 @@ def run_storm(storm: Storm) -> StormResult:
     except (TradewindError, AssertionError, KeyError) as error:
         which = f'storm_of({storm.seed}, {storm.events}, "{storm.scatter}")'
         which = which if storm.tolerant else f"strict_storm_of({storm.seed}, {storm.events})"
+        which = which if storm.kinds != SILENT_KINDS else f"silent_storm_of({storm.seed}, {storm.events})"
+        which = which if storm.codec == NONE else f"coded_storm({which})"
         replay = f"python -c 'from tradewind.sim.chunks.storm import *; run_storm({which})'"
         raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
 
@@ -406,7 +443,17 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
     return replace(storm, scatter=scatter, planner=str(random.choice(["scatter", "multi-star"])), items=20_000)
 
 
+def coded_storm(storm: Storm) -> Storm:
+    """The same storm with encoded rounds, by a codec that encodes equal items without loss."""
+    return replace(storm, codec=("int8", "int4", "fp8")[storm.seed % 3], inline_bytes=0)
+
+
 def strict_storm_of(seed: int, events: int = 20) -> Storm:
     """A storm that a strict run must survive: only links are lost, and never all links of a rank."""
     storm = replace(storm_of(seed, events), policy="bsp", policy_options={}, controllers=1)
     return replace(storm, kinds=("cut", "break"), tolerant=False)
+
+
+def silent_storm_of(seed: int, events: int = 20) -> Storm:
+    """A storm whose faults give no sign: cuts of links and of their directions, parts, stopped ranks, black holes."""
+    return replace(storm_of(seed, events), kinds=SILENT_KINDS)

@@ -32,6 +32,7 @@ from tradewind.node.actions import (
     Transmit,
 )
 from tradewind.node.chunk_plane import ChunkPlane, Digest
+from tradewind.node.collectives import CollectiveCall
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import KEPT_BYTES
 from tradewind.node.node import Node, small_array
@@ -39,6 +40,7 @@ from tradewind.node.payload import RoundPayload
 from tradewind.sim.chunks.links import Connection, Frame
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import NONE
 from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
 
 RUN = 1
@@ -64,6 +66,8 @@ class SimulatedWorker:
         self.most_kept_bytes = 0
         self._idle: dict[int, list[Connection]] = {}
         self._outputs: dict[int, Array] = {}
+        self._shown: dict[int, Array] = {}
+        """The results of collectives with their own dtype: they are copied as bytes."""
         self._buffers: dict[int, bytearray] = {}
         self._applied: set[tuple[object, ...]] = set()
         self.dead = False
@@ -90,14 +94,21 @@ class SimulatedWorker:
 
     # --- operations and control --------------------------------------------------------------------------------
 
-    def submit(self, array: Array, op: str, in_place: bool = False, part: int | None = None) -> int:
+    def submit(self, array: Array, op: str, in_place: bool = False, part: int | None = None, codec: str = NONE) -> int:
         """Submit an all-reduce, or a step with members that the policy chooses; returns the operation's number."""
-        operation = m.Operation(len(array), array.itemsize, array.dtype.name, op)
+        operation = m.Operation(len(array), array.itemsize, array.dtype.name, op, codec=codec)
         return self.ask(operation, array, array if in_place else np.zeros_like(array), part)
 
-    def broadcast(self, array: Array, source: str) -> None:
-        """Submit a broadcast that overwrites `array` with the source's bytes."""
-        self.ask(m.Operation(len(array), 1, "bytes", "broadcast", root=source), array, array)
+    def collect(self, call: CollectiveCall, op: str) -> None:
+        """Submit a collective other than the all-reduce."""
+        operation = call.operation(op, None)
+        call.copy_own()
+        own, result = call.arrays(operation)
+        self._shown[self.ask(operation, own, result)] = call.result
+
+    def shown(self, number: int, result: Array) -> Array:
+        """The result of an operation as the caller sees it."""
+        return self._shown.get(number, result)
 
     def ask(self, operation: m.Operation, own: Array, result: Array, part: int | None = None) -> int:
         """Submit an operation with its input and the array for its result; returns its number."""
@@ -200,10 +211,9 @@ class SimulatedWorker:
         action = self._reading[peer].pop(number, None)
         if action is None or self.dead:  # the connection broke in the middle of it
             return
-        if action.how is How.KEEP:
-            assert action.buffer is not None
+        if action.buffer is not None:
             self._buffers[action.buffer][:] = body
-        elif action.how is not How.DISCARD and action.header.round in self.plane.payloads:
+        if action.how is not How.KEEP and action.how is not How.DISCARD and action.header.round in self.plane.payloads:
             self.apply(action, self.plane.payloads[action.header.round], body)
         self.tell(ev.Received(action))
 
@@ -215,7 +225,9 @@ class SimulatedWorker:
         if mark in self._applied:
             raise InternalError(f"{self.name}: chunk {mark} is applied twice.")
         self._applied.add(mark)
-        if action.how is How.ADD:
+        if action.buffer is not None:
+            payload.take(action, self._buffers[action.buffer])
+        elif action.how is How.ADD:
             coming = np.frombuffer(body, np.uint8)
             payload.add(action, np.empty(len(body), np.uint8), lambda block, _: np.copyto(np.asarray(block), coming))
         else:
@@ -234,9 +246,9 @@ class SimulatedWorker:
         while actions := self.plane.take_actions():
             for action in actions:
                 match action:
-                    case Receive(how, buffer=buffer):
+                    case Receive(buffer=buffer):
                         received = action
-                        if how is How.KEEP and buffer is not None:
+                        if buffer is not None:
                             self._buffers[buffer] = bytearray(action.header.payload_bytes)
                     case Combine():
                         self._begin_to_combine(action)

@@ -21,16 +21,28 @@ from tradewind.planning.cost import NetworkCapacities, resources_of
 Indices = npt.NDArray[np.int64]
 
 
+UNLIMITED_BPS = 1e18
+"""The rate of a NIC without a limit, where a number is needed."""
+
+
 class TrueNetwork:
     """The present rate of every link, NIC and trunk."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, limits_hosts: bool = False) -> None:
+        """`limits_hosts`: whether `limit_host` will be called."""
+        self.limits_hosts = limits_hosts
         self.network = network
         """The present network, without outages and background traffic."""
         self.capacities: Mapping[Resource, float] = _Capacities(self)
         self._down_links: Counter[tuple[int, int]] = Counter()
         self._down_sites: Counter[int] = Counter()
         self._background_bps: dict[Resource, float] = {}
+        self._shares: dict[tuple[int, int], list[float]] = {}
+        """Shares of their rate that slow links have."""
+        self._ceilings_bps: dict[Resource, list[float]] = {}
+        """Limits beside the network: losses of a link, processors of a site."""
+        self.loss = network.loss.copy()
+        """The share of segments that each link loses at present."""
 
     def is_up(self, src: int, dst: int) -> bool:
         """Whether the link and both its ends work."""
@@ -54,29 +66,43 @@ class TrueNetwork:
         if (self._down_links or self._down_sites) and not self.is_up(src, dst):
             return 0.0
         rate_bps = float(self.network.bandwidth_bps[src, dst])
+        if self._shares:
+            rate_bps *= math.prod(self._shares.get((src, dst), ()))
         if self._background_bps:
             rate_bps = max(0.0, rate_bps - self._background_bps.get(("link", src, dst), 0.0))
-        return rate_bps
+        return min(rate_bps, *ceilings) if (ceilings := self._ceilings_bps.get(("link", src, dst))) else rate_bps
 
     def link_rates_bps(self, src: Indices, dst: Indices) -> npt.NDArray[np.float64]:
         """The present rates of many links."""
         rates: npt.NDArray[np.float64] = self.network.bandwidth_bps[src, dst]
-        if self._down_links or self._down_sites or self._background_bps:
+        if self._down_links or self._down_sites or self._background_bps or self._shares or self._ceilings_bps:
             ends = zip(src.tolist(), dst.tolist(), strict=True)
             rates = np.array([self.link_bps(i, j) for i, j in ends])
         return rates
 
     def shared_rates_bps(self) -> npt.NDArray[np.float64]:
-        """The present rates of outgoing NICs, incoming NICs and trunks, in this order."""
+        """The present rates of outgoing NICs, incoming NICs, trunks and links that ranks share, in this order."""
         network, n = self.network, len(self.network)
         trunks = [trunk.capacity_bps for trunk in network.trunks]
-        rates: npt.NDArray[np.float64] = np.concatenate([network.egress_bps, network.ingress_bps, np.array(trunks)])
+        pairs = network.bandwidth_bps.ravel() if network.shares_sites else np.zeros(0)
+        rates: npt.NDArray[np.float64] = np.concatenate(
+            [network.egress_bps, network.ingress_bps, np.array(trunks), pairs]
+        )
         for resource, taken_bps in self._background_bps.items():
             match resource:
                 case ("out" | "in" | "trunk" as kind, int(k)):
                     position = k + {"out": 0, "in": n, "trunk": 2 * n}[kind]
-                    rates[position] = max(0.0, rates[position] - taken_bps)
-        return rates
+                case ("pair", int(i), int(j)):
+                    position = 2 * n + len(trunks) + i * n + j
+                case _:
+                    continue
+            rates[position] = max(0.0, rates[position] - taken_bps)
+        for resource, ceilings in self._ceilings_bps.items():
+            match resource:
+                case ("out" | "in" as kind, int(k)) if ceilings:
+                    position = k + (n if kind == "in" else 0)
+                    rates[position] = min(rates[position], *ceilings)
+        return np.minimum(rates, UNLIMITED_BPS) if self.limits_hosts else rates
 
     def set_rates(self, network: Network) -> None:
         """Change the rates to those of `network`, which has the same sites and links."""
@@ -109,8 +135,33 @@ class TrueNetwork:
             self._background_bps[resource] = self._background_bps.get(resource, 0.0) + rate_bps
         return used
 
+    def slow_link(self, src: int, dst: int, share: float, begins: bool) -> tuple[Resource, ...]:
+        """Give a link a share of its rate, or end that; returns the changed capacities."""
+        shares = self._shares.setdefault((src, dst), [])
+        (shares.append if begins else shares.remove)(share)
+        return (("link", src, dst),)
+
+    def lose_segments(self, src: int, dst: int, loss: float, rate_bps: float, begins: bool) -> tuple[Resource, ...]:
+        """Let a link lose more segments, and so carry at most `rate_bps`, or end that; returns what changed."""
+        self.loss[src, dst] += loss if begins else -loss
+        return self._limit((("link", src, dst),), rate_bps, begins)
+
+    def limit_host(self, site: int, rate_bps: float, begins: bool) -> tuple[Resource, ...]:
+        """Limit what a site sends and what it receives, or end that; returns the changed capacities."""
+        return self._limit((("out", site), ("in", site)), rate_bps, begins)
+
+    def _limit(self, resources: tuple[Resource, ...], rate_bps: float, begins: bool) -> tuple[Resource, ...]:
+        for resource in resources:
+            ceilings = self._ceilings_bps.setdefault(resource, [])
+            (ceilings.append if begins else ceilings.remove)(rate_bps)
+        return resources
+
+    def ceiling_bps(self, resource: Resource) -> float:
+        """The limit of a NIC beside its own rate."""
+        return min(self._ceilings_bps.get(resource, ()), default=math.inf)
+
     def background_bps(self, resource: Resource) -> float:
-        """The rate of background traffic on a capacity."""
+        """The rate of background traffic on a capacity; on a NIC it is what counters of its host show."""
         return self._background_bps.get(resource, 0.0)
 
     def _links_of(self, site: int) -> Iterator[Resource]:
@@ -128,7 +179,8 @@ class _Capacities(NetworkCapacities):
     def __getitem__(self, resource: Resource) -> float:
         if isinstance(resource, tuple) and resource[0] == "link":
             return self._truth.link_bps(resource[1], resource[2])
-        return max(0.0, super().__getitem__(resource) - self._truth.background_bps(resource))
+        rate_bps = super().__getitem__(resource) - self._truth.background_bps(resource)
+        return max(0.0, min(rate_bps, self._truth.ceiling_bps(resource)))
 
 
 Errors = Callable[[Network], Network]

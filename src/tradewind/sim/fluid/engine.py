@@ -127,7 +127,7 @@ class FluidEngine:
             self._carrier = PipelinedRounds(truth, clock, witness)
             return
         rank(discipline, 0, REDUCE)  # an unknown discipline raises an error now
-        if discipline == "fs" or self._pieces > 1 or truth.network.has_shared_capacity:
+        if discipline == "fs" or self._pieces > 1 or truth.network.has_shared_capacity or truth.limits_hosts:
             self._links = SharedLinks(truth, clock, ordered=discipline != "fs", witness=witness)
         else:
             self._links = TimetableLinks(truth.network, clock, truth.link_bps, witness=witness)
@@ -178,8 +178,8 @@ class FluidEngine:
 
     def _prepare(self, start: m.Start, given: Plan, scattered: ScatteredRound | None) -> _Round:
         shards = given.shards
-        items = tuple(count for _, count in shard_spans(given, start.operation.items))
-        plan = replace(given, nbytes=max(1, start.operation.nbytes))
+        items = tuple(span.items for span in shard_spans(given, start.operation.items, {}))
+        plan = replace(given, nbytes=max(1, start.operation.wire_bytes))
         if any(start.done):
             left = (_left(bits, n, cut) for bits, n, cut in zip(start.done, items, start.chunk_items, strict=True))
             plan = replace(

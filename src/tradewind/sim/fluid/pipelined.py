@@ -71,7 +71,7 @@ class PipelinedRounds:
         self._witness = witness
         self.index = truth.network.index
         n = len(truth.network)
-        numbers = n * n + 2 * n + len(truth.network.trunks)
+        numbers = 2 * n * n + 2 * n + len(truth.network.trunks)
         self.flows = 0
         self.lost_bits = 0.0
         self._users = np.zeros(numbers, dtype=np.int32)
@@ -126,14 +126,19 @@ class PipelinedRounds:
     # --- sharing -----------------------------------------------------------------------------------------
 
     def _demand(self, link_bytes: Matrix) -> tuple[Indices, Vector]:
-        """The capacities that limit such a load, by number: links, then NICs out, NICs in, trunks; and bits on each."""
+        """The capacities that limit such a load, and the bits on each.
+
+        They are numbered: links, NICs out, NICs in, trunks, and links between sites that several ranks share.
+        """
         network, n = self._network, len(self._network)
-        bits = 8.0 * link_bytes
+        bits, counts = 8.0 * link_bytes, self._truth.limits_hosts
+        between = network.between_sites_only(bits)
         shared = np.concatenate(
             [
-                np.where(np.isfinite(network.egress_bps), bits.sum(axis=1), 0.0),
-                np.where(np.isfinite(network.ingress_bps), bits.sum(axis=0), 0.0),
-                np.array([bits[mask].sum() for mask in network.trunk_members]),
+                np.where(np.isfinite(network.egress_bps) | counts, between.sum(axis=1), 0.0),
+                np.where(np.isfinite(network.ingress_bps) | counts, between.sum(axis=0), 0.0),
+                np.array([between[mask].sum() for mask in network.trunk_members]),
+                between.ravel() if network.shares_sites else np.zeros(0),
             ]
         )
         links, others = np.flatnonzero(bits), np.flatnonzero(shared)

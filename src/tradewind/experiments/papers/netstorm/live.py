@@ -47,6 +47,8 @@ SHRINK = COMPRESSION / RATE_SCALE
 """Factor by which models and chunks are smaller than the paper's."""
 MODEL_BYTES = round(ALEXNET_BYTES / SHRINK)
 EPOCH_S = 180.0 / COMPRESSION
+LATENCY_S, LOSS = 0.03 / COMPRESSION, 0.0002
+"""Of every link, on the backend `delay`: the paper's 30 ms, compressed, and its 0.02%."""
 PARTS, PARTS_UNDER_WAY = 4, 2
 """Number of parts of a model (such as DDP's buckets), between which the plan may change; parts in flight at a time."""
 SMALL_ITEMS = 1024
@@ -68,6 +70,8 @@ class System:
     auxiliary: bool = False
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 5
+    idle_detours: bool = False
+    """Whether auxiliary paths use idle links only, which the paper does not ask for."""
     update_time_s: float = UPDATE_S / COMPRESSION
     probe_chunk_bytes: int = 8 * 1024
     probe_chunks: int = 4
@@ -79,6 +83,8 @@ class System:
     def awareness(self) -> Awareness:
         """The runtime's options for network awareness: ours, or those of NetStorm as published."""
         own = OURS if self.ours else Awareness(**options_of("netstorm-pro", "awareness"))
+        if self.idle_detours:
+            own = own.replaced(auxiliary_scheduler="idle")
         return own.replaced(
             measure=self.follows,
             update_time_s=self.update_time_s,
@@ -175,8 +181,9 @@ def play_turns(turns: Sequence[Turn], backend: str) -> Session:
     """Run all turns, which have the same sites, in one lab. Raises `CannotEmulate` without namespaces."""
     network, loads = turns[0].known, [os.getloadavg()[0]]
     if backend == "delay":
-        latency_s = np.where(network.bandwidth_bps > 0, 0.03 / COMPRESSION, 0.0)
-        network = Network(network.name, network.sites, network.bandwidth_bps, latency_s)
+        linked = network.bandwidth_bps > 0
+        latency_s, loss = np.where(linked, LATENCY_S, 0.0), np.where(linked, LOSS, 0.0)
+        network = Network(network.name, network.sites, network.bandwidth_bps, latency_s, loss)
     with Lab(network, backend, calibrate=False) as lab:
         if lab.backend == "inproc":
             raise CannotEmulate(
@@ -195,9 +202,10 @@ def play_turns(turns: Sequence[Turn], backend: str) -> Session:
             )
         loads.append(os.getloadavg()[0])
         latency = f"{1e3 * float(network.latency_s.max()):.3g} ms" if network.latency_s.any() else "no"
+        lost = f"{LOSS:.2%}" if network.loss.any() else "nothing"
         said = (
             f"{len(network)} sites as processes on {lab.backend}, TCP with {lab.congestion_control}; links have "
-            f"{latency} latency and lose nothing, the paper's have 30 ms and lose 0.02%. Load of the machine "
+            f"{latency} latency and lose {lost}, the paper's have 30 ms and lose 0.02%. Load of the machine "
             f"{loads[0]:.1f} before and {loads[1]:.1f} after, on {os.cpu_count()} processors."
         )
         return Session(msgspec.convert(answers[0], tuple[Played, ...]), (said, *lab.notes))

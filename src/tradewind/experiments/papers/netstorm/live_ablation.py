@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 from statistics import median
 
-from tradewind.experiments.papers import Experiment, Setting
+from tradewind.experiments.papers import Experiment, Setting, in_both_forms
 from tradewind.experiments.papers.netstorm.live import COMPRESSION, KINDS, PRO, STD, TRADEWIND, Played, System
 from tradewind.experiments.papers.netstorm.live_trials import COLUMNS, DYNAMIC_S, QUICK_DYNAMIC_S, Measured, measure
 from tradewind.experiments.papers.netstorm.simulated import (
@@ -92,36 +92,50 @@ def named(bound: int, length: int) -> str:
     return f"busy bound {bound}, queue {length}"
 
 
-def judge_fig17(gains: dict[str, float]) -> tuple[Claim, ...]:
-    """Verdicts on the claims from the gain of each point by Eq. (18)."""
+IDLE_ONLY = "busy bound 2, queue 5, idle links only"
+
+
+def judge_fig17(gains: dict[str, float], idle_only: float | None = None) -> tuple[Claim, ...]:
+    """Verdicts on the claims from the gain of each point by Eq. (18).
+
+    `idle_only` is the gain where detours may use idle links only, which the paper does not ask for.
+    """
     best = max(gains, key=lambda name: gains[name])
     chosen = gains[named(2, 5)]
+    tested = "" if idle_only is None else f"Tested with detours over idle links only: {idle_only:.0%} instead of "
+    tested += f"{chosen:.0%}, with 2 and 5." if tested else ""
     return (
         Claim(
             _FIG17_CLAIMS[0],
             f"by {min(gains.values()):.0%} to {max(gains.values()):.0%}",
             verdict_of_range(gains.values(), 0.3, 0.65),
-            "Trees of nine roots use nearly all links already, so that detours take from others what they give.",
+            "The published rule asks whether the primary queue is busy, not whether the detour is free: detours take "
+            "from other chunks what they give.",
+            tested,
         ),
         Claim(
             _FIG17_CLAIMS[1],
             f"the best is {best}, {gains[best]:.0%}; 2 with 5 gives {chosen:.0%}",
             verdict_of([chosen > 0, gains[best] - chosen <= 0.02]),
-            "Holds if it gains something and no other is better by more than two points.",
+            "Holds if it gains something and no other is better by more than two points. The cause is that of the row "
+            "above.",
+            tested,
         ),
     )
 
 
-def _run_fig17(setting: Setting) -> Outcome:
+def _run_fig17(setting: Setting, label: str, virtual: bool) -> Outcome:
     grid = [(2, 1), (2, 5)] if setting.quick else list(product(BUSY_BOUNDS, QUEUE_LENGTHS))
     systems = {WITHOUT: STD}
     systems |= {
         named(bound, length): replace(PRO, primary_busy_bound=bound, auxiliary_queue_length=length)
         for bound, length in grid
     }
-    found = measure(setting, "netstorm/fig17 live", systems, KINDS)
+    systems[IDLE_ONLY] = replace(PRO, idle_detours=True)
+    found = measure(setting, label, systems, KINDS, virtual=virtual)
     rates = found.rates("dynamic")
     gains = {name: median(over(rates, name, WITHOUT)) - 1.0 for name in systems if name != WITHOUT}
+    idle_only = gains.pop(IDLE_ONLY)
     lengths = tuple(dict.fromkeys(length for _, length in grid))
     bounds = tuple(dict.fromkeys(bound for bound, _ in grid))
     at = tuple(float(k) for k in range(len(bounds)))
@@ -137,7 +151,7 @@ def _run_fig17(setting: Setting) -> Outcome:
     )
     still = {name: found.ratio("static", name, WITHOUT) - 1.0 for name in gains}
     note = f"In a static network the gains are {min(still.values()):.0%} to {max(still.values()):.0%}."
-    return Outcome(COLUMNS, found.rows(WITHOUT), (panel,), judge_fig17(gains), (*found.notes, note))
+    return Outcome(COLUMNS, found.rows(WITHOUT), (panel,), judge_fig17(gains, idle_only), (*found.notes, note))
 
 
-FIG17 = Experiment("netstorm/fig17/live", "NetStorm Fig. 17, live: auxiliary paths", _FIG17_CLAIMS, _run_fig17)
+FIG17, FIG17_LIVE = in_both_forms("netstorm/fig17", "NetStorm Fig. 17: auxiliary paths", _FIG17_CLAIMS, _run_fig17)

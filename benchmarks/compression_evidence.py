@@ -1,0 +1,165 @@
+"""What fewer bytes cost in accuracy: codecs and outer optimizers beside float32 DDP.
+
+A GPT over characters learns the Jargon File, and a CNN Fashion-MNIST (Debian's packages `jargon-text` and
+`dataset-fashion-mnist`, see [reproducing](../guides/reproduce.md)), with four replicas that see different samples. The
+replicas are in one process: pseudo-gradients and outer steps are those of the production code, every hop of a round is
+encoded as by the production codecs, summed in float32 at one root; there is no network. Losses are those of the mean of
+the replicas' models on samples that are not trained with, at the end, as the mean of all seeds with their standard
+deviation. Bytes are what one replica sends in an all-reduce without waste, 2 (n - 1) / n of the encoded array. The
+optimizer is AdamW, whose learning rate falls to a tenth along a cosine; it is the same for all methods and was tuned
+for none, and outer optimizers have their published values. With few seeds, small models and few test samples the last
+digits are noise: compare the deviations.
+
+Environment: `EVIDENCE_SIZES` (such as `gpt-cpu,cnn-cpu`; `gpt-10m`, `gpt-100m`, `cnn-gpu` are for a GPU),
+`EVIDENCE_SEEDS` (`0,1,2`), `EVIDENCE_METHODS` (names with commas; all), `EVIDENCE_SECONDS` (no run starts after that
+time), `EVIDENCE_RESULTS` (a folder that keeps every finished run: runs that are there are not repeated, so several
+commands can share the work).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from tradewind.advice import Offer, Problem, Way, offer_of, round_cost, simulated_utilisation
+from tradewind.experiments.fewer_bytes import SIZES, methods, train
+from tradewind.network import Network, Site
+from tradewind.units import format_rate, format_size
+
+Run = dict[str, Any]
+ENVIRONMENT = {
+    "EVIDENCE_SIZES": "gpt-cpu,cnn-cpu",
+    "EVIDENCE_SEEDS": "0,1,2",
+    "EVIDENCE_METHODS": "",
+    "EVIDENCE_SECONDS": "3000",
+    "EVIDENCE_RESULTS": "build/evidence",
+}
+TARGETS = (
+    ("ddp int8 + feedback", "ddp", 0.2),
+    ("ddp int4 + feedback", "ddp", 0.5),
+    ("streaming-diloco int4", "diloco", 0.5),
+)
+SITES, SITE_BPS = 8, 100e6
+
+
+def run(out: TextIO) -> dict[str, Any]:
+    """Train what is missing, and write one table for each size."""
+    given = {name: os.environ.get(name, default) for name, default in ENVIRONMENT.items()}
+    folder = Path(given["EVIDENCE_RESULTS"])
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = given["EVIDENCE_SIZES"].split(",")
+    until_s = time.monotonic() + float(given["EVIDENCE_SECONDS"])
+    wanted = [name for name in given["EVIDENCE_METHODS"].split(",") if name]
+    for seed in map(int, given["EVIDENCE_SEEDS"].split(",")):
+        for size in sizes:
+            _train_missing(folder, size, seed, wanted, until_s)
+    everything = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    for name in SIZES:
+        runs = [run for run in everything if run["name"] == name]
+        if runs:
+            _table(out, name, runs)
+    _bandwidth(out)
+    return {"runs": everything}
+
+
+def _train_missing(folder: Path, size: str, seed: int, wanted: Sequence[str], until_s: float) -> None:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for method in methods(SIZES[size]):
+        path = folder / f"{size}-{re.sub(r'[^a-z0-9]+', '-', method.name)}-{seed}.json"
+        if path.exists() or (wanted and method.name not in wanted) or time.monotonic() > until_s:
+            continue
+        result = train(size, method, seed, device, lambda what: print(what, file=sys.stderr, flush=True))
+        path.write_text(json.dumps({"name": size, **result}))
+
+
+def _table(out: TextIO, name: str, runs: Sequence[Run]) -> None:
+    """One row for each method, with DDP's as 100%."""
+    first = runs[0]
+    about = first["size"]
+    out.write(
+        f"**{name}**: {first['parameters']:,} parameters, {first['replicas']} replicas on {first['device']}, "
+        f"{about['steps']} steps of {about['work']['batch']} samples each, H = {about['every']}.\n\n"
+        "| method | seeds | loss | deviation | beside DDP | bytes | times fewer | largest round, of DDP's |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|\n"
+    )
+    base = _of("ddp", runs)
+    for method in [method.name for method in methods(SIZES[name])]:
+        own = _of(method, runs)
+        if not own:
+            continue
+        losses = [run["loss"] for run in own]
+        spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
+        beside = f"{_beside(own, base):+.2f}%" if base else "-"
+        fewer = f"{base[0]['bytes'] / own[0]['bytes']:.1f}" if base else "-"
+        largest = f"1/{base[0]['largest_round'] / own[0]['largest_round']:.1f}" if base else "-"
+        out.write(f"| {method} | {len(own)} | {statistics.mean(losses):.4f} | {spread:.4f} | {beside} ")
+        out.write(f"| {format_size(own[0]['bytes'])} | {fewer} | {largest} |\n")
+    out.write("\n")
+    for method, other, percent in TARGETS:
+        own, reference = _of(method, runs), _of(other, runs)
+        if own and reference:
+            found = _beside(own, reference)
+            verdict = "met" if found <= percent else "missed"
+            out.write(f"- `{method}` beside `{other}`: {found:+.2f}%, aim at most {percent}%: {verdict}.\n")
+    out.write("\n")
+
+
+def _of(method: str, runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run["method"] == method]
+
+
+def _beside(own: Sequence[Run], base: Sequence[Run]) -> float:
+    """The mean loss beside another one, in percent, over the seeds that both have."""
+    losses = {run["seed"]: run["loss"] for run in base}
+    both = [(run["loss"], losses[run["seed"]]) for run in own if run["seed"] in losses]
+    if not both:
+        return float("nan")
+    return float(100 * (sum(a for a, _ in both) / sum(b for _, b in both) - 1))
+
+
+def _bandwidth(out: TextIO) -> None:
+    """Computed with `tradewind advise`: what Streaming DiLoCo needs of a site."""
+    names = [f"site{k}" for k in range(SITES)]
+    sites = [Site(name, egress_bps=SITE_BPS, ingress_bps=SITE_BPS) for name in names]
+    network = Network("sites", sites, np.full((SITES, SITES), SITE_BPS) * (1 - np.eye(SITES)))
+    problem = Problem(network, 100_000_000, 1.0, 0.95)
+    out.write(
+        f"**Bandwidth, computed** ([how](../guides/advise.md)): 100 million parameters, steps of 1 s, {SITES} sites of "
+        f"{format_rate(SITE_BPS)} each. Needed: the rate of a site at which the utilisation is 95%.\n\n"
+        "| method | codec | H | fragments | tau | utilisation | simulated | peak | mean | needed | of DDP's |\n"
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+    )
+    whole = 0.0
+    for way in _ways():
+        offer = offer_of(problem, way, round_cost(problem, tuple(names), way.round_bytes(problem.parameters)))
+        simulated = simulated_utilisation(problem, way, tuple(names))
+        needed = _needed_bps(problem, offer)
+        whole = whole or needed
+        out.write(f"| {way.method} | {way.codec} | {way.every} | {way.fragments} | {way.overlap} ")
+        out.write(f"| {offer.utilisation:.1%} | {simulated:.1%} | {format_rate(offer.peak_bps)} ")
+        out.write(f"| {format_rate(offer.mean_bps)} | {format_rate(needed)} | 1/{whole / needed:,.0f} |\n")
+
+
+def _ways() -> Iterator[Way]:
+    yield Way("synchronous")
+    yield Way("compressed", "int4")
+    yield Way("diloco", "none", 100)
+    yield Way("streaming-diloco", "int4", 100, 10, 5)
+
+
+def _needed_bps(problem: Problem, offer: Offer) -> float:
+    """The rate at which the busiest site's bytes of a round block for at most 5% of the time."""
+    computing_s = offer.way.interval * problem.step_s
+    allowed_s = offer.way.overlap * problem.step_s + computing_s * (1 / problem.utilisation - 1)
+    return offer.peak_bps * max(offer.round_s, offer.way.overlap * problem.step_s) / allowed_s

@@ -1,0 +1,84 @@
+"""What sending fewer bytes costs in accuracy: codecs and outer optimizers beside float32 DDP, on real data.
+
+A GPT over characters learns a text (the Jargon File), a CNN learns Fashion-MNIST; `torch.replicas` says how replicas
+exchange. `benchmarks/compression_evidence.py` is the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tradewind.errors import BadOption
+from tradewind.experiments.stragglers.tasks import CONTEXT, load_samples
+from tradewind.torch.outer import Outer
+from tradewind.torch.replicas import REPLICAS, Method, Work, make_replicas
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large an experiment is."""
+
+    task: str
+    """gpt or cnn."""
+    steps: int
+    work: Work
+    width: int = 64
+    layers: int = 4
+    heads: int = 4
+    every: int = 20
+    """Local steps between the rounds of a fragment (H)."""
+    judged: int = 10
+    """How often the test loss is computed."""
+
+
+SIZES: dict[str, Size] = {
+    "tiny": Size("gpt", 40, Work(8, 3e-3), width=32, layers=2, heads=2, every=10, judged=2),
+    "gpt-cpu": Size("gpt", 300, Work(8, 3e-3), width=48, layers=4, heads=4),
+    "cnn-cpu": Size("cnn", 300, Work(16, 2e-3)),
+    "gpt-10m": Size("gpt", 600, Work(32, 1e-3), width=320, layers=8, heads=8, every=30),
+    "gpt-100m": Size("gpt", 400, Work(64, 3e-4), width=768, layers=14, heads=12, every=40),
+    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=50),
+}
+"""By name; `gpt-10m` has 10 million parameters, `gpt-100m` 100 million."""
+
+
+def methods(size: Size) -> list[Method]:
+    """All methods of an experiment, float32 DDP first."""
+    made = [Method("ddp")]
+    made += [Method(f"ddp {codec}", codec) for codec in ("bf16", "fp8", "int8", "int4")]
+    made += [Method(f"ddp {codec} + feedback", codec, feedback=True) for codec in ("int8", "int4")]
+    diloco, interval = Outer(), size.every
+    made += [
+        Method("diloco", outer=diloco, every=interval),
+        Method("diloco int8", "int8", outer=diloco, every=interval),
+        Method("diloco int4", "int4", outer=diloco, every=interval),
+        Method("delayed-diloco", outer=Outer(delay=None), every=interval),
+        Method("eager-diloco", outer=Outer(delay=None, eager=True), every=interval),
+    ]
+    fragments = 2 if size.layers < 4 else 4
+    streaming = Outer(lr=0.4, fragments=fragments, delay=min(5, interval // fragments), mix=0.5)
+    made.append(Method("streaming-diloco int4", "int4", outer=streaming, every=interval))
+    return made
+
+
+def train(
+    size_name: str, method: Method, seed: int, device: str, progress: Callable[[str], object] = str
+) -> dict[str, Any]:
+    """Train with one method and seed; returns losses, bytes and what they were measured with."""
+    if size_name not in SIZES:
+        raise BadOption(f"the size must be one of {', '.join(SIZES)}, got {size_name!r}.")
+    size = SIZES[size_name]
+    samples = load_samples("clothes" if size.task == "cnn" else "text")
+    gpt = None if size.task == "cnn" else (size.width, size.layers, size.heads, CONTEXT)
+    replicas = make_replicas(gpt, method, replace(size.work, steps=size.steps), seed, device)
+    curve = []
+    for number in range(1, size.steps + 1):
+        replicas.step(number, samples)
+        if number % max(1, size.steps // size.judged) == 0 or number == size.steps:
+            curve.append([number, replicas.exchange.nbytes, replicas.judge(samples)])
+            progress(f"{method.name}, seed {seed}: step {number}, loss {curve[-1][2]:.4f}")
+    about = {"size": asdict(size), "parameters": replicas.parameters, "replicas": REPLICAS, "device": device}
+    result = {"method": method.name, "seed": seed, "loss": curve[-1][2], "bytes": replicas.exchange.nbytes}
+    return {**about, **result, "largest_round": replicas.exchange.largest, "curve": curve}

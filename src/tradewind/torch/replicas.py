@@ -1,0 +1,212 @@
+"""Replicas of one model that train in one process, and exchange what a run would: for the accuracy of codecs.
+
+Pseudo-gradients and outer steps are the production `OuterSteps`; every hop of a round (from each replica to the root of
+a tree, and from the root to all) goes through a production codec. No network is involved: losses and bytes do not
+depend on one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tradewind.node.actions import Outcome
+from tradewind.torch.buckets import tracked_tensors
+from tradewind.torch.models import make_gpt, make_model
+from tradewind.torch.outer import Outer, OuterSteps, Sent
+from tradewind.torch.quantised import after_a_hop, mean_by_hops
+from tradewind.wire.codecs import wire_bytes
+
+REPLICAS = 4
+TEST_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to synchronise."""
+
+    name: str
+    codec: str = "none"
+    feedback: bool = False
+    """Whether what a codec loses is added to the next contribution."""
+    outer: Outer | None = None
+    """The outer optimizer; None: gradients are averaged at every step (DDP)."""
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a replica does in a step."""
+
+    batch: int
+    """Samples of a step."""
+    learning_rate: float
+    steps: int = 0
+    """Number of steps in which the learning rate falls to a tenth along a cosine; 0: it stays."""
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step.
+
+        >>> [round(Work(8, 1.0, 100).rate_at(step), 3) for step in (1, 50, 100)], Work(8, 1.0).rate_at(7)
+        ([1.0, 0.55, 0.1], 1.0)
+        """
+        done = step / self.steps if self.steps else 0.0
+        return self.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
+
+
+class Labelled(Protocol):
+    """Training and test samples with their labels, as arrays."""
+
+    @property
+    def train(self) -> Any: ...
+
+    @property
+    def train_labels(self) -> Any: ...
+
+    @property
+    def test(self) -> Any: ...
+
+    @property
+    def test_labels(self) -> Any: ...
+
+
+class _Landed:
+    """A handle whose operation has ended: the exchange of replicas in one process takes no time."""
+
+    outcome = Outcome(("replicas",), (1.0,), (0,), 0, round=0)
+
+
+class Exchange:
+    """What replicas exchange, by hops with a codec, and the bytes of it."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.nbytes = 0.0
+        """Bytes that one of the replicas has sent, in an all-reduce without waste."""
+        self.largest = 0
+        """Bytes of the largest round."""
+        self._lost: dict[tuple[int, int], Tensor] = {}
+
+    def average(self, key: int, contributions: Sequence[Tensor]) -> Tensor:
+        """The mean of the replicas' flat tensors; `key` names what they are, for error feedback."""
+        codec, given = self.method.codec, list(contributions)
+        if self.method.feedback:
+            for k, contribution in enumerate(contributions):
+                total = contribution + self._lost[key, k] if (key, k) in self._lost else contribution
+                self._lost[key, k] = total - after_a_hop(total / len(given), codec) * len(given)
+                given[k] = total
+        encoded = wire_bytes(codec, len(given[0]), 4)
+        self.nbytes += 2 * (len(given) - 1) / len(given) * encoded
+        self.largest = max(self.largest, encoded)
+        return mean_by_hops(given, codec)
+
+
+class Replicas:
+    """Replicas of one model, each with its own data and optimizer."""
+
+    def __init__(self, model: nn.Module, method: Method, work: Work, seed: int, device: str) -> None:
+        self.method, self.work, self.device = method, work, device
+        self.models = [copy.deepcopy(model).to(device) for _ in range(REPLICAS)]
+        self.optimizers = [torch.optim.AdamW(m.parameters(), work.learning_rate) for m in self.models]
+        self.exchange = Exchange(method)
+        self._random = [np.random.default_rng([seed, rank]) for rank in range(REPLICAS)]
+        self.outers = [self._outer(m) for m in self.models] if method.outer is not None else []
+
+    def _outer(self, model: nn.Module) -> OuterSteps:
+        assert self.method.outer is not None
+        trained = [t for t in tracked_tensors(model) if t.trained]
+        return OuterSteps(self.method.outer, trained, self.method.every, common=True, bucket_bytes=None)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of one replica."""
+        return sum(p.numel() for p in self.models[0].parameters())
+
+    def backward(self, rank: int, samples: Labelled) -> None:
+        """Compute the gradients of one replica for its next batch."""
+        at = self._random[rank].integers(0, len(samples.train), self.work.batch)
+        self.optimizers[rank].zero_grad()
+        _loss(self.models[rank], samples.train[at], samples.train_labels[at], self.device).backward()
+
+    def step(self, number: int, samples: Labelled) -> None:
+        """One local step of every replica, and what follows it."""
+        for rank in range(REPLICAS):
+            self.backward(rank, samples)
+        if not self.outers:
+            self._average_gradients()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.work.rate_at(number)
+            optimizer.step()
+        if self.outers:
+            self._outer_step(number)
+
+    @torch.no_grad()
+    def _average_gradients(self) -> None:
+        flats = [torch.cat([p.grad.reshape(-1) for p in m.parameters() if p.grad is not None]) for m in self.models]
+        mean = self.exchange.average(0, flats)
+        for model in self.models:
+            at = 0
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.copy_(mean[at : at + parameter.numel()].view_as(parameter))
+                    at += parameter.numel()
+
+    @torch.no_grad()
+    def _outer_step(self, number: int) -> None:
+        for outer in self.outers:
+            for fragment in outer.fragments:
+                if fragment.flight is not None and fragment.flight.due <= number:
+                    outer.end(fragment, alone=False)
+        if number % self.outers[0].interval:
+            return
+        turn = self.outers[0].round % len(self.outers[0].fragments)
+        submitted: list[list[Tensor]] = []
+
+        def submit(sent: list[Sent], weight: float) -> list[Any]:  # noqa: ARG001 - all replicas weigh the same
+            submitted.append([each.flat for each in sent])
+            return [_Landed() for _ in sent]
+
+        begun = [outer.begin(submit, number, REPLICAS) for outer in self.outers]
+        for k, flats in enumerate(zip(*submitted, strict=True)):
+            mean = self.exchange.average(1000 * turn + k, [flat.clone() for flat in flats])
+            for flat in flats:
+                flat.copy_(mean)
+        if self.outers[0].options.delay == 0:
+            for outer, fragment in zip(self.outers, begun, strict=True):
+                outer.end(fragment, alone=False)
+
+    @torch.no_grad()
+    def judge(self, samples: Labelled) -> float:
+        """The test loss of the mean of all replicas' models, which is what training returns."""
+        mean = copy.deepcopy(self.models[0])
+        for parameters in zip(*(m.parameters() for m in (mean, *self.models)), strict=True):
+            parameters[0].copy_(torch.stack(parameters[1:]).mean(dim=0))
+        losses = [
+            float(_loss(mean, samples.test[k : k + TEST_BATCH], samples.test_labels[k : k + TEST_BATCH], self.device))
+            * len(samples.test[k : k + TEST_BATCH])
+            for k in range(0, len(samples.test), TEST_BATCH)
+        ]
+        return sum(losses) / len(samples.test)
+
+
+def _loss(model: nn.Module, inputs: Any, labels: Any, device: str) -> Tensor:
+    given, shown = torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(np.ascontiguousarray(labels))
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        scores: Tensor = model(given.to(device))
+    return nn.functional.cross_entropy(scores.float().flatten(0, -2), shown.to(device).flatten())
+
+
+def make_replicas(
+    gpt: tuple[int, int, int, int] | None, method: Method, work: Work, seed: int, device: str
+) -> Replicas:
+    """Replicas of a GPT with this width, layers, heads and context, or of a CNN for images (None)."""
+    torch.manual_seed(seed)
+    return Replicas(make_model("resnet") if gpt is None else make_gpt(*gpt), method, work, seed, device)

@@ -1,0 +1,37 @@
+"""The experiment on accuracy with fewer bytes: its methods, sizes and results."""
+
+from __future__ import annotations
+
+import pytest
+
+from tradewind.errors import BadOption, InputError
+
+torch = pytest.importorskip("torch")
+from tradewind.experiments.fewer_bytes import SIZES, methods, train  # noqa: E402
+from tradewind.torch.models import make_gpt  # noqa: E402
+
+
+@pytest.mark.parametrize("size", sorted(SIZES))
+def test_every_size_has_all_methods_once_ddp_first(size: str) -> None:
+    names = [method.name for method in methods(SIZES[size])]
+    assert names[0] == "ddp" and len(names) == len(set(names)) >= 12
+
+
+def test_sizes_have_the_parameters_that_their_names_say() -> None:
+    for name, least in (("gpt-10m", 9e6), ("gpt-100m", 95e6)):
+        size = SIZES[name]
+        with torch.device("meta"):
+            model = make_gpt(size.width, size.layers, size.heads, 32)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        assert least < parameters < 1.2 * least
+
+
+def test_a_run_returns_its_losses_against_bytes() -> None:
+    with pytest.raises(BadOption, match="the size must be one of"):
+        train("huge", methods(SIZES["tiny"])[0], 0, "cpu")
+    try:
+        found = train("tiny", methods(SIZES["tiny"])[-1], 0, "cpu")
+    except InputError:
+        pytest.skip("the text is not installed")
+    assert [step for step, _, _ in found["curve"]] == [20, 40]
+    assert found["curve"][-1] == [40, found["bytes"], found["loss"]] and found["loss"] < 4.5

@@ -1,0 +1,91 @@
+"""Training on virtual time: real steps and averages in the simulator's rounds, whatever the machine does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from tradewind.experiments.papers import Setting, experiment
+from tradewind.experiments.papers.work import Workers
+from tradewind.experiments.stragglers import virtual
+from tradewind.experiments.stragglers.live import SLOW_SITE, System, Turn, turn_network
+from tradewind.experiments.stragglers.site import make_learner, site_data
+from tradewind.experiments.stragglers.tasks import TASKS
+from tradewind.experiments.stragglers.virtual import VirtualSites, play_virtual, setup_of
+from tradewind.sim import Simulation
+
+BSP = Turn(System("tradewind", "bsp", "optimal"), 3, 2.0)
+PARTIAL = Turn(System("tradewind", "partial", "scatter", (("p", 4),)), 3, 2.0)
+
+
+def test_bsp_on_virtual_time_is_synchronous_sgd() -> None:
+    names = turn_network(BSP).names
+    sites = VirtualSites(BSP, names)
+    Simulation(setup_of(BSP, sites.served.nbytes), sites).run()
+    rounds = {site.totals.rounds for site in sites.sites.values()}
+    assert len(rounds) == 1 and min(rounds) > 3
+    learners = [make_learner(BSP) for _ in names]
+    drawn = [site_data(BSP, rank) for rank in range(len(names))]
+    for _ in range(min(rounds)):
+        for learner, (data, hand, rng) in zip(learners, drawn, strict=True):
+            rows = rng.choice(hand, TASKS["digits"].batch, replace=False)
+            learner.step(data.train[rows], data.train_labels[rows])
+        mean = np.mean([learner.gather() for learner in learners], axis=0)
+        for learner in learners:
+            learner.flat[:] = mean
+            learner.scatter()
+    for site in sites.sites.values():
+        assert np.allclose(site.anchor, mean, atol=1e-5)
+
+
+def test_the_slow_site_takes_fewer_steps_and_only_bsp_waits_for_it() -> None:
+    names = turn_network(BSP).names
+    bsp, partial = ({n: c.steps for n, c in zip(names, play_virtual(turn), strict=True)} for turn in (BSP, PARTIAL))
+    assert max(bsp.values()) - min(bsp.values()) <= 1
+    others = [steps for name, steps in partial.items() if name != SLOW_SITE]
+    assert max(bsp.values()) < min(others) > 1.5 * partial[SLOW_SITE]
+
+
+def test_local_steps_between_rounds_are_taken_before_every_round() -> None:
+    every = replace(PARTIAL, system=replace(PARTIAL.system, every=4))
+    for site in play_virtual(every):
+        assert 0 <= site.steps - 4 * site.rounds <= 8  # the last round may not have ended
+
+
+def test_sites_without_synchronisation_keep_their_own_models() -> None:
+    alone = play_virtual(Turn(System("none"), 3, 1.0))
+    assert len({site.final_accuracy for site in alone}) > 1 and not any(site.rounds for site in alone)
+
+
+def test_a_parameter_server_gets_all_changes() -> None:
+    """With steps of one rank at a time, asp is plain SGD: the server's model is the rank's."""
+    turn = Turn(System("tradewind", "asp", "star"), 3, 1.0)
+    sites = VirtualSites(turn, turn_network(turn).names)
+    first = next(iter(sites.sites))
+    from tradewind.node.actions import Outcome
+
+    for step in range(3):
+        sites.stepped(first, float(step))
+        sites.averaged(first, Outcome((first,), (1.0,), (0,), 1, round=step), float(step))
+    assert np.allclose(sites.served, sites.sites[first].learner.gather())
+    assert not np.allclose(sites.served, sites.sites["w2"].learner.gather())
+
+
+def test_a_result_depends_on_its_turn_only_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = play_virtual(PARTIAL, str(tmp_path))
+    assert play_virtual(PARTIAL) == first
+    monkeypatch.setattr(virtual, "train_on_virtual_time", lambda turn: pytest.fail(f"{turn} was trained again"))
+    assert play_virtual(PARTIAL, str(tmp_path)) == first
+
+
+def test_the_computed_form_leaves_claims_to_the_figures_of_their_papers() -> None:
+    computed, live = experiment("tradewind/stragglers"), experiment("tradewind/stragglers/live")
+    assert set(computed.claims) < set(live.claims)
+    outcome = computed.outcome(Setting(Workers(), trials=1, quick=True))
+    assert [row[0] for row in outcome.rows][:2] == ["BSP, Gloo", "BSP, Gloo in its best order"]

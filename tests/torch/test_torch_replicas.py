@@ -1,0 +1,102 @@
+"""Replicas in one process: their codecs are the production ones, and their outer steps give what a run gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ranks import run_ranks
+from tradewind.runtime.group import Group
+from tradewind.wire.codecs import codec_of
+
+torch = pytest.importorskip("torch")
+from tradewind.torch.outer import Outer  # noqa: E402
+from tradewind.torch.quantised import after_a_hop  # noqa: E402
+from tradewind.torch.replicas import REPLICAS, Method, Replicas, Work, make_replicas  # noqa: E402
+from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
+
+
+@dataclass(frozen=True, eq=False)
+class Random:
+    """Characters that are drawn at random, with the next ones as labels."""
+
+    train: Any
+    train_labels: Any
+    test: Any
+    test_labels: Any
+
+
+def samples() -> Random:
+    random = np.random.default_rng(3)
+    drawn = random.integers(0, 8, (60, 9))
+    return Random(drawn[:40, :-1], drawn[:40, 1:].copy(), drawn[40:, :-1], drawn[40:, 1:].copy())
+
+
+def replicas(method: Method) -> Replicas:
+    return make_replicas((16, 2, 2, 8), method, Work(4, 1e-3), 0, "cpu")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    codec=st.sampled_from(["none", "bf16", "fp16", "int8", "fp8", "int4"]),
+    items=st.integers(1, 1500),
+    seed=st.integers(0, 2**32 - 1),
+    magnitude=st.sampled_from([0.0, 1e-44, 1e-20, 1e-3, 1.0, 1e20]),
+)
+def test_a_hop_on_tensors_is_that_of_the_production_codec(codec: str, items: int, seed: int, magnitude: float) -> None:
+    random = np.random.default_rng(seed)
+    spread = 10.0 ** random.integers(-3, 3, items) if seed % 2 else 1.0
+    values = (random.standard_normal(items) * magnitude * spread).astype(np.float32)
+    expected = values.copy()
+    if (made := codec_of(codec)) is not None:
+        encoded = np.empty(made.most_bytes(items), np.uint8)
+        made.encode(values, encoded)
+        made.decode(encoded, expected)
+    found = after_a_hop(torch.from_numpy(values.copy()), codec).numpy()
+    assert np.array_equal(found.view(np.uint32) & 0x7FFFFFFF, expected.view(np.uint32) & 0x7FFFFFFF)  # but signs of 0
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "outer", [Outer(), Outer(fragments=2, delay=2, mix=0.5), Outer(delay=None)], ids=["diloco", "streaming", "delayed"]
+)
+def test_replicas_in_one_process_train_as_ranks_of_a_run_do(outer: Outer) -> None:
+    emulated, data = replicas(Method("outer", outer=outer, every=4)), samples()
+    for step in range(1, 13):
+        emulated.step(step, data)
+
+    locals_ = [replicas(Method("local")) for _ in range(REPLICAS)]
+
+    def body(group: Group) -> Any:
+        own = locals_[group.rank]
+        model, optimizer = own.models[group.rank], own.optimizers[group.rank]
+        sync = Synchronizer(model, "quorum", group=group, every=4, outer=outer)
+        for _ in range(12):
+            own.backward(group.rank, data)
+            optimizer.step()
+            sync.step()
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
+
+    answers = run_ranks(REPLICAS, body, policy="quorum")
+    for model, answer in zip(emulated.models, answers, strict=True):
+        own = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
+        assert not isinstance(answer, Exception), answer
+        assert np.isclose(own, answer, rtol=1e-3, atol=2e-4).mean() > 0.98, "AdamW magnifies what is nearly zero"
+
+
+def test_error_feedback_keeps_the_mean_of_many_steps_and_bytes_are_those_of_the_wire() -> None:
+    plain, kept = Method("ddp int4", "int4"), Method("ddp int4 + feedback", "int4", feedback=True)
+    gradients = [torch.full((300,), 0.01) for _ in range(REPLICAS)]
+    for gradient in gradients:
+        gradient[0] = 1.0  # the scale of its block: 0.01 is rounded to nothing
+    sums = {}
+    for method in (plain, kept):
+        exchange = replicas(method).exchange
+        sums[method.name] = sum(exchange.average(0, gradients)[1] for _ in range(100))
+        assert exchange.nbytes == 100 * 1.5 * (150 + 2 * 4)
+    assert sums["ddp int4"] == 0.0 and float(sums["ddp int4 + feedback"]) == pytest.approx(1.0, rel=0.1)

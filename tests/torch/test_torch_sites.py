@@ -1,0 +1,69 @@
+"""Several ranks a site in PyTorch: real processes, DDP, names of ranks, and an error that names the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from torch_ranks import checks_of, launch
+from tradewind.errors import BadOption
+from tradewind.runtime.addresses import host_of
+from tradewind.torch.process_group import SharedGpu, refuse_shared_gpu
+from tradewind.torch.rendezvous import Entry, rank_names, site_of_each
+
+
+@pytest.fixture(scope="module")
+def sites() -> dict[str, list[str]]:
+    return launch("torch_checks_sites", 6)
+
+
+@pytest.mark.parametrize("check", checks_of("torch_checks_sites"))
+def test_sites(check: str, sites: dict[str, list[str]]) -> None:
+    assert sites.get(check, "it never ran") == [], sites.get("launch")
+
+
+def entries(count: int, **common: Any) -> list[Entry]:
+    return [
+        Entry(**{name: value(rank) if callable(value) else value for name, value in common.items()})
+        for rank in range(count)
+    ]
+
+
+def test_ranks_of_one_host_share_a_site_where_nothing_is_given() -> None:
+    found = site_of_each(range(5), entries(5, world=5, host=lambda rank: "ab"[rank > 2]))
+    assert found == ["host0", "host0", "host0", "host1", "host1"]
+    assert rank_names(found) == ("host0/0", "host0/1", "host0/2", "host1/0", "host1/1")
+
+
+@pytest.mark.parametrize("hosts", ["aaaa", "abcd", ["", "", "a", "b"]])
+def test_ranks_on_one_host_or_all_on_their_own_or_on_unknown_ones_have_their_own_sites(hosts: str | list[str]) -> None:
+    assert site_of_each(range(4), entries(4, world=4, host=lambda rank: hosts[rank])) == [f"rank{r}" for r in range(4)]
+
+
+def test_nodes_of_torchrun_are_the_sites_of_a_network_with_fewer_sites_than_ranks() -> None:
+    found = site_of_each(range(4), entries(4, world=4, sites=["fra", "nyc"], node=lambda rank: rank // 2))
+    assert found == ["fra", "fra", "nyc", "nyc"]
+    with pytest.raises(BadOption, match="rank 2 has no site: network 'wan' has 2 sites"):
+        site_of_each(range(4), entries(4, world=4, sites=["fra", "nyc"], network="wan"))
+
+
+def test_a_network_with_ranks_is_filled_site_by_site_also_in_a_part_of_the_run() -> None:
+    sites = ["fra", "fra", "nyc"]
+    assert site_of_each([1, 2], entries(2, world=3, sites=sites)) == ["fra", "nyc"]
+
+
+def test_the_host_is_the_node_of_torchrun_or_the_kernel_and_its_network() -> None:
+    assert host_of({"GROUP_RANK": "3", "GROUP_WORLD_SIZE": "4"}) == "node 3"
+    here = host_of({"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
+    assert here == host_of({}) and len(here) > 36
+
+
+def test_two_ranks_on_one_gpu_are_told_of_the_inner_group() -> None:
+    nccl = RuntimeError("NCCL error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000")
+    with pytest.raises(SharedGpu, match=r"Set inner='gloo' on all ranks.*rank 1 and rank 0 both on CUDA device 1000"):
+        refuse_shared_gpu(nccl)
+    refuse_shared_gpu(RuntimeError("NCCL error: unhandled system error"))
+    assert issubclass(SharedGpu, RuntimeError)
