@@ -93,9 +93,7 @@ class Proxy:
         pytest.param("secret", 200, marks=pytest.mark.slow),
     ],
 )
-def test_every_changed_byte_is_noticed_and_no_result_is_wrong(
-    security: str, changes: int, tmp_path: Path
-) -> None:
+def test_every_changed_byte_is_noticed_and_no_result_is_wrong(security: str, changes: int, tmp_path: Path) -> None:
     authority = Authority.create("drill")
     files = [issue(authority, tmp_path, f"rank{n}") for n in range(2)]
     port = free_port()
