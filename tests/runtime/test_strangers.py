@@ -126,6 +126,20 @@ def are_open(socks: list[socket.socket]) -> bool:
     return True
 
 
+def test_a_listener_closes_its_sockets_while_callers_come() -> None:
+    """The descriptor of a closed listening socket may be that of the next caller."""
+    for _ in range(100):
+        socks = [listen_on("127.0.0.1", 0) for _ in range(4)]
+        listener = Listener(socks, credentials("fra"), 600.0, lambda sock, _: sock.close())
+        with contextlib.ExitStack() as stack:
+            for number in range(20):
+                with contextlib.suppress(OSError):
+                    where = socks[number % 4].getsockname()
+                    stack.enter_context(contextlib.closing(socket.create_connection(where, 5)))
+            listener.close()
+        assert all(sock.fileno() == -1 for sock in socks)
+
+
 def test_an_address_holds_so_many_connections_and_no_more(patient: Listener) -> None:
     with contextlib.ExitStack() as stack:
         others = calls_from(stack, patient.port, "127.0.0.3", 3)

@@ -30,6 +30,8 @@ log = logging.getLogger("tradewind.runtime")
 
 FIRST_BYTE_S = 2.0
 """Seconds that a caller has for its first byte, and that a handshake has at least."""
+CLOSE_S = 5.0
+"""Seconds that `close` waits for the thread, which does nothing that takes long."""
 MAX_STRANGERS = 512
 """The most connections in the lobby."""
 MAX_STRANGERS_OF_ADDRESS = 128
@@ -76,14 +78,14 @@ class Listener:
         for sock in map(close_in_children, socks):
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ)
-        start_thread(self._run, name="tradewind-accept")
+        self._thread = start_thread(self._run, name="tradewind-accept")
 
     def close(self) -> None:
-        """Stop accepting connections."""
+        """Stop accepting connections; the listening sockets are closed when this returns."""
         self._closed.set()
-        for sock in self._socks:
-            hang_up(sock)
         self._ring()
+        if self._thread.is_alive():  # a forked child has none
+            self._thread.join(CLOSE_S)
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):  # the thread has ended
@@ -105,8 +107,9 @@ class Listener:
                         pass
             self._drop_late()
             self._greet_next()
-        for caller in (*self._silent, *self._waiting):
-            hang_up(caller.sock)
+        # Here, not in `close`: the number of a closed socket could be that of a caller before the selector forgets it.
+        for sock in (*self._socks, *(caller.sock for caller in (*self._silent, *self._waiting))):
+            hang_up(sock)
         self._selector.close()
         self._bell.close()
         self._rung.close()
