@@ -236,6 +236,8 @@ class _Running:
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._lines: dict[tuple[str, str], deque[str]] = {}
         self._threads: list[threading.Thread] = []
+        self._readers: dict[str, threading.Thread] = {}
+        """The threads that read the standard error of each site."""
         self._events: queue.SimpleQueue[tuple[str, str | int]] = queue.SimpleQueue()
         """A site, and a line that it wrote or its exit code (negative: the signal that killed it)."""
 
@@ -254,7 +256,7 @@ class _Running:
         assert process.stdout is not None and process.stderr is not None
         for stream, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
             self._lines[name, stream] = deque(maxlen=KEPT_LINES)
-            self._spawn(self._read, name, stream, pipe)
+            self._readers[name] = self._spawn(self._read, name, stream, pipe)
         self._spawn(self._await, name, process.pid)
 
     def wait(self, deadline_s: float) -> None:
@@ -288,6 +290,7 @@ class _Running:
     def _raise_failed(self, sites: tuple[str, ...], codes: Mapping[str, int]) -> None:
         worst, code = sites[0], codes[sites[0]]
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        self._readers[worst].join(SETTLE_S)  # its last lines may still be in the pipe
         last = list(self._lines[worst, "stderr"])[-SHOWN_LINES:]
         said = ("; the last lines of its stderr:\n" + "".join(last).rstrip()) if last else "; its stderr is empty."
         raise SiteFailed(f"site {worst!r} {how}{said}", sites)
@@ -315,10 +318,11 @@ class _Running:
             for name in self._processes
         ]
 
-    def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
+    def _spawn(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, name=f"tradewind-lab-{arguments[0]}", daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _read(self, name: str, stream: str, pipe: IO[str]) -> None:
         while line := pipe.readline(LONGEST_LINE):
