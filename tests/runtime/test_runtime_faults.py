@@ -289,7 +289,7 @@ def test_a_killed_process_is_named_to_every_survivor(victim: int, how: str) -> N
 @pytest.mark.parametrize("how", ["unix", "polled"])
 def test_a_stopped_process_is_lost_after_the_silence(how: str) -> None:
     """It holds its connections open and says nothing: only time tells."""
-    with three_processes(patience_s=2, how=how) as processes:
+    with three_processes(patience_s=5, how=how) as processes:
         processes[1].send_signal(signal.SIGSTOP)
         for rank in (0, 2):
             said, _ = processes[rank].communicate(timeout=60)
