@@ -434,6 +434,10 @@ class Worker:
                 if isinstance(self.credentials, SecureCredentials):
                     self.credentials.certificates.current()  # warns about certificates that expire
             self._peers.watch(self._awaited)
+            with self._lock:
+                received = self._peers.received()
+                todo = self._settle(self._node.look(received, now_s, self.deadlines.heartbeat_s))
+            self._act(todo)
 
     def _awaited(self) -> tuple[int, ...]:
         """Peers whose chunks some round on this rank still needs."""

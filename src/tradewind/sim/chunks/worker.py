@@ -84,6 +84,8 @@ class SimulatedWorker:
         self._reading: dict[int, dict[int, Receive]] = {}
         """Payloads that are being read, by peer."""
         self._reads = 0
+        self._received: dict[int, int] = {}
+        """Payloads that have begun to arrive, by peer."""
         self._leaving: dict[Connection, Transmit] = {}
         self._most_rounds = 0
 
@@ -130,6 +132,10 @@ class SimulatedWorker:
     def give_up(self) -> None:
         """Handle that there has been no controller for too long."""
         self._do(self.node.give_up())
+
+    def look(self, every_s: float) -> None:
+        """Report rounds in which nothing moves."""
+        self._do(self.node.look(self._received, self.clock.now_s, every_s))
 
     def _do(self, actions: list[NodeAction]) -> None:
         """Perform the node's actions."""
@@ -203,6 +209,7 @@ class SimulatedWorker:
         assert receive is not None
         self._reads += 1
         self._reading.setdefault(peer, {})[self._reads] = receive
+        self._received[peer] = self._received.get(peer, 0) + 1
         due_s = self.clock.now_s + self._work_s(len(frame.body))
         self.clock.at(due_s, Priority.ARRIVAL, self._read, (peer, self._reads, frame.body))
 
