@@ -244,13 +244,15 @@ class SimulatedWorker:
         """Pass an event to the engine and perform its actions, except receiving, which is returned."""
         self.plane.handle(event)
         receive = self._act()
-        self._do(self.node.advance())
+        if self.plane.has_reports:
+            self._do(self.node.advance())
         return receive
 
     def _act(self) -> Receive | None:
         """Perform the data plane's actions."""
-        received = None
+        received, changed = None, False
         while actions := self.plane.take_actions():
+            changed = True
             for action in actions:
                 match action:
                     case Receive(buffer=buffer):
@@ -267,7 +269,8 @@ class SimulatedWorker:
                         self.plane.digested(action, payload.digest(complete.round))
                     case PeerFaulty(peer, reason):
                         raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
-        self._check_kept()
+        if changed:  # otherwise no buffer came or went
+            self._check_kept()
         return received
 
     def _check_kept(self) -> None:
@@ -305,7 +308,7 @@ class SimulatedWorker:
             lost = b"" if action.header.kind is not FrameKind.SCATTER else bytes(action.header.payload_bytes)
             body = lost if sent is None else sent
         idle = self._idle[action.peer]
-        connection = idle.pop(int(self._random.integers(len(idle))))
+        connection = idle.pop(int(self._random.integers(len(idle))) if len(idle) > 1 else 0)
         frame = Frame(action.header, bytes(body), HEADER_BYTES + len(body))
         self._leaving[connection] = action
         connection.send(frame, lambda: self._left(action, connection))
