@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from lab_traffic import open_lab
 from ranks import SECRET
 from tradewind.lab.session import Lab
 from tradewind.network import Network, Site
+from tradewind.runtime.machine_checks import check_kernel_tls, check_torch, supported_torch
 
 RATES = np.array([[0, 40], [20, 0]]) * 1e6
 PAIR = Network("pair", [Site("a"), Site("b")], RATES)
@@ -148,8 +151,6 @@ def test_a_missing_interface_a_taken_port_and_a_misspelt_option() -> None:
 
 
 def test_a_version_of_torch_that_is_not_supported() -> None:
-    from tradewind.runtime.machine_checks import check_torch, supported_torch
-
     assert supported_torch() is not None
     assert check_torch("2.13.0+cpu").state == "ok" and check_torch(None).state == "ok"
     for version in ("1.9.0", "2.99.1"):
@@ -166,3 +167,25 @@ def test_the_lab_is_tried() -> None:
     tried = [row for row in data["checks"] if row["name"].startswith("lab")]
     assert [row["name"] for row in tried] == ["lab, htb", "lab, delay"]
     assert all(row["state"] == "ok" or (row["state"] == "warn" and row["advice"]) for row in tried)
+
+
+@pytest.mark.parametrize(
+    ("available", "built_in", "words"),
+    [
+        ("mptcp tls\n", "", "the kernel has it; not used"),
+        ("mptcp\n", "kernel/net/tls/tls.ko\n", "has the module, which is not loaded"),
+        ("mptcp\n", "kernel/net/sctp/sctp.ko\n", "does not have it"),
+        (None, "", "does not say"),
+    ],
+)
+def test_kernel_tls_is_found_without_loading_it(
+    available: str | None, built_in: str, words: str, tmp_path: Path
+) -> None:
+    known, modules = tmp_path / "sys/net/ipv4", tmp_path / "modules" / platform.release()
+    known.mkdir(parents=True)
+    modules.mkdir(parents=True)
+    (modules / "modules.builtin").write_text(built_in)
+    if available is not None:
+        (known / "tcp_available_ulp").write_text(available)
+    found = check_kernel_tls(tmp_path, tmp_path / "modules")
+    assert found.state == "ok" and words in found.found

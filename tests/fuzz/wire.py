@@ -71,6 +71,7 @@ def seeds() -> list[bytes]:
         m.Ready(0, 1, operation, bytes(8)),
         m.Start(1, 1, 0, (1,), (0.5,), operation, 0, (0,)),
         m.Progress(1, 1, (4,), (b"\1",)),
+        m.Waiting(1, 1, 5.0, ((0, 1, 2, 3),), heard=(1,)),
         m.Closing("why", "fra"),
     ]
     whole = [m.encode_message(one, 1) for one in said]

@@ -18,6 +18,7 @@ import pytest
 from ranks import free_port, run_ranks
 from tradewind.network import Network, Site
 from tradewind.runtime.group import Group
+from tradewind.runtime.worker import Pool
 
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 ALLOWED_BYTES = 64 * 2**20
@@ -65,6 +66,17 @@ def most_needed(world: int, planner: str, dtype: str, items: int, rounds: int = 
 def test_a_worker_needs_little_beside_its_array(planner: str) -> None:
     """120 MB in place: what is left is kept chunks, scratch and the interpreter's own."""
     assert most_needed(4, planner, "float32", 30_000_000) <= ALLOWED_BYTES
+
+
+def test_chunks_of_ever_new_sizes_leave_no_memory_behind_that_fits_none_of_the_next() -> None:
+    """Members come and go, and each roster cuts arrays anew: what is held follows what was in use at one time."""
+    pool, sizes, most_bytes = Pool(), np.random.default_rng(20), 64 * 1024
+    for _ in range(1000):
+        in_use = [pool.take(int(nbytes)) for nbytes in sizes.integers(1, most_bytes, 4)]
+        assert len({id(buffer.obj) for buffer in in_use}) == 4, "each has memory of its own"
+        for buffer in in_use:
+            pool.give_back(buffer)
+        assert pool.held_bytes <= 4 * 2 * most_bytes * 2
 
 
 def available_bytes() -> int:

@@ -31,8 +31,8 @@ def test_a_thousand_silent_storms(block: int) -> None:
     assert sum(sweep(range(1000 + 20 * block, 1020 + 20 * block)).values()) == 400
 
 
-def recovery(seed: int) -> tuple[float, float]:
-    """One silent cut of a link in a run of 4 or 8 ranks: the longest round after it, and the median before it."""
+def run_one_fault(seed: int, kinds: tuple[str, ...]) -> tuple[StormRun, float, float]:
+    """One fault in a run of 4 or 8 ranks: the run, its longest round after the fault, and the median before it."""
     random = np.random.default_rng([seed, 20])
     world = (4, 8)[seed % 2]
     storm = Storm(
@@ -45,11 +45,11 @@ def recovery(seed: int) -> tuple[float, float]:
         items=20_000,
         train_s=0.1,
         patience_s=PATIENCE_S,
-        kinds=(str(random.choice(["silent_cut", "one_way_cut"])),),
+        kinds=(str(random.choice(kinds)),),
     )
     run = StormRun(storm)
     run.run()
-    (cut_s,) = run.fault_times_s
+    (fault_s,) = run.fault_times_s
     begun: dict[int | None, float] = {}
     ended: dict[int | None, float] = {}
     for step in run.step_times:
@@ -57,15 +57,15 @@ def recovery(seed: int) -> tuple[float, float]:
         begun[step.round] = max(begun.get(step.round, 0.0), step.asked_s)
         ended[step.round] = max(ended.get(step.round, 0.0), step.ended_s)
     seconds = {number: ended[number] - begun[number] for number in begun}
-    after = [seconds[number] for number in seconds if ended[number] > cut_s]
-    return max(after), statistics.median(seconds[number] for number in seconds if ended[number] <= cut_s)
+    after = [seconds[number] for number in seconds if ended[number] > fault_s]
+    return run, max(after), statistics.median(seconds[number] for number in seconds if ended[number] <= fault_s)
 
 
 def check_recovery(seeds: range) -> int:
     """The number of rounds that were hit; each ended in time."""
     hit = 0
     for seed in seeds:
-        longest_s, normal_s = recovery(seed)
+        _, longest_s, normal_s = run_one_fault(seed, ("silent_cut", "one_way_cut"))
         hit += longest_s > PATIENCE_S / 5
         assert longest_s <= PATIENCE_S / 3 + 2 * normal_s, f"seed {seed}: {longest_s:.3f} s, normally {normal_s:.3f} s"
     return hit
@@ -79,3 +79,31 @@ def test_a_round_over_a_silently_cut_link_ends_within_a_third_of_the_patience_an
 @pytest.mark.parametrize("block", range(50))
 def test_so_do_a_thousand_others(block: int) -> None:
     check_recovery(range(100 + 20 * block, 120 + 20 * block))
+
+
+def check_swallowed(seeds: range) -> int:
+    """The number of rounds that stood still; each was explained by the link that lost its chunks, and ended in time."""
+    stood = 0
+    for seed in seeds:
+        run, longest_s, normal_s = run_one_fault(seed, ("swallow",))
+        state = run.controllers[0].state
+        assert state is not None
+        decisions = state.snapshot(run.clock.now_s).decisions
+        named = [decision for decision in decisions if decision.what == "waits end at"]
+        (sender, receiver) = run.silences.swallowed[0]
+        assert {decision.about for decision in named} <= {sender}, f"seed {seed}: {named}, but {sender} -> {receiver}"
+        assert all(f"{receiver!r} waits for chunk" in decision.reason for decision in named), f"seed {seed}: {named}"
+        assert bool(named) == (longest_s > PATIENCE_S), f"seed {seed}: {longest_s:.3f} s"
+        assert longest_s <= 1.5 * PATIENCE_S + 2 * normal_s, f"seed {seed}: {longest_s:.3f} s, not {normal_s:.3f} s"
+        stood += bool(named)
+    return stood
+
+
+def test_a_round_whose_chunks_get_lost_on_a_working_link_is_explained_and_repaired() -> None:
+    assert check_swallowed(range(10)) > 3, "links in use must have lost chunks"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(50))
+def test_so_are_a_thousand_other_rounds(block: int) -> None:
+    check_swallowed(range(100 + 20 * block, 120 + 20 * block))

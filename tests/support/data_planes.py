@@ -5,6 +5,7 @@ from __future__ import annotations
 from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.node.node import Arrays
+from tradewind.node.waits import RoundWait
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
@@ -51,6 +52,10 @@ class InstantPlane:
 
     def steer(self, change: Explore | AuxiliaryChanged) -> None:
         """There are no links."""
+
+    def waits(self) -> list[RoundWait]:
+        """No round waits for chunks."""
+        return []
 
     def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
         """What has come of rounds since the last call."""

@@ -134,6 +134,7 @@ class Decided:
         "set aside",
         "take back",
         "avoid link",
+        "waits end at",
         "adopt plan",
         "roll back plan",
     ]

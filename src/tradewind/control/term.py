@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tradewind.control.members import Members
 from tradewind.control.network.flapping import MOST_RETURNS, Flapping
 from tradewind.control.network.view import NetworkView, unknown_network
@@ -191,6 +193,8 @@ class Term:
                 self._linked.add(frozenset((worker, peer)))
             case m.Progress():
                 self.rounds.progressed(worker, message)
+            case m.Waiting():
+                self._compare_waits(worker, message, now_s)
             case m.Measured():
                 if message.peer in self.members.joined:
                     self.outbox.send_each(self.replanning.measured(worker, message, now_s))
@@ -237,15 +241,52 @@ class Term:
         if not (message.back and self._flapping.is_held(worker, peer)):
             changed = self._set_link(worker, peer, reason, now_s)
         if ruined is not None:
-            raise RunOver(
-                f"the link between {worker!r} and {peer!r} broke ({message.reason.rstrip('.')}) during round "
-                f"{ruined.number}, whose results replace their inputs: it cannot be repeated. Pass a separate out=, "
-                "or use tolerant=True, which keeps a copy",
-                peer,
-            )
+            raise _ruin(worker, peer, f"broke ({message.reason.rstrip('.')})", ruined)
         if changed and not message.back:
             self._release_needed_links(now_s)
             self._try_other_links(worker, peer)
+
+    def _compare_waits(self, worker: str, message: m.Waiting, now_s: float) -> None:
+        """Find out why nothing moves in a round, from what all its ranks wait for; go around a path without progress.
+
+        Connections and processes that do not answer are found by their silence, and much sooner. What is left are paths
+        that answer and lose chunks all the same, such as a proxy that is stuck. The cause is noted after a third of the
+        patience. After the patience the rounds on that path are halted and repaired, and plans avoid its links for a
+        while if there are others. A path without which ranks are cut off is tried twice.
+        """
+        round_, found = self.rounds.waiting(worker, message, now_s)
+        if round_ is None:
+            return
+        patience_s = self.options.deadlines.patience_s
+        for stall in found:
+            said = round_.waits[stall.waiter].message
+            if said.still_s >= patience_s / 3 and (stall.waiter, stall.sender) not in round_.named:
+                round_.named.add((stall.waiter, stall.sender))
+                reason = f"nothing has moved for {said.still_s:.3g} s: {stall}"
+                self.outbox.note(Decided("waits end at", reason, stall.sender, round_.number))
+        for stall in found:
+            said = round_.waits[stall.waiter].message
+            route = round_.route_of(stall.sender, stall.waiter, stall.shard, stall.phase)
+            if stall.is_busy or said.still_s < patience_s or len(route) < 2:
+                continue
+            if self.members.numbers[route[-2]] not in said.heard:
+                self._go_around(round_, route, f"nothing came through it for {said.still_s:.3g} s: {stall}", now_s)
+
+    def _go_around(self, round_: Round, route: tuple[str, ...], reason: str, now_s: float) -> None:
+        """Halt the rounds on a path that carries nothing, and leave its links out of plans for a while."""
+        for a, b in pairwise(route):
+            link = frozenset((a, b))
+            if self.view.is_cut(a, b):
+                continue
+            round_.stalled[link] += 1
+            if self.view.is_connected_without(a, b) or round_.stalled[link] > 1:
+                self._linked.add(link)  # its ends have not reported it as lost
+                seconds = self._flapping.hold(a, b, now_s)
+                self.outbox.note(Decided("avoid link", f"{reason}; plans avoid it for {seconds:g} s", f"{a} - {b}"))
+                self._set_link(a, b, reason, now_s)
+            ruined = self.rounds.disturb(a, b, now_s)
+            if ruined is not None:
+                raise _ruin(a, b, "carried nothing", ruined)
 
     def _set_link(self, a: str, b: str, reason: str | None, now_s: float) -> bool:
         """Let plans and policies avoid a link for a reason, or use it again (None); return whether that is a change."""
@@ -352,7 +393,8 @@ class Term:
     def tick(self, now_s: float) -> None:
         """Handle timers that are due: overdue rounds, policies, replanning and probes."""
         for round_ in self.rounds.overdue(self.options.deadlines.silence_s, now_s):
-            self.schedule.failed(round_, "a site did not report its progress in time", now_s)
+            late = ", ".join(map(repr, sorted(round_.sites - round_.reports.keys())))
+            self.schedule.failed(round_, f"{late} did not report the progress of it in time", now_s)
         for a, b in self._flapping.over(now_s):
             if frozenset((a, b)) in self._linked:
                 self._set_link(a, b, None, now_s)
@@ -379,3 +421,12 @@ class Term:
         """
         if self.scattering is None:
             self.rounds.tell_plan(version)
+
+
+def _ruin(a: str, b: str, how: str, round_: Round) -> RunOver:
+    """The end of a strict run: a link failed during a round that cannot be repeated."""
+    return RunOver(
+        f"the link between {a!r} and {b!r} {how} during round {round_.number}, whose results replace their inputs: it "
+        "cannot be repeated. Pass a separate out=, or use tolerant=True, which keeps a copy",
+        b,
+    )

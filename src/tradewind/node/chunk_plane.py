@@ -21,6 +21,7 @@ from tradewind.node.engine.layout import Form, Layout, lay_out, peers_in
 from tradewind.node.node import Arrays
 from tradewind.node.payload import EarlyPayloads, Exchange, RoundPayload
 from tradewind.node.served import INIT, PUSH, ServedArray
+from tradewind.node.waits import RoundWait
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameKind
@@ -249,6 +250,10 @@ class ChunkPlane:
             return []
         taken, self._reports = self._reports, []
         return taken
+
+    def waits(self) -> list[RoundWait]:
+        """Return the open rounds that are not complete here, and what they wait for."""
+        return [] if self.engine is None else self.engine.waits()
 
     # --- chunks, for drivers -----------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ from tradewind.node.actions import (
 )
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.node.served import INIT, PUSH
+from tradewind.node.waits import RoundWait, Waits
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 from tradewind.wire.codecs import NONE
@@ -110,6 +111,10 @@ class DataPlane(Protocol):
 
     def steer(self, change: Explore | AuxiliaryChanged) -> None:
         """Probe a link, or change the auxiliary paths."""
+        ...
+
+    def waits(self) -> list[RoundWait]:
+        """Return the open rounds that are not complete here, and what they wait for."""
         ...
 
     def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
@@ -247,6 +252,7 @@ class Node:
         """Rounds that were given up, whose arrays are still in use."""
         self._held: deque[m.Message | None] = deque()
         """Messages that wait for these arrays; None: end all operations without a controller."""
+        self._waits = Waits()
 
     @property
     def term(self) -> int:
@@ -331,6 +337,15 @@ class Node:
                 self._held.append(None)
             else:
                 self._end_all()
+        return self.advance()
+
+    def look(self, received: Mapping[int, int], now_s: float, every_s: float) -> list[NodeAction]:
+        """Report rounds in which nothing has moved for `every_s`, and again as often; to be called more often.
+
+        `received` is a value for each peer that changes whenever payload of it arrives.
+        """
+        for waiting in self._waits.look(self.data.waits(), received, now_s, every_s):
+            self._send(waiting)
         return self.advance()
 
     def fail(self, error: TradewindError) -> list[NodeAction]:

@@ -43,7 +43,7 @@ from tradewind.wire.messages import encode_message
 
 log = logging.getLogger("tradewind.runtime")
 
-WARNED_OF = ("set aside", "take back", "avoid link")
+WARNED_OF = ("set aside", "take back", "avoid link", "waits end at")
 """Decisions that a user should know of without a trace."""
 
 LINGER_S = 1.0

@@ -157,6 +157,11 @@ class Link:
         for target, name in ((self._receive, "rx"), (self._send, "tx")):
             start_thread(target, name=f"tradewind-{name}-{self.peer}")
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a payload is arriving."""
+        return self._receiving is not None
+
     def unpace(self) -> None:
         """Let the kernel send as fast as congestion control allows."""
         self._shared.unpace()

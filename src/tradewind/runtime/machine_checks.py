@@ -76,6 +76,7 @@ def check_machine(peer: str | None = None) -> Iterator[Check]:
         yield _check_congestion_control()
         yield _check_idle_restart()
         yield _check_buffers()
+        yield check_kernel_tls()
     yield _check_files()
 
 
@@ -262,6 +263,22 @@ def _check_idle_restart() -> Check:
         return Check("idle connections", "ok", "keep their speed")
     advice = "sysctl -w net.ipv4.tcp_slow_start_after_idle=0"
     return Check("idle connections", "warn", "slow down between rounds (tcp_slow_start_after_idle=1)", advice)
+
+
+def check_kernel_tls(proc: Path = Path("/proc"), modules: Path = Path("/lib/modules")) -> Check:
+    """Whether the kernel could encrypt connections itself. Nothing depends on it: decision 20 says why."""
+    why = "Tradewind encrypts in the process"
+    try:
+        loaded = "tls" in (proc / "sys/net/ipv4/tcp_available_ulp").read_text().split()
+    except OSError:
+        return Check("kernel TLS", "ok", f"the kernel does not say; {why}")
+    if loaded:
+        return Check("kernel TLS", "ok", f"the kernel has it; not used: {why}")
+    folder = modules / platform.release()
+    lists = [path.read_text() for name in ("modules.dep", "modules.builtin") if (path := folder / name).is_file()]
+    if any("/net/tls/tls.ko" in text for text in lists):
+        return Check("kernel TLS", "ok", f"the kernel has the module, which is not loaded; not used: {why}")
+    return Check("kernel TLS", "ok", f"the kernel does not have it; {why}")
 
 
 def _check_buffers() -> Check:

@@ -156,6 +156,15 @@ class Peers:
             len(links) if is_up else 0, links[0].transport if is_up and links else "", polled, self._broken[name], moved
         )
 
+    def received(self) -> dict[int, int]:
+        """A value for each connected peer that changes whenever payload of it arrives, or is arriving now."""
+        with self._changed:
+            bundles = {peer: list(bundle.links) for peer, bundle in self._bundles.items()}
+        now = time.monotonic_ns()
+        found = {peer: sum(link.traffic.received_bytes for link in links) for peer, links in bundles.items()}
+        arriving = [peer for peer, links in bundles.items() if any(link.is_receiving for link in links)]
+        return {**found, **dict.fromkeys(arriving, now)}
+
     def name(self, peer: int) -> str | None:
         """The name of a peer; None if it is not in the roster."""
         address = self._roster.get(peer)

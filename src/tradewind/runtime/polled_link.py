@@ -105,6 +105,11 @@ class PolledLink:
         """Shut the connection down; the poller's thread then ends it."""
         self._shared.wake()
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a payload is arriving."""
+        return self._receiving is not None
+
     def unpace(self) -> None:
         """Let the kernel send as fast as congestion control allows."""
         self._shared.unpace()

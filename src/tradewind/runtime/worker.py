@@ -59,40 +59,49 @@ Todo = Action | do.NodeAction
 
 
 class Pool:
-    """Returned payload buffers, kept for reuse by size: fresh memory pages cost more than the bytes written to them.
+    """Returned payload buffers, kept for reuse: fresh memory pages cost more than the bytes written to them.
+
+    Sizes are rounded up to powers of two. A run whose members change has chunks of ever new sizes: with a list for each
+    size, memory that fits none of the next chunks would be held, up to the limit.
 
     >>> pool = Pool()
     >>> first = pool.take(1000)
     >>> pool.give_back(first)
-    >>> pool.take(1000) is first
-    True
+    >>> other = pool.take(900)
+    >>> other.obj is first.obj, len(other), pool.held_bytes
+    (True, 900, 0)
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, list[memoryview]] = {}
-        self._held_bytes = 0
+        self._free: dict[int, list[Array]] = {}
+        self.held_bytes = 0
+        """Memory that is held for reuse."""
         self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> memoryview:
         """A buffer of that size with undefined content."""
+        room_bytes = 1 << max(0, nbytes - 1).bit_length()
         with self._lock:
-            free = self._free.get(nbytes)
-            if free:
-                self._held_bytes -= nbytes
-                return free.pop()
-        return memoryview(np.empty(nbytes, dtype=np.uint8).data)
+            free = self._free.get(room_bytes)
+            whole = free.pop() if free else None
+            if whole is not None:
+                self.held_bytes -= room_bytes
+        if whole is None:
+            whole = np.empty(room_bytes, dtype=np.uint8)
+        return memoryview(whole.data)[:nbytes]
 
     def give_back(self, buffer: memoryview | None) -> None:
         """Return a buffer that is no longer used, if any."""
         if buffer is None:
             return
+        whole: Array = buffer.obj  # type: ignore[assignment]  # `take` made it of one
         with self._lock:
-            if self._held_bytes + len(buffer) > POOL_BYTES and len(buffer) not in self._free:
+            if self.held_bytes + whole.nbytes > POOL_BYTES and whole.nbytes not in self._free:
                 self._free.clear()  # the sizes have changed: the held buffers are unlikely to be used again
-                self._held_bytes = 0
-            if self._held_bytes + len(buffer) <= POOL_BYTES:
-                self._free.setdefault(len(buffer), []).append(buffer)
-                self._held_bytes += len(buffer)
+                self.held_bytes = 0
+            if self.held_bytes + whole.nbytes <= POOL_BYTES:
+                self._free.setdefault(whole.nbytes, []).append(whole)
+                self.held_bytes += whole.nbytes
 
 
 Ended = Callable[[TradewindError | Outcome], None]
@@ -425,6 +434,10 @@ class Worker:
                 if isinstance(self.credentials, SecureCredentials):
                     self.credentials.certificates.current()  # warns about certificates that expire
             self._peers.watch(self._awaited)
+            with self._lock:
+                received = self._peers.received()
+                todo = self._settle(self._node.look(received, now_s, self.deadlines.heartbeat_s))
+            self._act(todo)
 
     def _awaited(self) -> tuple[int, ...]:
         """Peers whose chunks some round on this rank still needs."""

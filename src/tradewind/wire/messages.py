@@ -446,6 +446,33 @@ class Progress(MessageBase, frozen=True):
     """For each shard a bitmap of the final chunks, lowest bit first."""
 
 
+MOST_AWAITED = 256
+"""Flows in one `Waiting`."""
+
+
+class Waiting(MessageBase, frozen=True):
+    """Nothing has moved in a round at this rank for a while: the chunks that it waits for.
+
+    Sent again and again until something moves. The controller compares those of all ranks (`control.rounds.waits`).
+    """
+
+    round: Count
+    version: Count
+    still_s: Annotated[float, msgspec.Meta(ge=0)]
+    """For how long nothing has moved."""
+    awaited: Annotated[
+        tuple[tuple[Count, Annotated[int, msgspec.Meta(ge=0, le=1)], SiteNumber, Count], ...],
+        msgspec.Meta(max_length=MOST_AWAITED),
+    ]
+    """Shard, phase, origin and first missing chunk of the flows that are furthest behind in each shard, in order."""
+    more: bool = False
+    """Whether further shards wait, too, which did not fit."""
+    busy: bool = False
+    """Whether a chunk is being added or stored here."""
+    heard: Annotated[tuple[SiteNumber, ...], msgspec.Meta(max_length=MOST_SITES)] = ()
+    """Peers that have sent this rank some payload meanwhile: their links work."""
+
+
 class LinkChanged(MessageBase, frozen=True):
     """A rank's connection to a peer broke or was restored; chunks in flight on it may be lost."""
 
@@ -643,6 +670,7 @@ Message = (
     | Ready
     | Finished
     | Progress
+    | Waiting
     | LinkChanged
     | Linked
     | Measured

@@ -43,7 +43,7 @@ class Flapping:
 
     def hold(self, a: str, b: str, now_s: float) -> float:
         """Leave a link out from now on; return for how many seconds."""
-        link = self._links[frozenset((a, b))]
+        link = self._links.setdefault(frozenset((a, b)), _Link())
         seconds = self._patience_s * 2.0**link.holds
         link.holds = min(LONGEST_HOLDS, link.holds + 1)
         link.until_s = now_s + seconds

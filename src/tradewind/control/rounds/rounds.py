@@ -48,6 +48,7 @@ from tradewind.control.plans.versions import SMALL_BYTES, Plans
 from tradewind.control.rounds.inline import combined, plan_without_links
 from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.steps import Round, Step
+from tradewind.control.rounds.waits import VALID_HEARTBEATS, Stall, WaitSeen, stalls
 from tradewind.errors import InfeasiblePlan
 from tradewind.planning.check import check
 from tradewind.planning.plan import Plan, split_points
@@ -256,6 +257,21 @@ class Rounds:
             if not self._knowing[old]:
                 del self._knowing[old]
 
+    # --- rounds that stand still -------------------------------------------------------------------------------
+
+    def waiting(self, worker: str, message: m.Waiting, now_s: float) -> tuple[Round | None, list[Stall]]:
+        """Record that nothing moves in a round at a site; return the round, and where the waits of all sites end."""
+        round_ = self.running.get(message.round)
+        if round_ is None or round_.version != message.version or round_.halted_s is not None:
+            return None, []
+        if worker not in round_.sites or worker in round_.finished:
+            return None, []
+        round_.waits[worker] = WaitSeen(message, now_s)
+        oldest_s = now_s - VALID_HEARTBEATS * self.members.options.deadlines.heartbeat_s
+        said = {name: seen.message for name, seen in round_.waits.items() if seen.at_s >= oldest_s}
+        names = {self.members.numbers[name]: name for name in round_.sites}
+        return round_, stalls(said, round_.finished.keys(), names)
+
     # --- losses and repair -------------------------------------------------------------------------------------
 
     def lose(self, worker: str, now_s: float) -> None:
@@ -268,6 +284,7 @@ class Rounds:
                 round_.sites.discard(worker)
                 round_.finished.pop(worker, None)
                 round_.reports.pop(worker, None)
+                round_.waits.pop(worker, None)
                 if round_.ready.pop(worker, None) is not None:
                     round_.lost_contributor = worker
                 self.halt(round_, now_s)
@@ -362,6 +379,7 @@ class Rounds:
         round_.involved |= round_.sites
         round_.finished.clear()
         round_.reports.clear()
+        round_.waits.clear()
         round_.halted_s = None
         self._done.pop(round_.number, None)
         self._send_start(round_, chunk_items, done)

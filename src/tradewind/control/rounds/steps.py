@@ -9,16 +9,19 @@ as soon as all of them have it. Each part is a round. For the policy, a step end
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.arithmetic import COPY
+from tradewind.control.rounds.waits import WaitSeen
 from tradewind.errors import BadArray
 from tradewind.planning.plan import Plan
 from tradewind.policy import Policy
 from tradewind.policy.actions import StartRound
 from tradewind.wire import messages as m
 from tradewind.wire.codecs import NONE
+from tradewind.wire.frames import Phase
 from tradewind.wire.messages import POLICY_STREAM, Ready
 
 
@@ -124,6 +127,12 @@ class Round:
     """The digest of the result that the controller made itself, in an inline round; None: members made the result."""
     scattered: bool = False
     """Whether members have sent parts of it before its start."""
+    waits: dict[str, WaitSeen] = field(default_factory=dict)
+    """Sites at which nothing moves, with their last report of what they wait for."""
+    named: set[tuple[str, str]] = field(default_factory=set)
+    """Waiter and sender at the ends of waits that were noted."""
+    stalled: Counter[frozenset[str]] = field(default_factory=Counter)
+    """How often it was halted because nothing came through a link."""
 
     @property
     def reason(self) -> str:
@@ -143,6 +152,13 @@ class Round:
     def uses(self, a: str, b: str) -> bool:
         """Whether its plan uses the link between two sites."""
         return frozenset((a, b)) in self.plan.pairs
+
+    def route_of(self, sender: str, receiver: str, shard: int, phase: Phase) -> tuple[str, ...]:
+        """Return the path of a shard's chunks between two sites in a phase; empty if the plan has none."""
+        if shard >= len(self.plan.shards):
+            return ()
+        tree = self.plan.shards[shard].reduce if phase is Phase.REDUCE else self.plan.shards[shard].broadcast
+        return next((route for route in tree if (route[0], route[-1]) == (sender, receiver)), ())
 
     @property
     def is_repeatable(self) -> bool:

@@ -38,6 +38,7 @@ from tradewind.node.engine.buffers import Buffers, Early, EarlyChunks
 from tradewind.node.engine.outgoing import Outgoing
 from tradewind.node.engine.receiving import RoundState, ShardState, Sum
 from tradewind.node.engine.scatter import ScatteredChunks
+from tradewind.node.waits import RoundWait
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 from tradewind.wire.messages import Discipline
 
@@ -77,6 +78,10 @@ class ResultWork:
             return None
         self._awaited.discard(number)
         return number
+
+    def is_busy(self, number: int) -> bool:
+        """Whether writes to the result of a round are in progress."""
+        return number in self._under_way
 
     def awaited(self, number: int) -> int | None:
         """Return the round if it has no writes in progress; else None, and `ended` returns it later."""
@@ -179,6 +184,14 @@ class Engine:
     def waiting_for(self) -> tuple[int, ...]:
         """Return the sites whose chunks an open round still needs. This is slow, for use when there is no progress."""
         return tuple(sorted({origin for state in self._rounds.values() for origin in state.late()}))
+
+    def waits(self) -> list[RoundWait]:
+        """Return the open rounds that are not complete here. This is slow, for use now and then."""
+        return [
+            RoundWait(state.number, state.version, state.mark, self._work.is_busy(state.number), state.furthest_behind)
+            for state in self._rounds.values()
+            if state.remaining and not state.halted
+        ]
 
     # --- rounds --------------------------------------------------------------------------------------------
 

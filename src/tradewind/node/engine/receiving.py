@@ -190,6 +190,30 @@ class RoundState:
         inbound = [item for shard in self.shards for item in shard.inbound.items()]
         return {origin for (_, origin), flow in inbound if not all(flow.seen)}
 
+    @property
+    def mark(self) -> tuple[int, ...]:
+        """A value that changes whenever something of the round moves here: chunks arrive, are added, or are sent."""
+        arrived = sum(flow.seen.count(1) for shard in self.shards for flow in shard.inbound.values())
+        added = sum(sum_.applied for shard in self.shards for sum_ in shard.sums.values())
+        return self.version, self.remaining, arrived, added
+
+    def furthest_behind(self) -> list[tuple[int, Phase, int, int]]:
+        """Return shard, phase, origin and first missing chunk of the flows that each shard waits for.
+
+        Of the flows into one sum only those that are furthest behind: the others may wait for it, because their windows
+        are full.
+        """
+        found: list[tuple[int, Phase, int, int]] = []
+        for shard in self.shards:
+            first: dict[Phase, list[tuple[int, int]]] = {}
+            for (phase, origin), flow in shard.inbound.items():
+                if (index := flow.seen.find(0)) >= 0:
+                    first.setdefault(phase, []).append((index, origin))
+            for phase, flows in sorted(first.items()):
+                least = min(flows)[0]
+                found += [(shard.work.shard, phase, origin, index) for index, origin in sorted(flows) if index == least]
+        return found
+
     def next_chunk(self, flow: Flow, follows: bool, auxiliary: Path = ()) -> Transmit:
         """Return the action that sends a flow's next chunk, on its own route or on an auxiliary path."""
         action = self.chunk(flow, flow.next_index, follows, auxiliary)

@@ -108,6 +108,20 @@ class Pairs:
         self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._heal, pair)
         return True
 
+    def swallow(self, ends: tuple[str, str], direction: int, seconds: float) -> bool:
+        """Lose the payload in one direction of a link for a while, although it works; False if it has no connection."""
+        pair = self._pairs[frozenset(ends)]
+        if not pair.wires:
+            return False
+        wire = pair.wires[direction]
+        wire.swallows = True
+        self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._pass_on, wire)
+        return True
+
+    @staticmethod
+    def _pass_on(wire: Connection) -> None:
+        wire.swallows = False
+
     def break_link(self, ends: tuple[str, str]) -> bool:
         """Break the connections of a pair; False if it has none."""
         pair = self._pairs[frozenset(ends)]
@@ -142,6 +156,8 @@ class Pairs:
 
     def _heal(self, pair: Pair) -> None:
         pair.cut = False
+        for wire in pair.wires:
+            self._pass_on(wire)
 
     def _break(self, pair: Pair, silent: list[Connection] | None = None) -> None:
         """Break the connections of a pair; `silent`: only these carry nothing more, until the ends find out."""

@@ -1,8 +1,8 @@
 """Faults of a storm that give no sign: what is sent into them is neither refused nor reset.
 
-Links that drop everything, in both directions or in one; a network in two parts, with or without the controllers; links
-that keep breaking; ranks that are stopped and continued; controllers whose packets are dropped. Ranks and controllers
-find them out by their deadlines alone.
+Links that drop everything, in both directions or in one, or only chunks; a network in two parts, with or without the
+controllers; links that keep breaking; ranks that are stopped and continued; controllers whose packets are dropped.
+Ranks and controllers find them out by their deadlines alone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Silences:
         self._walls: dict[int, set[tuple[str, int]]] = {}
         """Pairs of a rank and a controller between which nothing passes, by the number of the fault."""
         self._count = 0
+        self.swallowed: list[tuple[str, str]] = []
+        """Sender and receiver on each link that lost chunks."""
 
     def hides(self, worker: str, controller: SimulatedController) -> bool:
         """Whether nothing passes between a rank and a controller."""
@@ -47,6 +49,14 @@ class Silences:
     def one_way_cut(self) -> bool:
         """A link drops everything in one direction for a while."""
         return self._run.pairs.cut_silently(self._pair(), self._seconds(), int(self._run.random.integers(2)))
+
+    def swallow(self) -> bool:
+        """A link works, and loses all chunks in one direction for a while."""
+        ends, direction, seconds = self._pair(), int(self._run.random.integers(2)), self._seconds()
+        if not self._run.pairs.swallow(ends, direction, seconds):
+            return False
+        self.swallowed.append((ends[direction], ends[1 - direction]))
+        return True
 
     def flap(self) -> bool:
         """A link breaks again and again."""

@@ -34,7 +34,7 @@ CALM_STEPS = 3
 CALM_S = 600.0
 """The time limit for them in s: retries wait up to ten seconds each."""
 RETRY_S = 0.2
-SILENT_KINDS = ("silent_cut", "one_way_cut", "part", "flap", "stop", "black_hole", "kill")
+SILENT_KINDS = ("silent_cut", "one_way_cut", "swallow", "part", "flap", "stop", "black_hole", "kill")
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,8 @@ class StormRun:
             return
         now_s = self.clock.now_s
         self._say(trainer, m.Heartbeat(now_s))
+        if not trainer.stopped:
+            trainer.worker.look(self.deadlines.heartbeat_s / 2)  # looks are as rare as heartbeats here
         if trainer.line is not None and now_s - trainer.heard_s > self.deadlines.silence_s and not trainer.stopped:
             self._try_next_controller(trainer)
         if trainer.orphaned_s is not None:

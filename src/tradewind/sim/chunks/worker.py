@@ -84,6 +84,8 @@ class SimulatedWorker:
         self._reading: dict[int, dict[int, Receive]] = {}
         """Payloads that are being read, by peer."""
         self._reads = 0
+        self._received: dict[int, int] = {}
+        """Payloads that have begun to arrive, by peer."""
         self._leaving: dict[Connection, Transmit] = {}
         self._most_rounds = 0
 
@@ -130,6 +132,10 @@ class SimulatedWorker:
     def give_up(self) -> None:
         """Handle that there has been no controller for too long."""
         self._do(self.node.give_up())
+
+    def look(self, every_s: float) -> None:
+        """Report rounds in which nothing moves."""
+        self._do(self.node.look(self._received, self.clock.now_s, every_s))
 
     def _do(self, actions: list[NodeAction]) -> None:
         """Perform the node's actions."""
@@ -203,6 +209,7 @@ class SimulatedWorker:
         assert receive is not None
         self._reads += 1
         self._reading.setdefault(peer, {})[self._reads] = receive
+        self._received[peer] = self._received.get(peer, 0) + 1
         due_s = self.clock.now_s + self._work_s(len(frame.body))
         self.clock.at(due_s, Priority.ARRIVAL, self._read, (peer, self._reads, frame.body))
 
@@ -237,13 +244,15 @@ class SimulatedWorker:
         """Pass an event to the engine and perform its actions, except receiving, which is returned."""
         self.plane.handle(event)
         receive = self._act()
-        self._do(self.node.advance())
+        if self.plane.has_reports:
+            self._do(self.node.advance())
         return receive
 
     def _act(self) -> Receive | None:
         """Perform the data plane's actions."""
-        received = None
+        received, changed = None, False
         while actions := self.plane.take_actions():
+            changed = True
             for action in actions:
                 match action:
                     case Receive(buffer=buffer):
@@ -260,7 +269,8 @@ class SimulatedWorker:
                         self.plane.digested(action, payload.digest(complete.round))
                     case PeerFaulty(peer, reason):
                         raise InternalError(f"{self.name} calls {peer} faulty: {reason}")
-        self._check_kept()
+        if changed:  # otherwise no buffer came or went
+            self._check_kept()
         return received
 
     def _check_kept(self) -> None:
@@ -298,7 +308,7 @@ class SimulatedWorker:
             lost = b"" if action.header.kind is not FrameKind.SCATTER else bytes(action.header.payload_bytes)
             body = lost if sent is None else sent
         idle = self._idle[action.peer]
-        connection = idle.pop(int(self._random.integers(len(idle))))
+        connection = idle.pop(int(self._random.integers(len(idle))) if len(idle) > 1 else 0)
         frame = Frame(action.header, bytes(body), HEADER_BYTES + len(body))
         self._leaving[connection] = action
         connection.send(frame, lambda: self._left(action, connection))

@@ -23,6 +23,7 @@ from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.engine.layout import shard_spans
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.node.node import Arrays
+from tradewind.node.waits import RoundWait
 from tradewind.planning.plan import Plan
 from tradewind.schemes import Scheme
 from tradewind.sim.clock import Clock, Priority
@@ -371,6 +372,10 @@ class FluidPort:
 
     def steer(self, change: Explore | AuxiliaryChanged) -> None:
         """Do nothing: the fluid engine has no probes and no auxiliary paths."""
+
+    def waits(self) -> list[RoundWait]:
+        """Return nothing: flows have no chunks, and none of them stands still for a reason that is not simulated."""
+        return []
 
     def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
         """Take the reports on rounds that completed or were halted."""
