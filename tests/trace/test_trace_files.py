@@ -43,6 +43,8 @@ records = st.builds(
     rate_bps=st.none() | st.floats(0, 1e12),
     load=st.none() | st.floats(0, 1),
     retransmits=st.integers(0, 10**6),
+    count=st.integers(0, 10**6),
+    spent_s=times,
 )
 
 
@@ -73,7 +75,7 @@ def test_a_real_trace_reads_back_as_it_was(tmp_path: Path, trace: Trace, suffix:
 
 
 def test_a_real_trace_holds_every_kind_of_record(trace: Trace) -> None:
-    assert {record.kind for record in trace.records} == set(KINDS) - {"clock", "host", "site"}, (
+    assert {record.kind for record in trace.records} == set(KINDS) - {"clock", "host", "site", "total"}, (
         "of live runs, and of networks with coordinates"
     )
     assert all(record.reason for record in trace.kind("decision"))

@@ -116,6 +116,11 @@ def last_ready(ready_s: Mapping[str, float]) -> tuple[str, float]:
     return (order[-1][1], order[-1][0] - order[-2][0]) if len(order) > 1 else ("", 0.0)
 
 
+def is_slow(excess_s: float, delay_s: float, expected_s: float, factor: float = SLOW_FACTOR) -> bool:
+    """Whether a round is slow that took so much longer than expected, or waited so much longer than usual."""
+    return max(excess_s, delay_s) >= max(LEAST_DELAY_S, (factor - 1.0) * expected_s)
+
+
 def diagnose(facts: RoundFacts, factor: float = SLOW_FACTOR) -> Diagnosis | None:
     """Why the round was slow; None if it was not.
 
@@ -124,9 +129,8 @@ def diagnose(facts: RoundFacts, factor: float = SLOW_FACTOR) -> Diagnosis | None
     'round 7 took 4 s instead of the usual 1 s: link fra -> sin carried 22 Mbps, 4.1 times less than its 90 Mbps'
     """
     name, late_s = last_ready(facts.ready_s)
-    excess_s, limit_s = facts.seconds - facts.expected_s, max(LEAST_DELAY_S, (factor - 1.0) * facts.expected_s)
-    delay_s = late_s - facts.usual_late_s
-    if max(excess_s, delay_s) < limit_s:
+    excess_s, delay_s = facts.seconds - facts.expected_s, late_s - facts.usual_late_s
+    if not is_slow(excess_s, delay_s, facts.expected_s, factor):
         return None
     if delay_s >= excess_s:
         said = f"round {facts.number} started {format_duration(late_s)} late: rank {name} was ready last"
