@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tradewind.dashboard.diagnosis import (
-    SEGMENT_BYTES,
     Diagnosis,
     HostFacts,
     Link,
@@ -423,10 +422,9 @@ class RunModel:
             reference_bps = link.limit_bps
         else:
             return None
-        again, nbytes = (sum(column) for column in zip(*link.resent, strict=True)) if link.resent else (0, 0.0)
-        share = again * SEGMENT_BYTES / nbytes if nbytes else 0.0
+        usual = (sum(again for again, _ in link.resent), sum(nbytes for _, nbytes in link.resent))
         counted = link.retransmits - before[0], link.sent_bytes - before[1]
-        return LinkFacts(rate_bps, reference_bps, *counted, usual_share=share)
+        return LinkFacts(rate_bps, reference_bps, *counted, *usual)
 
     def _revise(self, record: Record) -> None:
         """Look again for the cause of slow rounds in which the interval of a host's report lies, at least in part."""
