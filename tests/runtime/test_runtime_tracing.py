@@ -19,6 +19,7 @@ import pytest
 
 from cli import succeed_json, tradewind
 from ranks import SECRET, free_port, run_ranks
+from tradewind.dashboard import RunModel
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.runtime.group import Group, connect
@@ -92,6 +93,35 @@ def test_inline_rounds_are_there_although_nothing_travels_between_ranks(tmp_path
     trace = traced(tmp_path).trace
     assert [(r.phase, r.nbytes, r.members) for r in trace.kind("round")][:4] == [("inline", 80, ("rank0", "rank1"))] * 4
     assert sum(1 for _ in trace.kind("sync")) == 10 and not list(trace.kind("flow"))
+
+
+def test_a_trace_of_few_bytes_sums_up_what_it_does_not_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is saved at the start, so that all but the first rounds of the first second are summed up."""
+    monkeypatch.setattr("tradewind.trace.thinning.SAVED_S", 0.001)
+    found, trace = run_traced(tmp_path, trace_minute_bytes=100)
+    model = RunModel.of(trace)
+    sums = list(trace.kind("total"))
+    assert {record.phase for record in sums} >= {"sync", "wait", "flow", "round"}
+    assert model.finished_rounds == ROUNDS + 2 > sum(1 for _ in trace.kind("round"))
+    for stats in found:
+        sent = {peer.name: peer.sent_bytes for peer in stats.peers if peer.sent_bytes}
+        assert sent == {dst: link.sent_bytes for (src, dst), link in model.links.items() if src == stats.name}
+        assert model.sites[stats.name].spent_s["wait"] == pytest.approx(stats.waited_s, abs=1e-3)
+    rows = {row["worker"]: row for row in succeed_json("timeline", tmp_path)}
+    assert all(rows[s.name]["wait_seconds"] == pytest.approx(s.waited_s, rel=0.2, abs=0.01) for s in found)
+    assert tradewind("timeline", tmp_path, "--export", tmp_path / "run.json").exit_code == 0
+
+
+def test_a_trace_holds_the_load_of_hosts(tmp_path: Path) -> None:
+    def body(group: Group) -> None:
+        end_s = time.monotonic() + 30
+        own = tmp_path / f"{group.stats().name}.jsonl.gz"
+        while not any(read_trace(own).kind("host")) and time.monotonic() < end_s:
+            time.sleep(0.05)
+
+    run_ranks(2, body, trace=tmp_path)
+    loads = [record for record in traced(tmp_path).trace.kind("host") if record.site == "rank0"]
+    assert loads and all(0.0 <= (record.load or 0.0) <= 1.0 for record in loads)
 
 
 def test_timeline_draws_a_live_run_on_one_clock(tmp_path: Path) -> None:

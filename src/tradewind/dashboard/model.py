@@ -343,16 +343,16 @@ class RunModel:
             {
                 "version": self.version,
                 "number": number,
-                "start_s": record.start_s,
-                "end_s": record.end_s,
-                "predicted_s": record.predicted_s,
+                "start_s": round(record.start_s, 5),
+                "end_s": round(record.end_s, 5),
+                "predicted_s": None if record.predicted_s is None else round(record.predicted_s, 5),
                 "bytes": record.nbytes,
                 "members": len(record.members),
                 "planner": record.phase,
                 "plan": record.step,
                 "outcome": record.outcome,
                 "late": late,
-                "late_s": late_s,
+                "late_s": round(late_s, 5),
             }
         )
         found = None if facts is None else diagnose(facts)
@@ -571,12 +571,12 @@ class RunModel:
             "events": [one for one in self.events if one["version"] > since],
         }
         if self._waits_version > since:
-            shown["waits"] = [[a, b, round(seconds, 6)] for (a, b), seconds in self.waits.items()]
+            shown["waits"] = [[a, b, round(seconds, 4)] for (a, b), seconds in self.waits.items()]
         return shown
 
     def _site_view(self, name: str, site: SiteState, since: int) -> dict[str, Any]:
         activity = [
-            [kind, round(start_s, 5), round(end_s, 5), number]
+            [kind, round(start_s, 4), round(end_s, 4), number]
             for at, kind, start_s, end_s, number in site.activity
             if at > since
         ]
@@ -584,10 +584,10 @@ class RunModel:
             "name": name,
             "up": site.is_up,
             "place": site.place,
-            "waited_for_s": site.waited_for_s,
+            "waited_for_s": round(site.waited_for_s, 4),
             "load": site.load,
             "other_bps": site.other_bps,
-            **{f"{kind}_s": seconds for kind, seconds in site.spent_s.items()},
+            **{f"{kind}_s": round(seconds, 4) for kind, seconds in site.spent_s.items()},
             "activity": activity,
         }
 
@@ -596,7 +596,7 @@ class RunModel:
             "src": name[0],
             "dst": name[1],
             "bytes": link.sent_bytes,
-            "rate_bps": self.rate_bps(link),
+            "rate_bps": round(self.rate_bps(link)),
             "limit_bps": link.limit_bps,
             "origin": link.origin,
             "down": link.is_down,

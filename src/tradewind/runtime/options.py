@@ -250,7 +250,7 @@ class RunOptions(OptionGroup):
     """PyTorch only: the codec of a process group's gradients, with error feedback (docs/guides/compression.md)."""
     trace: Path | str | None = None
     """The directory to write a trace of the run to, a file for each rank and the controller (docs/runtime.md)."""
-    trace_minute_bytes: int = 1_000_000
+    trace_minute_bytes: int = 500_000
     """How much the trace of a run grows in a minute, such as 10MB; rounds beyond it are summed up. 0: no limit."""
     dashboard: str | int | None = None
     """Where the controller serves the live page, as :8080 (loopback) or HOST:PORT (docs/guides/watching.md)."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tradewind.control.options import ControlOptions, Decided, RoundEnded
-from tradewind.control.plans.records import network_records, plan_records
+from tradewind.control.plans.records import network_records, plan_records, used_link_records
 from tradewind.errors import TradewindError
+from tradewind.network import Network
 from tradewind.node.actions import Outcome
 from tradewind.runtime.trace_file import Clock, TraceWriter
 from tradewind.trace.records import Record
@@ -133,6 +134,7 @@ class RankTrace:
         with self._lock:
             if not self._running:
                 self._idle_s = now_s
+        self._summed_s = now_s
 
     def asked(self, now_s: float) -> None:
         """Note that an operation is submitted: since the end of the last one the rank computed."""
@@ -374,6 +376,9 @@ class ControlTrace:
         self._started: dict[int, int] = {}
         """Plan versions of the rounds that have started."""
         self._term = -1
+        self._network: Network | None = None
+        self._links: set[tuple[str, str]] = set()
+        """Links of a large network that are recorded."""
         self._roster: set[str] = set()
         self._names: dict[int, str] = {}
         """Name of each rank that was ever in the roster, by number."""
@@ -419,6 +424,9 @@ class ControlTrace:
                 self._versions.add(version)
                 for record in plan_records(version, packed.plan, now_s):
                     self._put(record)
+                if self._network is not None:
+                    for record in used_link_records(self._network, packed.plan, self._links, now_s):
+                        self._put(record)
             case m.Start():
                 self._started[message.round] = message.version
             case m.InlineResult(final=True) if message.round > self._inline:
@@ -459,7 +467,9 @@ class ControlTrace:
             self._put(Record("run", now_s, now_s, *about, phase="live", reason=said))
             if options.network is not None:
                 ranks = [address.site for address in roster.workers]
-                for record in network_records(options.network.with_ranks(ranks), now_s):
+                self._network = options.network.with_ranks(ranks)
+                self._links.clear()
+                for record in network_records(self._network, now_s):
                     self._put(record)
         self._names |= {address.number: address.site for address in roster.workers}
         for site in sorted({address.site for address in roster.workers} - self._roster):
