@@ -32,6 +32,8 @@ LATER = 5
 """More rounds, so that hosts report once more."""
 REPORT_S = 1.0
 MOST_DRAWS = 100
+SWEPT = range(100, 200)
+"""Seeds that no rule was made or changed with: those below 100 showed that counts were compared with a fixed number."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def test_the_culprit_of_a_seeded_fault_is_named_within_three_rounds(kind: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
 def test_the_culprit_is_named_in_97_of_100_seeded_faults(kind: str) -> None:
-    missed = [seed for seed in range(100) if not is_named(kind, seed)]
+    missed = [seed for seed in SWEPT if not is_named(kind, seed)]
     assert len(missed) <= 3, f"{kind}: missed with seeds {missed}"
 
 
@@ -212,7 +214,10 @@ SLOW = LinkFacts(20e6, 100e6)
         (LinkFacts(20e6, 100e6, retransmits=40), {}, "retransmissions", "a -> b"),
         (SLOW, {"b": HostFacts(0.1, 60e6)}, "other traffic", "a -> b"),
         (LinkFacts(20e6, 100e6, 40, sent_bytes=1e9), {}, "slow link", "a -> b"),
-        (LinkFacts(20e6, 100e6, 40, sent_bytes=1e7, usual_share=0.01), {}, "slow link", "a -> b"),
+        (LinkFacts(20e6, 100e6, 40, 1e7, usual_retransmits=700, usual_bytes=1e8), {}, "slow link", "a -> b"),
+        (LinkFacts(20e6, 100e6, 2, 3e6, usual_retransmits=0, usual_bytes=1e7), {}, "retransmissions", "a -> b"),
+        (LinkFacts(20e6, 100e6, 2, 3e6, usual_retransmits=2, usual_bytes=1e7), {}, "slow link", "a -> b"),
+        (LinkFacts(20e6, 100e6, 1, 1e6, usual_retransmits=0, usual_bytes=1e7), {}, "slow link", "a -> b"),
         (SLOW, {"b": HostFacts(0.1, 60e6, usual_other_bps=55e6)}, "slow link", "a -> b"),
         (SLOW, {"b": HostFacts(0.99)}, "processor", "b"),
         (SLOW, {"b": HostFacts(0.99, usual_load=0.98)}, "slow link", "a -> b"),

@@ -7,6 +7,7 @@ import pytest
 
 from tradewind.catalog import load_network
 from tradewind.dashboard import RunModel
+from tradewind.network import Network
 from tradewind.sim import LinkOutage, SimulationResult, simulate
 from tradewind.trace import Trace
 from tradewind.trace.records import Record
@@ -143,3 +144,14 @@ def test_causes_change_when_hosts_report_after_the_round() -> None:
     model.add(Record("host", 5.0, 6.0, "a", load=0.2, rate_bps=60e6))
     assert [(found.round, found.cause) for found in model.diagnoses] == [(5, "other traffic")]
     assert [event["reason"].startswith("round 5 took") for event in model.events] == [True, True]
+
+
+def test_egress_of_more_than_100_sites_has_its_price() -> None:
+    """Their links are too many to record all: those that plans use are."""
+    mesh = load_network("mesh", n=104, seed=0)
+    network = Network(mesh.name, mesh.sites, mesh.bandwidth_bps, usd_per_gb=0.02 * (mesh.bandwidth_bps > 0))
+    done = simulate(network, "bsp+star", 100, 1, compute=0.1, nbytes=100_000, record="flows", stop_after_rounds=2)
+    assert done.trace is not None
+    view = RunModel.of(done.trace).view()
+    assert view["egress_cost"] == pytest.approx(network.egress_usd(done.link_bytes)) and view["egress_cost"] > 0
+    assert all(link["limit_bps"] for link in view["links"] if link["bytes"])

@@ -19,6 +19,7 @@ import pytest
 
 from cli import succeed_json, tradewind
 from ranks import SECRET, free_port, run_ranks
+from tradewind.dashboard import RunModel
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.runtime.group import Group, connect
@@ -94,6 +95,35 @@ def test_inline_rounds_are_there_although_nothing_travels_between_ranks(tmp_path
     assert sum(1 for _ in trace.kind("sync")) == 10 and not list(trace.kind("flow"))
 
 
+def test_a_trace_of_few_bytes_sums_up_what_it_does_not_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is saved at the start, so that all but the first rounds of the first second are summed up."""
+    monkeypatch.setattr("tradewind.trace.thinning.SAVED_S", 0.001)
+    found, trace = run_traced(tmp_path, trace_minute_bytes=100)
+    model = RunModel.of(trace)
+    sums = list(trace.kind("total"))
+    assert {record.phase for record in sums} >= {"sync", "wait", "flow", "round"}
+    assert model.finished_rounds == ROUNDS + 2 > sum(1 for _ in trace.kind("round"))
+    for stats in found:
+        sent = {peer.name: peer.sent_bytes for peer in stats.peers if peer.sent_bytes}
+        assert sent == {dst: link.sent_bytes for (src, dst), link in model.links.items() if src == stats.name}
+        assert model.sites[stats.name].spent_s["wait"] == pytest.approx(stats.waited_s, abs=1e-3)
+    rows = {row["worker"]: row for row in succeed_json("timeline", tmp_path)}
+    assert all(rows[s.name]["wait_seconds"] == pytest.approx(s.waited_s, rel=0.2, abs=0.01) for s in found)
+    assert tradewind("timeline", tmp_path, "--export", tmp_path / "run.json").exit_code == 0
+
+
+def test_a_trace_holds_the_load_of_hosts(tmp_path: Path) -> None:
+    def body(group: Group) -> None:
+        end_s = time.monotonic() + 30
+        own = tmp_path / f"{group.stats().name}.jsonl.gz"
+        while not any(read_trace(own).kind("host")) and time.monotonic() < end_s:
+            time.sleep(0.05)
+
+    run_ranks(2, body, trace=tmp_path)
+    loads = [record for record in traced(tmp_path).trace.kind("host") if record.site == "rank0"]
+    assert loads and all(0.0 <= (record.load or 0.0) <= 1.0 for record in loads)
+
+
 def test_timeline_draws_a_live_run_on_one_clock(tmp_path: Path) -> None:
     run_traced(tmp_path / "run")
     picture = tmp_path / "run.svg"
@@ -128,8 +158,8 @@ def test_a_rank_that_is_killed_leaves_a_readable_file_and_its_end_is_in_the_trac
         for rank in range(3)
     ]
     try:
-        its_file, until_s = tmp_path / "rank2.jsonl", time.monotonic() + 30
-        while not (its_file.exists() and b'"sync"' in its_file.read_bytes()):
+        its_file, until_s = tmp_path / "rank2.jsonl.gz", time.monotonic() + 30
+        while not (its_file.exists() and any(read_trace(its_file).kind("sync"))):
             assert time.monotonic() < until_s, "nothing was written"
             time.sleep(0.05)
         ranks[2].send_signal(signal.SIGKILL)
@@ -163,12 +193,12 @@ def test_a_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path: Pa
     assert len(trace_files([tmp_path / "new" / "folder"])) == 2
 
 
-@pytest.mark.parametrize(("name", "most"), [("MAX_FILE_BYTES", 3000), ("MAX_QUEUED", 0)])
+@pytest.mark.parametrize(("name", "most"), [("MAX_FILE_BYTES", 600), ("MAX_QUEUED", 0)])
 def test_what_does_not_fit_is_dropped_counted_and_said_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, most: int
 ) -> None:
-    monkeypatch.setattr(f"tradewind.runtime.tracing.{name}", most)
-    monkeypatch.setattr("tradewind.runtime.tracing.FLUSH_S", 0.0)
+    monkeypatch.setattr(f"tradewind.runtime.trace_file.{name}", most)
+    monkeypatch.setattr("tradewind.runtime.trace_file.FLUSH_S", 0.0)
     with caplog.at_level(logging.WARNING):
         found, _ = run_traced(tmp_path)
     assert all(stats.rounds == ROUNDS + 2 and stats.failed == 0 for stats in found)
@@ -181,8 +211,8 @@ def test_what_does_not_fit_is_dropped_counted_and_said_and_the_run_goes_on(
 FULL = """
 import resource, sys, numpy as np, tradewind
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-import tradewind.runtime.tracing as tracing
-tracing.FLUSH_S = 0.0
+import tradewind.runtime.trace_file as trace_file
+trace_file.FLUSH_S = 0.0
 with tradewind.connect("127.0.0.1:0", 0, 1, trace=sys.argv[1]) as group:
     for _ in range(200):
         group.all_reduce(np.ones(10_000))
@@ -198,4 +228,4 @@ def test_a_disk_that_is_full_is_a_warning_and_what_was_written_is_readable(tmp_p
     done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stdout.split() == ["200", "True"], done.stderr
     assert "ends here: File too large. The run continues." in done.stderr
-    assert any(read_trace(tmp_path / "rank0.jsonl").kind("wait"))
+    assert any(read_trace(tmp_path / "rank0.jsonl.gz").kind("wait"))

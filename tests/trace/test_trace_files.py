@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tradewind.catalog import load_network
 from tradewind.errors import BadOption, InputError
 from tradewind.sim import WorkerOutage, simulate
 from tradewind.trace import TRACE_SUFFIXES, Record, Trace, encode_trace, read_trace
-from tradewind.trace.files import COLUMNS
+from tradewind.trace.files import COLUMNS, trace_packer
 from tradewind.trace.records import KINDS
 
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
@@ -43,6 +44,8 @@ records = st.builds(
     rate_bps=st.none() | st.floats(0, 1e12),
     load=st.none() | st.floats(0, 1),
     retransmits=st.integers(0, 10**6),
+    count=st.integers(0, 10**6),
+    spent_s=times,
 )
 
 
@@ -73,7 +76,7 @@ def test_a_real_trace_reads_back_as_it_was(tmp_path: Path, trace: Trace, suffix:
 
 
 def test_a_real_trace_holds_every_kind_of_record(trace: Trace) -> None:
-    assert {record.kind for record in trace.records} == set(KINDS) - {"clock", "host", "site"}, (
+    assert {record.kind for record in trace.records} == set(KINDS) - {"clock", "host", "site", "total"}, (
         "of live runs, and of networks with coordinates"
     )
     assert all(record.reason for record in trace.kind("decision"))
@@ -94,7 +97,7 @@ def test_perfetto_gets_slices_on_named_tracks(trace: Trace) -> None:
     events = document["traceEvents"]
     tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert set(processes.values()) == {"workers", "rounds", "links", "failures"}
+    assert set(processes.values()) == {"workers", "rounds", "links", "failures", "sums"}
     assert {"w1", "w2", "w3", "w4", "w5"} <= set(tracks.values())
     for event in events:
         assert event["ph"] in "MXbei"
@@ -145,3 +148,34 @@ def test_unknown_formats_and_broken_files_are_refused(tmp_path: Path, trace: Tra
         with pytest.raises(InputError, match="is not a valid trace"):
             read_trace(path)
     assert set(TRACE_SUFFIXES) == {".jsonl", ".csv", ".parquet", ".json"}
+
+
+def packed(records: list[Record], flush: int) -> bytes:
+    packer = trace_packer()
+    lines = encode_trace(Trace(tuple(records)), ".jsonl")
+    return bytes(packer.compress(lines) + packer.flush(flush))
+
+
+def test_parts_of_killed_processes_in_a_packed_file_are_read_up_to_where_they_end(tmp_path: Path) -> None:
+    """Each process that is started appends a part; a killed one leaves it without an end, or cut in the middle."""
+    first, second, third = ([Record("sync", at_s, at_s + 1, "a", round=at_s) for at_s in (n, n + 1)] for n in (0, 2, 4))
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(
+        packed(first, zlib.Z_SYNC_FLUSH) + packed(second, zlib.Z_SYNC_FLUSH) + packed(third, zlib.Z_FINISH)
+    )
+    assert read_trace(path) == Trace((*first, *second, *third))
+    path.write_bytes(packed(first, zlib.Z_SYNC_FLUSH)[:-6] + packed(third, zlib.Z_FINISH))
+    assert read_trace(path).records[-2:] == tuple(third)
+    path.write_bytes(b"")
+    assert read_trace(path) == Trace(())
+
+
+def test_a_packed_file_that_is_damaged_or_not_packed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(b'{"kind":"sync"}\n')
+    with pytest.raises(InputError, match="not compressed"):
+        read_trace(path)
+    whole = packed([Record("sync", 0, 1, "a")] * 50, zlib.Z_FINISH)
+    path.write_bytes(whole[:12] + bytes(255 - byte for byte in whole[12:]))
+    with pytest.raises(InputError, match="damaged"):
+        read_trace(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -117,11 +116,10 @@ def run(
     }
     options, _ = resolve_options(options_by_field(flags))
     where = HostPort.parse(listen)
-    traced = None if options.trace is None else Path(options.trace)
     control = options.control_options(world, controllers, standby)
     credentials = find_credentials(run_name, f"controller {standby}", None, options)
     allowed, page = options.transport.port_range, options.dashboard_address
-    server = ControlServer(where.host, where.port, credentials, control, allowed, traced, page)
+    server = ControlServer(where.host, where.port, credentials, control, allowed, options.trace_place, page)
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()

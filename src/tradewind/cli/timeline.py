@@ -89,8 +89,13 @@ def _summary(trace: Trace, workers: tuple[str, ...], begin_s: float, end_s: floa
     """The time in seconds that each rank computed, waited, synchronised and was down between the two times."""
     spent = {name: {"compute": 0.0, "wait": 0.0, "sync": 0.0, "failure": 0.0} for name in workers}
     for record in trace.records:
-        if record.site in spent and record.kind in spent[record.site] and not record.peer:
-            spent[record.site][record.kind] += max(0.0, min(record.end_s, end_s) - max(record.start_s, begin_s))
+        inside_s = max(0.0, min(record.end_s, end_s) - max(record.start_s, begin_s))
+        if record.site not in spent or record.peer:
+            continue
+        if record.kind in spent[record.site]:
+            spent[record.site][record.kind] += inside_s
+        elif record.kind == "total" and record.phase in spent[record.site] and record.seconds > 0:
+            spent[record.site][record.phase] += record.spent_s * inside_s / record.seconds
     return [
         {
             "worker": name,

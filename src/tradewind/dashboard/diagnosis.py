@@ -8,6 +8,7 @@ that always lose segments and hosts whose processors are always in use, as those
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,10 +21,11 @@ LEAST_DELAY_S = 0.005
 SLOW_LINK = 1.3
 """A link is slow if it carried less than its reference by this factor."""
 MANY_RETRANSMITS = 3
+"""Retransmissions count from this number if nothing is known of earlier ones."""
 LOSSY = 5e-4
 """Retransmissions count from this share of segments."""
-USUAL_FACTOR = 3.0
-"""Retransmissions count if their share is this many times the usual one."""
+EVIDENCE = 20.0
+"""Retransmissions count if loss explains them so many times better than chance: strong evidence, in the usual scale."""
 SEGMENT_BYTES = 1448
 OTHER_SHARE = 0.15
 """Other programs' traffic counts from this share of a link's reference rate."""
@@ -44,14 +46,26 @@ class LinkFacts:
     retransmits: int = 0
     sent_bytes: float = 0.0
     """Bytes that the retransmissions belong to; 0 if not known."""
-    usual_share: float = 0.0
-    """The share of its segments that it usually sends again."""
+    usual_retransmits: int = 0
+    usual_bytes: float = 0.0
+    """What it sent again in earlier rounds, and of how many bytes; 0 if not known."""
 
     @property
     def is_lossy(self) -> bool:
-        """Whether it sent more segments again than usual, and enough to slow it down."""
-        least = max(LOSSY, USUAL_FACTOR * self.usual_share) * self.sent_bytes / SEGMENT_BYTES
-        return self.retransmits >= max(MANY_RETRANSMITS, least)
+        """Whether it sent enough segments again to slow it down, and more than chance makes of its usual share.
+
+        Counts in a few rounds are small, so two explanations are compared instead of two shares: that the link loses
+        what was counted, at least `LOSSY`, and that it loses its usual share (half a segment more was lost than seen,
+        so that none in few is not taken for never). The first must be `EVIDENCE` times likelier (Poisson counts).
+        """
+        again, segments = self.retransmits, self.sent_bytes / SEGMENT_BYTES
+        if again < LOSSY * segments:
+            return False
+        if not self.usual_bytes:
+            return again >= MANY_RETRANSMITS
+        usual = (self.usual_retransmits + 0.5) / self.usual_bytes * self.sent_bytes
+        lossy = max(again, LOSSY * segments)
+        return again > usual and again * math.log(lossy / usual) - (lossy - usual) >= math.log(EVIDENCE)
 
     @property
     def slowdown(self) -> float:
@@ -116,6 +130,11 @@ def last_ready(ready_s: Mapping[str, float]) -> tuple[str, float]:
     return (order[-1][1], order[-1][0] - order[-2][0]) if len(order) > 1 else ("", 0.0)
 
 
+def is_slow(excess_s: float, delay_s: float, expected_s: float, factor: float = SLOW_FACTOR) -> bool:
+    """Whether a round is slow that took so much longer than expected, or waited so much longer than usual."""
+    return max(excess_s, delay_s) >= max(LEAST_DELAY_S, (factor - 1.0) * expected_s)
+
+
 def diagnose(facts: RoundFacts, factor: float = SLOW_FACTOR) -> Diagnosis | None:
     """Why the round was slow; None if it was not.
 
@@ -124,9 +143,8 @@ def diagnose(facts: RoundFacts, factor: float = SLOW_FACTOR) -> Diagnosis | None
     'round 7 took 4 s instead of the usual 1 s: link fra -> sin carried 22 Mbps, 4.1 times less than its 90 Mbps'
     """
     name, late_s = last_ready(facts.ready_s)
-    excess_s, limit_s = facts.seconds - facts.expected_s, max(LEAST_DELAY_S, (factor - 1.0) * facts.expected_s)
-    delay_s = late_s - facts.usual_late_s
-    if max(excess_s, delay_s) < limit_s:
+    excess_s, delay_s = facts.seconds - facts.expected_s, late_s - facts.usual_late_s
+    if not is_slow(excess_s, delay_s, facts.expected_s, factor):
         return None
     if delay_s >= excess_s:
         said = f"round {facts.number} started {format_duration(late_s)} late: rank {name} was ready last"

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tradewind.dashboard.diagnosis import (
-    SEGMENT_BYTES,
     Diagnosis,
     HostFacts,
     Link,
     LinkFacts,
     RoundFacts,
     diagnose,
+    is_slow,
     last_ready,
 )
 from tradewind.trace.records import Record, Trace
@@ -146,6 +146,10 @@ class RunModel:
         self._busy: tuple[tuple[int, float], float] = ((-1, 0.0), 0.0)
         """The last result of `_busy_s`, and what it is for."""
         self._late_s: deque[float] = deque(maxlen=BASELINE)
+        self._used: dict[int, set[Link]] = defaultdict(set)
+        """Links with transfers of rounds that have not ended."""
+        self._sampled: set[Link] = set()
+        """Links that were measured in the present round."""
         self._waits_version = 0
         self._said: dict[tuple[str, str], int] = {}
         self._slow: deque[SlowRound] = deque(maxlen=BASELINE)
@@ -164,6 +168,7 @@ class RunModel:
             "site": self._place,
             "failure": self._failure,
             "decision": self._decision,
+            "total": self._total,
         }
 
     @classmethod
@@ -222,6 +227,7 @@ class RunModel:
             link.recent.append((begin_s, record.end_s, nbytes))
         if record.round is not None and record.outcome == "delivered":
             link.busy.setdefault(record.round, []).append((begin_s, record.end_s, nbytes))
+            self._used[record.round].add((record.site, record.peer))
 
     def _link(self, record: Record) -> None:
         link, rate_bps = self.links[record.site, record.peer], record.rate_bps
@@ -234,12 +240,27 @@ class RunModel:
         if record.phase == "sample":
             link.samples_bps.append(rate_bps)
             link.has_samples = True
+            self._sampled.add((record.site, record.peer))
             return
         if record.phase == "given":
             link.usd_per_gb = record.usd_per_gb
             self.has_prices = self.has_prices or record.usd_per_gb > 0
         link.limit_bps, link.origin, link.is_down = rate_bps, record.phase, record.phase == "lost"
         link.estimates.append((self.version, record.start_s, rate_bps))
+
+    def _total(self, record: Record) -> None:
+        """Sums of what a trace does not record one by one: they count, but not for time lines and causes."""
+        if record.phase == "round":
+            is_whole = record.outcome == "finished"
+            self.finished_rounds += record.count if is_whole else 0
+            self.other_rounds += 0 if is_whole else record.count
+            self.round_seconds += record.spent_s if is_whole else 0.0
+        elif record.phase == "flow":
+            link = self.links[record.site, record.peer]
+            link.version = self.version
+            link.sent_bytes += record.sent_bytes
+        else:
+            self._site(record.site).spent_s[record.phase] += record.spent_s
 
     def _plan(self, record: Record) -> dict[str, Any]:
         """The plan whose version a record names."""
@@ -317,24 +338,24 @@ class RunModel:
         self.other_rounds += record.outcome not in ("finished", "running")
         self.round_seconds += record.seconds if is_whole else 0.0
         rates_bps, before = self._link_rates(number)
-        facts = self._facts(record, number, ready_s, rates_bps, before)
+        facts = self._facts(record, number, ready_s, late_s, rates_bps, before) if is_whole else None
         self.rounds.append(
             {
                 "version": self.version,
                 "number": number,
-                "start_s": record.start_s,
-                "end_s": record.end_s,
-                "predicted_s": record.predicted_s,
+                "start_s": round(record.start_s, 5),
+                "end_s": round(record.end_s, 5),
+                "predicted_s": None if record.predicted_s is None else round(record.predicted_s, 5),
                 "bytes": record.nbytes,
                 "members": len(record.members),
                 "planner": record.phase,
                 "plan": record.step,
                 "outcome": record.outcome,
                 "late": late,
-                "late_s": late_s,
+                "late_s": round(late_s, 5),
             }
         )
-        found = diagnose(facts) if facts is not None and is_whole else None
+        found = None if facts is None else diagnose(facts)
         self._is_slow = found is not None
         if found is not None and facts is not None:
             self.diagnoses.append(found)
@@ -359,9 +380,11 @@ class RunModel:
         record: Record,
         number: int,
         ready_s: dict[str, float],
+        late_s: float,
         rates_bps: dict[Link, float],
         before: dict[Link, tuple[int, float]],
     ) -> RoundFacts | None:
+        """What is known of a finished round that was slow; None if it was not, as almost all."""
         usual = self._usual[record.nbytes]
         if record.predicted_s is not None and record.predicted_s > 0:
             expected_s = record.predicted_s
@@ -369,23 +392,25 @@ class RunModel:
             expected_s = statistics.median(usual)
         else:
             return None
+        usual_late_s = statistics.median(self._late_s) if self._late_s else 0.0
+        if not is_slow(record.seconds - expected_s, late_s - usual_late_s, expected_s):
+            return None
         links = {name: facts for name, bps in rates_bps.items() if (facts := self._link_facts(name, bps, before[name]))}
         hosts = {name: _host_facts(site) for name, site in self.sites.items() if site.usual}
-        late_s = statistics.median(self._late_s) if self._late_s else 0.0
         basis = "usual" if record.predicted_s is None else "predicted"
-        return RoundFacts(number, record.seconds, expected_s, basis, ready_s, late_s, links, hosts)  # type: ignore[arg-type]
+        return RoundFacts(number, record.seconds, expected_s, basis, ready_s, usual_late_s, links, hosts)  # type: ignore[arg-type]
 
     def _link_rates(self, number: int) -> tuple[dict[Link, float], dict[Link, tuple[int, float]]]:
         """The rates of the round's links while they were in use, and what each had counted before the round."""
         rates_bps, before = {}, {}
-        for name, link in self.links.items():
+        for name in sorted(self._used.pop(number, set()) | self._sampled):
+            link = self.links[name]
             flows, samples = link.busy.pop(number, None), link.samples_bps
-            if not flows and not samples:
-                continue
             rate_bps = statistics.median(samples) if samples else busy_rate_bps(flows or [])
             link.samples_bps = []
             if rate_bps > 0:
                 rates_bps[name], before[name] = rate_bps, link.before
+        self._sampled.clear()
         return rates_bps, before
 
     def _link_facts(self, name: Link, rate_bps: float, before: tuple[int, float]) -> LinkFacts | None:
@@ -397,10 +422,9 @@ class RunModel:
             reference_bps = link.limit_bps
         else:
             return None
-        again, nbytes = (sum(column) for column in zip(*link.resent, strict=True)) if link.resent else (0, 0.0)
-        share = again * SEGMENT_BYTES / nbytes if nbytes else 0.0
+        usual = (sum(again for again, _ in link.resent), sum(nbytes for _, nbytes in link.resent))
         counted = link.retransmits - before[0], link.sent_bytes - before[1]
-        return LinkFacts(rate_bps, reference_bps, *counted, usual_share=share)
+        return LinkFacts(rate_bps, reference_bps, *counted, *usual)
 
     def _revise(self, record: Record) -> None:
         """Look again for the cause of slow rounds in which the interval of a host's report lies, at least in part."""
@@ -503,15 +527,17 @@ class RunModel:
         >>> model.forecast()
         {'rounds': 10, 'remaining_s': 7.0, 'egress_bytes': 1000.0, 'egress_cost': None}
         """
-        done, ends = self.finished_rounds, [one["end_s"] for one in self.rounds if one["outcome"] == "finished"]
+        done = self.finished_rounds
+        ends = [(one["end_s"], one["number"]) for one in self.rounds if one["outcome"] == "finished"]
         if self.expected_rounds is None or len(ends) < 2:
             return None
         last = ends[-PACE_ROUNDS - 1 :]
+        passed = max(len(last) - 1, last[-1][1] - last[0][1])  # a trace may hold only some of its rounds
         left = max(0, self.expected_rounds - done)
         costs, grows = self.costs_usd(), (done + left) / done
         return {
             "rounds": self.expected_rounds,
-            "remaining_s": left * (last[-1] - last[0]) / (len(last) - 1),
+            "remaining_s": left * (last[-1][0] - last[0][0]) / passed,
             "egress_bytes": sum(self.sent_bytes().values()) * grows,
             "egress_cost": None if costs is None else sum(costs.values()) * grows,
         }
@@ -545,12 +571,12 @@ class RunModel:
             "events": [one for one in self.events if one["version"] > since],
         }
         if self._waits_version > since:
-            shown["waits"] = [[a, b, round(seconds, 6)] for (a, b), seconds in self.waits.items()]
+            shown["waits"] = [[a, b, round(seconds, 4)] for (a, b), seconds in self.waits.items()]
         return shown
 
     def _site_view(self, name: str, site: SiteState, since: int) -> dict[str, Any]:
         activity = [
-            [kind, round(start_s, 5), round(end_s, 5), number]
+            [kind, round(start_s, 4), round(end_s, 4), number]
             for at, kind, start_s, end_s, number in site.activity
             if at > since
         ]
@@ -558,10 +584,10 @@ class RunModel:
             "name": name,
             "up": site.is_up,
             "place": site.place,
-            "waited_for_s": site.waited_for_s,
+            "waited_for_s": round(site.waited_for_s, 4),
             "load": site.load,
             "other_bps": site.other_bps,
-            **{f"{kind}_s": seconds for kind, seconds in site.spent_s.items()},
+            **{f"{kind}_s": round(seconds, 4) for kind, seconds in site.spent_s.items()},
             "activity": activity,
         }
 
@@ -570,7 +596,7 @@ class RunModel:
             "src": name[0],
             "dst": name[1],
             "bytes": link.sent_bytes,
-            "rate_bps": self.rate_bps(link),
+            "rate_bps": round(self.rate_bps(link)),
             "limit_bps": link.limit_bps,
             "origin": link.origin,
             "down": link.is_down,

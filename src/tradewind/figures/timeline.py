@@ -59,6 +59,8 @@ def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s:
         Patch(color=WAIT, label="wait for a round"),
         Patch(color=ROUNDS[0], label="synchronise (a colour a round)"),
     ]
+    if any(trace.kind("total")):
+        handles.append(Line2D([], [], color=style.QUIET, lw=1.5, label="some rounds only summed up"))
     if any(trace.kind("failure")):
         handles.append(Patch(color=FAILURE, label="down"))
     if any(r.phase in PLAN_DECISIONS for r in trace.kind("decision")):
@@ -67,7 +69,7 @@ def timeline_figure(trace: Trace, workers: Sequence[str], begin_s: float, end_s:
         handles=handles,
         loc="upper right",
         bbox_to_anchor=(1 - 0.25 / _WIDTH, 1 - 0.2 / height),
-        ncols=5,
+        ncols=6,
         frameon=False,
         fontsize=style.TEXT_POINTS,
         labelcolor=style.INK,
@@ -120,6 +122,7 @@ def _draw(
     for (k, colour), spans in bars.items():
         tall = 0.92 if colour == FAILURE else 0.78
         axes.broken_barh(spans, (k - tall / 2, tall), facecolors=colour, linewidth=0)
+    _draw_sums(axes, trace, row, begin_s, end_s)
     if cut_links:
         spans = [(max(r.start_s, begin_s), min(r.end_s, end_s) - max(r.start_s, begin_s)) for r in cut_links]
         axes.broken_barh(spans, (len(workers) - 0.39, 0.78), facecolors=FAILURE, alpha=0.5, linewidth=0)
@@ -131,6 +134,15 @@ def _draw(
     axes.set_axisbelow(True)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
+
+
+def _draw_sums(axes: Axes, trace: Trace, row: dict[str, int], begin_s: float, end_s: float) -> None:
+    """A thin line where the trace holds only sums of a rank's rounds."""
+    for record in trace.kind("total"):
+        if record.phase == "sync" and record.site in row and record.end_s > begin_s and record.start_s < end_s:
+            start_s = max(record.start_s, begin_s)
+            span = (start_s, min(record.end_s, end_s) - start_s)
+            axes.broken_barh([span], (row[record.site] - 0.48, 0.06), facecolors=style.QUIET, linewidth=0)
 
 
 def _colour(record: Record) -> str | None:

@@ -1,4 +1,4 @@
-"""What a rank reports for the live page: bytes by peer, retransmissions, and how busy its host is."""
+"""What a rank traces, and reports for the live page: bytes by peer, retransmissions, and how busy its host is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from tradewind.runtime.stats import PeerLinks
 from tradewind.wire import messages as m
 
+ACTIVITY_S = 1.0
+"""Interval at which ranks count what they have sent."""
 _PROCESSORS, _INTERFACES = Path("/proc/stat"), Path("/proc/net/dev")
 
 

@@ -15,27 +15,28 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import PeerLost, TradewindError, as_own_error
+from tradewind.runtime.activity import ACTIVITY_S
 from tradewind.runtime.addresses import HostPort, PortRange, listen_on
 from tradewind.runtime.control_reader import READ_BYTES, Arrived, Connection, ControlReader, limit_bytes
 from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.listener import Listener
-from tradewind.runtime.live import ACTIVITY_S, LiveRun
+from tradewind.runtime.live import LiveRun
 from tradewind.runtime.planning_process import PlanningProcess
 from tradewind.runtime.report import RunReport
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.sockets import set_timeout
 from tradewind.runtime.stats import HostedController
 from tradewind.runtime.threads import close_at_exit, start_thread
-from tradewind.runtime.tracing import ControlTrace, RecordSink, TraceWriter
+from tradewind.runtime.trace_file import TracePlace, TraceWriter
+from tradewind.runtime.tracing import ControlThinner, ControlTrace, RecordSink, controller_rate
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
 from tradewind.wire.handshake import Credentials, Peer
@@ -63,12 +64,12 @@ class ControlServer:
         credentials: Credentials,
         options: ControlOptions,
         ports: PortRange | None = None,
-        trace: Path | None = None,
+        trace: TracePlace | None = None,
         dashboard: HostPort | None = None,
     ) -> None:
         """Listen and start; port 0 means a free one, of `ports` if given.
 
-        Decisions are traced to directory `trace`, and the live page is served at `dashboard`, if given.
+        Decisions are traced to `trace`, and the live page is served at `dashboard`, if given.
         """
         self._credentials, self._owner = credentials, OwnerProcess()
         self._controller = Controller(options, time.monotonic())
@@ -86,7 +87,10 @@ class ControlServer:
         self._trace: ControlTrace | None = None
         self._live: LiveRun | None = None
         try:
-            sinks: list[RecordSink] = [] if trace is None else [TraceWriter(trace, credentials.site)]
+            sinks: list[RecordSink] = []
+            if trace is not None:
+                thinner = ControlThinner(controller_rate(trace.minute_bytes))
+                sinks.append(TraceWriter(trace.folder, credentials.site, thinner))
             if dashboard is not None:
                 self._live = LiveRun(options, lambda: self.stats().snapshot, dashboard)
                 sinks.append(self._live.feed)

@@ -58,7 +58,7 @@ from tradewind.runtime.report import set_log_level
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.stats import GroupStats
-from tradewind.runtime.tracing import RankTrace, TraceWriter
+from tradewind.runtime.tracing import RankTrace, rank_rate
 from tradewind.runtime.worker import Worker
 from tradewind.wire.codecs import NONE, can_encode, check_codec
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
@@ -614,7 +614,8 @@ def connect(
     worker.inline_bytes = transport.inline_bytes if shape is None else 0  # control messages are not shaped
     try:
         if chosen.trace is not None:
-            worker.trace = RankTrace(TraceWriter(Path(chosen.trace), name, worker.compare_clocks))
+            rate = rank_rate(chosen.trace_minute_bytes, world)
+            worker.trace = RankTrace(Path(chosen.trace), name, worker.compare_clocks, worker.peer_name, rate)
         if server is not None and hooks.listening is not None:
             hooks.listening(str(addresses[rank]))
         allowed = transport.port_range
@@ -649,9 +650,8 @@ def _serve(
     """Run one of the run's controllers in this process."""
     credentials = replace(own, site=f"controller of {own.site}")
     control = options.control_options(world, controllers, index)
-    trace = None if options.trace is None else Path(options.trace)
     ports, page = options.transport.port_range, options.dashboard_address
-    return ControlServer(where.host, where.port, credentials, control, ports, trace, page)
+    return ControlServer(where.host, where.port, credentials, control, ports, options.trace_place, page)
 
 
 def _wait_for_others(worker: Worker, world: int, abandoned: Callable[[], str | None] | None) -> None:

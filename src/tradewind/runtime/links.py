@@ -42,6 +42,17 @@ SCRATCH_BYTES = BLOCK_BYTES
 Transport = Literal["tcp", "tls", "unix"]
 
 
+class SentLog(Protocol):
+    """Where a connection notes what it sends; for its sender only."""
+
+    is_over: bool
+    """Whether the connection has ended."""
+
+    def sent(self, header: FrameHeader, began_s: float) -> None:
+        """Note that a frame was sent, beginning at `began_s`."""
+        ...
+
+
 class Host(Protocol):
     """The driver that owns a data connection, as far as the connection uses it."""
 
@@ -53,13 +64,8 @@ class Host(Protocol):
         """Note that a complete frame has arrived."""
         ...
 
-    @property
-    def traces(self) -> bool:
-        """Whether `sent` is to be called."""
-        ...
-
-    def sent(self, peer: int, header: FrameHeader, began_s: float) -> None:
-        """Note that a frame was sent, beginning at `began_s`."""
+    def flow_log(self, peer: int) -> SentLog | None:
+        """Where a new connection to a peer notes what it sends; None: nowhere."""
         ...
 
     def stamp_us(self) -> int:
@@ -141,7 +147,7 @@ class Link:
     ) -> None:
         self.peer = peer
         self._host, self._sock, self._outbox, self._shaped = host, sock, outbox, shaped
-        self._broke, self._ended, self._traces = broke, ended, host.traces
+        self._broke, self._ended, self._log = broke, ended, host.flow_log(peer)
         self._summed = needs_sums(sock)
         self._crosses_network = shaped is None and sock.family != socket.AF_UNIX
         self._shared = SharedSocket(sock, self.users)
@@ -248,10 +254,10 @@ class Link:
             while (action := self._outbox.get()) is not None:
                 frame = frame_of(host, action, self._sock, self._summed, self._crosses_network)
                 if frame is not None:
-                    began_s = time.monotonic() if self._traces else 0.0
+                    began_s = time.monotonic() if self._log is not None else 0.0
                     self._send_frame(*frame)
-                    if self._traces:
-                        host.sent(self.peer, action.header, began_s)
+                    if self._log is not None:
+                        self._log.sent(action.header, began_s)
                     self.traffic.sent_frames += 1
                     self.traffic.sent_bytes += len(frame[1])
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
@@ -261,6 +267,8 @@ class Link:
             self.close()
             if action is not None:  # it may not have arrived, but its buffer is no longer used
                 host.tell(ev.Transmitted(action))
+            if self._log is not None:
+                self._log.is_over = True
             self._shared.leave()
             self._ended()
 

@@ -27,6 +27,7 @@ from tradewind.errors import BadOption, TradewindError
 from tradewind.network import Network
 from tradewind.planning.cost import cost
 from tradewind.planning.plan import Plan
+from tradewind.runtime.activity import ACTIVITY_S
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.report import log as run_log
 from tradewind.runtime.threads import Thread, start_thread
@@ -44,14 +45,16 @@ LEAST_CHANGE = 0.02
 MAX_QUEUED = 100_000
 CLOSE_S = 5.0
 """The most seconds that `close` waits for each thread."""
-ACTIVITY_S = 1.0
-"""Interval at which ranks report what they have sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PlanSent:
     version: int
     plan: Plan
+
+
+_NOTED_RECEIVED = {m.Ready, m.Activity, m.LinkChanged, m.Linked}
+_NOTED_SENT = {m.Roster, m.PlanChanged, m.Start, m.InlineResult, m.Commit, m.Abandon, m.Lost}
 
 
 class LiveFeed:
@@ -85,6 +88,8 @@ class LiveFeed:
 
     def received(self, worker: str, message: m.Message, now_s: float) -> None:
         """Note a message from a rank."""
+        if type(message) not in _NOTED_RECEIVED:
+            return
         match message:
             case m.Ready(stream=stream):
                 if worker in self._free_s:
@@ -100,6 +105,8 @@ class LiveFeed:
 
     def sent(self, message: m.Message, now_s: float) -> None:
         """Note a message to a rank, or to several."""
+        if type(message) not in _NOTED_SENT:
+            return
         match message:
             case m.Roster():
                 self._names |= {address.number: address.site for address in message.workers}

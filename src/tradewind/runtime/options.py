@@ -32,6 +32,7 @@ from tradewind.policy import policy_options as look_up_policy_options
 from tradewind.registry import OptionGroup
 from tradewind.runtime.addresses import HostPort, PortRange
 from tradewind.runtime.certificates import CertificateFiles, SecurityMode
+from tradewind.runtime.trace_file import TracePlace
 from tradewind.schemes import make_scheme, options_of
 from tradewind.wire.codecs import NONE, check_codec
 from tradewind.wire.messages import MAX_INLINE_BYTES, Discipline
@@ -249,6 +250,8 @@ class RunOptions(OptionGroup):
     """PyTorch only: the codec of a process group's gradients, with error feedback (docs/guides/compression.md)."""
     trace: Path | str | None = None
     """The directory to write a trace of the run to, a file for each rank and the controller (docs/runtime.md)."""
+    trace_minute_bytes: int = 500_000
+    """How much the trace of a run grows in a minute, such as 10MB; rounds beyond it are summed up. 0: no limit."""
     dashboard: str | int | None = None
     """Where the controller serves the live page, as :8080 (loopback) or HOST:PORT (docs/guides/watching.md)."""
     expected_rounds: int | None = None
@@ -272,6 +275,8 @@ class RunOptions(OptionGroup):
         self.dashboard_address  # noqa: B018 - raises for an invalid address
         check_codec(self.codec)
         check_codec(self.compression)
+        if self.trace_minute_bytes < 0:
+            raise BadOption(f"trace_minute_bytes must be >= 0, got {self.trace_minute_bytes}.")
         if self.expected_rounds is not None and self.expected_rounds < 1:
             raise BadOption(f"expected_rounds must be >= 1, got {self.expected_rounds}.")
         if self.log not in LOG_LEVELS:
@@ -329,6 +334,11 @@ class RunOptions(OptionGroup):
             return None
         text = str(self.dashboard)
         return HostPort.parse(f"127.0.0.1:{text.removeprefix(':')}" if text.lstrip(":").isdecimal() else text)
+
+    @property
+    def trace_place(self) -> TracePlace | None:
+        """Where a trace is written; None: nowhere."""
+        return None if self.trace is None else TracePlace(Path(self.trace), self.trace_minute_bytes)
 
     @property
     def controllers(self) -> tuple[str, ...]:
@@ -406,6 +416,7 @@ class RunFields(TypedDict, total=False):
     inner: Literal["auto", "gloo"]
     compression: str
     trace: Path | str | None
+    trace_minute_bytes: int
     dashboard: str | int | None
     expected_rounds: int | None
     log: str

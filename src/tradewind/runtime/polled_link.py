@@ -64,7 +64,7 @@ class PolledLink:
     ) -> None:
         self.peer = peer
         self._host, self._sock, self._outbox, self._poller = host, sock, outbox, poller
-        self._broke, self._ended, self._traces = broke, ended, host.traces
+        self._broke, self._ended, self._log = broke, ended, host.flow_log(peer)
         self._shared = SharedSocket(sock, users=1)
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
@@ -146,6 +146,8 @@ class PolledLink:
 
     def _end(self, error: Exception) -> None:
         self._over = True
+        if self._log is not None:
+            self._log.is_over = True
         self._broke(error)
         self._poller.remove(self._sock.fileno())
         if self._receiving is not None:
@@ -256,8 +258,8 @@ class PolledLink:
             if self._frame_bytes is not None:
                 self.traffic.sent_frames += 1
                 self.traffic.sent_bytes += self._frame_bytes
-                if self._traces:
-                    self._host.sent(self.peer, action.header, self._began_s)
+                if self._log is not None:
+                    self._log.sent(action.header, self._began_s)
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
 
     def _take(self) -> bool:
@@ -270,7 +272,7 @@ class PolledLink:
             if action is not None:  # None wakes a waiting sender thread, of which there is none here
                 self._sending = action
                 frame = frame_of(self._host, action, self._sock, self._summed)
-                self._began_s = time.monotonic() if self._traces else 0.0
+                self._began_s = time.monotonic() if self._log is not None else 0.0
                 self._frame_bytes = None if frame is None else len(frame[1])
                 self._unsent = [] if frame is None else [*frame] if len(frame[1]) else [frame[0]]
                 return True

@@ -13,7 +13,7 @@ from tradewind.control.snapshot import ControllerSnapshot
 from tradewind.errors import TradewindError
 from tradewind.node.actions import Outcome
 from tradewind.node.measuring import LinkSample
-from tradewind.runtime.tracing import TraceStats
+from tradewind.runtime.trace_file import TraceStats
 
 
 @dataclass(slots=True)

@@ -1,260 +1,140 @@
 """`trace=DIR`: a live run in the simulator's records (`tradewind.trace`), which `tradewind timeline DIR` draws.
 
-Every rank writes its activity (`compute`, `wait`, `sync`, `flow`) to DIR/SITE.jsonl, and the controller its decisions
-(`run`, `round`, `decision`, `failure`) to DIR/controller-of-SITE.jsonl. Threads that move bytes only put records into a
-bounded queue; a separate thread aggregates frames to flows and writes. Records that do not fit into queue or file are
-dropped and counted, and a warning is logged. A failing trace never ends a run.
-
-Times in files are the wall time of the writing process: its wall clock at the start, continued by its monotonic clock,
-which is never set. `clock` records relate it to the controller's clock (`trace.merge`).
+Every rank writes its activity (`compute`, `wait`, `sync`, `flow`, `host`) to DIR/SITE.jsonl.gz, and the controller its
+decisions (`run`, `round`, `decision`, `failure`, `link`) to DIR/controller-of-SITE.jsonl.gz. All files together grow by
+a given number of bytes a minute at most: first rounds, slow rounds and every Nth one are recorded in full, and the
+others are summed up (`trace.thinning`).
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import quote
-
-import msgspec
-from msgspec import structs
+from typing import Any, NamedTuple, Protocol
 
 from tradewind.control.options import ControlOptions, Decided, RoundEnded
-from tradewind.control.plans.records import network_records, plan_records
-from tradewind.errors import BadOption, TradewindError
+from tradewind.control.plans.records import network_records, plan_records, used_link_records
+from tradewind.errors import TradewindError
+from tradewind.network import Network
 from tradewind.node.actions import Outcome
-from tradewind.runtime.threads import close_at_exit, start_thread
+from tradewind.runtime.trace_file import Clock, TraceWriter
 from tradewind.trace.records import Record
-from tradewind.units import format_count, format_size
+from tradewind.trace.thinning import Interest, Sampler, Totals
+from tradewind.units import format_count
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameHeader, FrameKind
 
-log = logging.getLogger("tradewind.runtime")
-
-MAX_QUEUED = 100_000
-"""The most records that wait to be written; more are dropped."""
-MAX_FILE_BYTES = 256 * 2**20
-"""The largest file of one process; later records are dropped."""
-FLUSH_S = 0.5
-"""Interval of writing; a killed process loses the records of this time."""
 FLOW_IDLE_S = 5.0
-"""A flow has ended when its round has ended, or after this time without a frame."""
-CLOSE_S = 5.0
-"""The most seconds that `close` waits for the disk."""
+"""A flow of a round that this rank only helped with has ended after this time without a frame."""
+TOTALS_S = 10.0
+"""Interval of writing sums."""
+CONTROLLER_SHARE = 0.25
+"""The share of a run's bytes that the controller's file may use; ranks share the rest evenly."""
+ACTIVITY_SHARE = 0.6
+"""The share of a rank's bytes for its activity; the rest is for flows."""
+ROUNDS_SHARE = 0.6
+"""The share of the controller's bytes for rounds; the rest is for measurements of links."""
+MOST_SAMPLES = 64
+"""Measurements of a link that are held."""
+PER_ROUND = ("start", "wait", "stop waiting", "proceed")
+"""Decisions of every round: they are recorded with it or not at all."""
+NO_ROUND = -1
+"""Stands for the round of frames that belong to none, as probes."""
+
+Keep = Callable[[Record], float]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceStats:
-    """The state of one process's trace."""
-
-    path: str
-    written: int
-    """Records in the file."""
-    dropped: int
-    """Records that did not fit into the queue or the file."""
+class _Computed(NamedTuple):
+    begun_s: float
+    now_s: float
+    step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """How the clock of this process compares with a controller's."""
+class _Ended(NamedTuple):
+    """An operation that has ended."""
 
-    controller: str
-    offset_s: float
-    """Seconds by which the controller's monotonic clock is ahead of this process's."""
-    error_s: float
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A sent frame, or the sum of those of a flow."""
-
-    peer: str
-    round: int | None
-    shard: int
-    phase: str
+    asked_s: float
     began_s: float
-    ended_s: float
+    now_s: float
+    round: int | None
     nbytes: int
+    plan: int | None
+    is_inline: bool
+    failed: bool
 
 
-class TraceWriter:
-    """The trace file of one process, and the thread that writes it."""
+class FlowLog:
+    """What one connection sent in each round; its sender adds, and the thread of the trace takes."""
 
-    def __init__(self, folder: Path, name: str, clock: Callable[[], Clock | None] | None = None) -> None:
-        """Open the file in `folder`; raises BadOption if it cannot be written.
+    __slots__ = ("is_over", "name", "open", "peer")
 
-        `clock` returns the comparison with the controller's clock; None: this process runs the controller.
-        """
-        self.path = folder / f"{quote(name.replace(' ', '-'), safe='')}.jsonl"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise BadOption(
-                f"trace={str(folder)!r}: cannot write {self.path} ({error.strerror}). Give a directory that this "
-                "process may create and write."
-            ) from None
-        self.name = name
-        self._clock, self._compared = clock, float("inf")
-        self._wall_s = time.time() - time.monotonic()
-        self._queue: deque[Record | _Sent] = deque()
-        self._closed = threading.Event()
-        self._written = self._dropped = self._lost = 0
-        """Records in the file; records that did not fit into the queue; records that could not be written."""
-        self._bytes = os.fstat(self._file).st_size
-        self._lines: list[bytes] = []
-        self._flows: dict[tuple[str, int | None, int, str], _Sent] = {}
-        self._broken = ""
-        self._lock = threading.Lock()
-        self._has_warned = False
-        if clock is None:
-            now_s = time.monotonic()
-            self.put(Record("clock", now_s, now_s, name, phase="controller", service_s=now_s))
-        self._thread = start_thread(self._run, name="tradewind-trace")
-        close_at_exit(self.close)
+    def __init__(self, peer: int, name: str | None) -> None:
+        self.peer, self.name, self.is_over = peer, name, False
+        self.open: dict[int, dict[tuple[int, int], list[Any]]] = {}
+        """By round, then by shard and phase (the kind of a frame of no round, negated): begin, end and bytes."""
 
-    def put(self, item: Record | _Sent) -> None:
-        """Queue a record or frame; times are this process's monotonic clock."""
-        if len(self._queue) < MAX_QUEUED and not self._closed.is_set():
-            self._queue.append(item)
+    def sent(self, header: FrameHeader, began_s: float) -> None:
+        """Note a sent frame, with the time of its begin."""
+        if not header.payload_bytes:
+            return
+        is_chunk = header.kind is FrameKind.CHUNK
+        number = header.round if is_chunk else NO_ROUND
+        key = header.shard, header.phase if is_chunk else -header.kind
+        flows = self.open.get(number)
+        if flows is None:
+            flows = self.open[number] = {}
+        flow = flows.get(key)
+        if flow is None:
+            flows[key] = [began_s, time.monotonic(), header.payload_bytes]
         else:
-            with self._lock:
-                self._dropped += 1
-
-    def stats(self) -> TraceStats:
-        """The number of written and dropped records so far."""
-        return TraceStats(str(self.path), self._written, self._dropped + self._lost)
-
-    def close(self) -> None:
-        """Write the queued records and end the thread; waits at most `CLOSE_S`."""
-        self._closed.set()
-        self._thread.join(CLOSE_S)
-
-    # --- the thread ----------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        """Write the queue periodically: waking up for every record would cost more than writing it."""
-        while not self._closed.wait(FLUSH_S):
-            self._drain()
-            self._end_flows(lambda flow: flow.ended_s < time.monotonic() - FLOW_IDLE_S)
-            self._compare_clocks()
-            self._flush()
-        self._drain()
-        self._end_flows(lambda _: True)
-        self._compare_clocks()
-        if dropped := self._dropped + self._lost:
-            now_s = time.monotonic()
-            what = f"{format_count(dropped, 'record')} did not fit"
-            self._keep(Record("decision", now_s, now_s, self.name, phase="trace", reason=what))
-        self._flush()
-        os.close(self._file)
-
-    def _drain(self) -> None:
-        for _ in range(len(self._queue)):
-            item = self._queue.popleft()
-            if isinstance(item, Record):
-                self._keep(item)
-                if item.kind == "sync":
-                    self._end_flows(partial(_is_of, item.round))
-                continue
-            known = self._flows.setdefault((item.peer, item.round, item.shard, item.phase), item)
-            if known is not item:
-                known.nbytes += item.nbytes
-                known.ended_s = max(known.ended_s, item.ended_s)
-
-    def _end_flows(self, has_ended: Callable[[_Sent], bool]) -> None:
-        for key, flow in [(key, flow) for key, flow in self._flows.items() if has_ended(flow)]:
-            del self._flows[key]
-            self._keep(
-                Record(
-                    "flow",
-                    flow.began_s,
-                    flow.ended_s,
-                    self.name,
-                    flow.peer,
-                    flow.round,
-                    None,
-                    flow.shard,
-                    flow.phase,
-                    flow.began_s,
-                    flow.nbytes,
-                    flow.nbytes,
-                    outcome="delivered",
-                )
-            )
-
-    def _compare_clocks(self) -> None:
-        found = None if self._clock is None else self._clock()
-        if found is not None and found.error_s < self._compared:
-            self._compared, now_s = found.error_s, time.monotonic()
-            seen_s = now_s + found.offset_s
-            about = self.name, found.controller
-            self._keep(Record("clock", now_s, now_s + found.error_s, *about, phase="rank", service_s=seen_s))
-
-    def _keep(self, record: Record) -> None:
-        """Append a record as a line, in wall time; the controller's time in a clock record is not converted."""
-        to_s, service_s = self._wall_s, record.service_s
-        if record.kind != "clock" and service_s is not None:
-            service_s = round(service_s + to_s, 6)
-        start_s, end_s = round(record.start_s + to_s, 6), round(record.end_s + to_s, 6)
-        line = msgspec.json.encode(structs.replace(record, start_s=start_s, end_s=end_s, service_s=service_s))
-        self._lines.append(line + b"\n")
-
-    def _flush(self) -> None:
-        if self._dropped and not self._has_warned:
-            self._has_warned = True
-            log.warning("the trace %s is incomplete: records arrive faster than they are written.", self.path)
-        lines, self._lines = self._lines, []
-        if not lines:
-            return
-        data = b"".join(lines)
-        if not self._broken and self._bytes + len(data) > MAX_FILE_BYTES:
-            self._stop(f"it has reached {format_size(MAX_FILE_BYTES)}")
-        if self._broken:
-            self._lost += len(lines)
-            return
-        try:
-            done = 0
-            while done < len(data):
-                done += os.write(self._file, data[done:])
-        except OSError as error:
-            self._lost += len(lines)
-            self._stop(error.strerror or str(error))
-            return
-        self._bytes += len(data)
-        self._written += len(lines)
-
-    def _stop(self, why: str) -> None:
-        self._broken = why
-        log.warning("the trace %s ends here: %s. The run continues.", self.path, why)
+            flow[1] = time.monotonic()
+            flow[2] += header.payload_bytes
 
 
-def _is_of(number: int | None, flow: _Sent) -> bool:
-    return flow.round == number
+_PHASE_NAMES = {0: "reduce", 1: "broadcast"} | {-kind: kind.name.lower() for kind in FrameKind}
 
 
 class RankTrace:
     """The trace of one rank's activity."""
 
-    def __init__(self, writer: TraceWriter) -> None:
-        self.writer = writer
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        clock: Callable[[], Clock | None],
+        peer_name: Callable[[int], str | None],
+        bytes_per_s: float | None,
+    ) -> None:
+        """Open the file; it grows by `bytes_per_s`, or without a limit."""
+        self._name, self._peer_name = name, peer_name
         self._lock = threading.Lock()
         self._running = self._steps = 0
         self._idle_s: float | None = None
         """Since when no operation is running; None: one is, or the run has not started."""
+        self._logs: list[FlowLog] = []
+        self._retransmits: dict[str, int] = {}
+        self._counted_s: float | None = None
+        # what follows is used by the thread of the file only
+        self._computed: list[_Computed] = []
+        self._done: list[tuple[int, bool]] = []
+        """Rounds that ended since the last tick, and whether each is worth recording."""
+        self._late: list[tuple[int, bool]] = []
+        """Rounds that ended before it: all of their frames are sent by now."""
+        self._interest, self._totals = Interest(), Totals()
+        shares = (None, None) if bytes_per_s is None else (ACTIVITY_SHARE, 1.0 - ACTIVITY_SHARE)
+        self._activity, self._flows = (Sampler(s and s * (bytes_per_s or 0.0)) for s in shares)
+        self._alone = self._ticks = 0
+        self._summed_s = time.monotonic()
+        self.writer = TraceWriter(folder, name, self, clock)
 
     def joined(self, now_s: float) -> None:
         """Note that all ranks have joined: from now on this one computes, unless an operation is running."""
         with self._lock:
             if not self._running:
                 self._idle_s = now_s
+        self._summed_s = now_s
 
     def asked(self, now_s: float) -> None:
         """Note that an operation is submitted: since the end of the last one the rank computed."""
@@ -265,35 +145,213 @@ class RankTrace:
                 return
             self._steps += 1
             step = self._steps
-        self.writer.put(Record("compute", begun_s, now_s, self.writer.name, step=step))
+        self.writer.put(_Computed(begun_s, now_s, step))
 
-    def ended(self, asked_s: float, started_s: float | None, how: TradewindError | Outcome, now_s: float) -> None:
-        """Note that an operation has ended, with the times of its submission and start."""
+    def ended(
+        self, asked_s: float, started_s: float | None, how: TradewindError | Outcome, plan: int | None, now_s: float
+    ) -> None:
+        """Note that an operation has ended, with the times of its submission and start, and the plan version."""
         with self._lock:
             self._running -= 1
             if not self._running:
                 self._idle_s = now_s
-        failed = isinstance(how, TradewindError)
-        number = None if isinstance(how, TradewindError) else how.round
-        is_inline = isinstance(how, Outcome) and how.inline
-        outcome, site = "cut short" if failed else "", self.writer.name
         began_s = now_s if started_s is None else started_s
-        if is_inline:
-            began_s = asked_s  # the start of an inline round is not known to the rank
-        else:
-            self.writer.put(Record("wait", asked_s, began_s, site, round=number, outcome=outcome))
-        if number is not None:
-            nbytes = how.nbytes if isinstance(how, Outcome) else 0
-            self.writer.put(Record("sync", began_s, now_s, site, round=number, nbytes=nbytes))
+        if isinstance(how, TradewindError):
+            self.writer.put(_Ended(asked_s, began_s, now_s, None, 0, plan, False, True))
+        else:  # the start of an inline round is not known to the rank
+            began_s = asked_s if how.inline else began_s
+            self.writer.put(_Ended(asked_s, began_s, now_s, how.round, how.nbytes, plan, how.inline, False))
 
-    def sent(self, peer: str, header: FrameHeader, began_s: float, ended_s: float) -> None:
-        """Note a sent frame, with the times of its begin and end."""
-        if not header.payload_bytes:
+    def flow_log(self, peer: int) -> FlowLog:
+        """Where a new connection to a peer notes what it sends."""
+        made = FlowLog(peer, self._peer_name(peer))
+        self._logs.append(made)
+        return made
+
+    def counted(self, activity: m.Activity, now_s: float) -> None:
+        """Note what the host and the connections of this rank counted since the last call."""
+        since_s = now_s if self._counted_s is None else self._counted_s
+        self._counted_s = now_s
+        load, other_bps = round(activity.load, 3), round(activity.other_bps)
+        self.writer.put(Record("host", since_s, now_s, self._name, load=load, rate_bps=other_bps))
+        for peer, _, again in activity.sent:
+            if more := again - self._retransmits.get(peer, 0):
+                self._retransmits[peer] = again
+                about = {"phase": "counted", "retransmits": max(0, more)}
+                self.writer.put(Record("link", since_s, now_s, self._name, peer, **about))  # type: ignore[arg-type]
+
+    # --- in the thread of the file ---------------------------------------------------------------------------------
+
+    def take(self, item: Record | _Computed | _Ended, keep: Keep) -> None:
+        """Record an item or add it to the sums."""
+        if isinstance(item, Record):
+            keep(item)
+        elif isinstance(item, _Computed):
+            self._computed.append(item)
+        else:
+            self._ended(item, keep)
+
+    def passed(self, seconds: float, now_s: float, is_last: bool, keep: Keep) -> None:
+        """Record the flows of rounds that have ended, or add them to the sums."""
+        self._ticks += 1
+        due, self._late, self._done = self._late, self._done, []
+        if is_last:
+            due += self._late
+        self._logs = [one for one in self._logs if one.open or not one.is_over]
+        known = {number for number, _ in (*due, *self._late)}
+        for number in {number for one in self._logs for number in list(one.open)} - known:
+            if number == NO_ROUND or is_last or self._last_s(number) < now_s - FLOW_IDLE_S:
+                due.append((number, False))
+        for number, is_special in due:
+            self._end_flows(number, is_special, keep)
+        self._activity.passed(seconds)
+        self._flows.passed(seconds)
+        if is_last:
+            for item in self._computed:
+                keep(self._compute(item))
+        if is_last or now_s - self._summed_s >= TOTALS_S:
+            for record in self._totals.take(self._summed_s, now_s):
+                keep(record)
+            self._summed_s = now_s
+
+    def _compute(self, item: _Computed) -> Record:
+        return Record("compute", item.begun_s, item.now_s, self._name, step=item.step)
+
+    def _ended(self, item: _Ended, keep: Keep) -> None:
+        name, number = self._name, item.round
+        records = [self._compute(computed) for computed in self._computed]
+        self._computed.clear()
+        if not item.is_inline:
+            outcome = "cut short" if item.failed else ""
+            records.append(Record("wait", item.asked_s, item.began_s, name, round=number, outcome=outcome))
+        if number is not None:
+            records.append(Record("sync", item.began_s, item.now_s, name, round=number, nbytes=item.nbytes))
+        is_special = item.failed or self._interest.of(item.nbytes, item.now_s - item.began_s, item.plan)
+        if number is None:
+            self._alone += 1
+        else:
+            self._done.append((number, is_special))
+        if self._activity.takes(self._alone if number is None else number, is_special):
+            self._activity.spent(sum(keep(record) for record in records))
             return
-        is_chunk = header.kind is FrameKind.CHUNK
-        phase = header.phase.name.lower() if is_chunk else header.kind.name.lower()
-        about = peer, header.round if is_chunk else None, header.shard, phase  # other frames have no known round
-        self.writer.put(_Sent(*about, began_s, ended_s, header.payload_bytes))
+        for record in records:
+            self._totals.add(record.kind, name, seconds=record.seconds, nbytes=record.nbytes)
+
+    def _last_s(self, number: int) -> float:
+        """When the last frame of a round was sent."""
+        flows = [list(one.open.get(number, {}).values()) for one in self._logs]
+        return max((flow[1] for one in flows for flow in one), default=0.0)
+
+    def _end_flows(self, number: int, is_special: bool, keep: Keep) -> None:
+        sent = []
+        for one in self._logs:
+            one.name = one.name or self._peer_name(one.peer)  # a connection may be there before the roster
+            sent.append((one.name, one.open.pop(number, None)))
+        found = [(peer, *key, *flow) for peer, flows in sent if peer and flows for key, flow in flows.items()]
+        if not found:
+            return
+        of_round = None if number == NO_ROUND else number
+        if not self._flows.takes(self._ticks if of_round is None else number, is_special):
+            for peer, _, _, begin_s, end_s, nbytes in found:
+                self._totals.add("flow", self._name, peer, seconds=end_s - begin_s, nbytes=nbytes)
+            return
+        for peer, shard, phase, begin_s, end_s, nbytes in found:
+            self._flows.spent(
+                keep(
+                    Record(
+                        "flow",
+                        begin_s,
+                        end_s,
+                        self._name,
+                        peer,
+                        of_round,
+                        None,
+                        shard,
+                        _PHASE_NAMES[phase],
+                        begin_s,
+                        nbytes,
+                        nbytes,
+                        outcome="delivered",
+                    )
+                )
+            )
+
+
+class ControlThinner:
+    """Which of the controller's records are written; of rounds and measurements of links a part, the rest all."""
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        """The file grows by `bytes_per_s`, or without a limit."""
+        self._is_whole = bytes_per_s is None
+        shares = (None, None) if bytes_per_s is None else (ROUNDS_SHARE, 1.0 - ROUNDS_SHARE)
+        self._rounds, self._links = (Sampler(s and s * (bytes_per_s or 0.0)) for s in shares)
+        self._interest, self._totals = Interest(), Totals()
+        self._decided: dict[int, list[Record]] = {}
+        """Decisions about rounds that have not ended."""
+        self._samples: dict[tuple[str, str], list[Record]] = {}
+        self._ticks = 0
+        self._summed_s = time.monotonic()
+
+    def take(self, item: Record, keep: Keep) -> None:
+        """Record an item, hold it until its round ends, or add it to the sums."""
+        if item.kind == "decision" and item.round is not None and item.phase in PER_ROUND:
+            self._decided.setdefault(item.round, []).append(item)
+        elif item.kind == "link" and item.phase == "sample" and not self._is_whole:
+            held = self._samples.setdefault((item.site, item.peer), [])
+            held.append(item)
+            del held[:-MOST_SAMPLES]
+        elif item.kind == "round" and item.round is not None:
+            self._round(item, item.round, keep)
+        else:
+            keep(item)
+
+    def passed(self, seconds: float, now_s: float, is_last: bool, keep: Keep) -> None:
+        """Record the median of each link's measurements, if it is time for that."""
+        self._ticks += 1
+        if self._samples and (self._links.takes(self._ticks) or is_last):
+            self._record_samples(keep)
+        self._rounds.passed(seconds)
+        self._links.passed(seconds)
+        if is_last:
+            for decisions in self._decided.values():
+                for record in decisions:
+                    keep(record)
+        if is_last or now_s - self._summed_s >= TOTALS_S:
+            for record in self._totals.take(self._summed_s, now_s):
+                keep(record)
+            self._summed_s = now_s
+
+    def _round(self, record: Record, number: int, keep: Keep) -> None:
+        decisions = self._decided.pop(number, [])
+        is_whole = record.outcome == "finished"
+        is_special = self._interest.of(record.nbytes, record.seconds, record.step) or not is_whole
+        if not self._rounds.takes(number, is_special):
+            about = {"outcome": record.outcome, "seconds": record.seconds, "nbytes": record.nbytes}
+            self._totals.add("round", "", **about)  # type: ignore[arg-type]
+            return
+        if is_special and self._samples and self._links.takes(self._ticks, is_special):
+            self._record_samples(keep)
+        self._rounds.spent(sum(keep(one) for one in (*decisions, record)))
+
+    def _record_samples(self, keep: Keep) -> None:
+        for held in self._samples.values():
+            median = sorted(held, key=lambda record: record.rate_bps or 0.0)[len(held) // 2]
+            self._links.spent(keep(median))
+        self._samples.clear()
+
+
+def rank_rate(minute_bytes: int, world: int) -> float | None:
+    """Bytes a second that the file of each of so many ranks grows by, of those of the run in a minute; 0: no limit.
+
+    >>> round(8 * rank_rate(1_000_000, 8) * 60 + controller_rate(1_000_000) * 60)
+    1000000
+    """
+    return (1.0 - CONTROLLER_SHARE) * minute_bytes / 60.0 / max(1, world) if minute_bytes else None
+
+
+def controller_rate(minute_bytes: int) -> float | None:
+    """Bytes a second that the file of the controller grows by, of those of the run in a minute; 0: no limit."""
+    return CONTROLLER_SHARE * minute_bytes / 60.0 if minute_bytes else None
 
 
 class RecordSink(Protocol):
@@ -306,6 +364,10 @@ class RecordSink(Protocol):
         """Take no more records."""
 
 
+_NOTED_RECEIVED = {m.Leave, m.Measured, m.LinkChanged, m.Linked}
+_NOTED_SENT = {m.Roster, m.PlanChanged, m.Start, m.InlineResult, m.Lost, m.Closing}
+
+
 class ControlTrace:
     """The trace of a controller's decisions. Not thread-safe: the controller's driver calls it under its own lock."""
 
@@ -314,6 +376,9 @@ class ControlTrace:
         self._started: dict[int, int] = {}
         """Plan versions of the rounds that have started."""
         self._term = -1
+        self._network: Network | None = None
+        self._links: set[tuple[str, str]] = set()
+        """Links of a large network that are recorded."""
         self._roster: set[str] = set()
         self._names: dict[int, str] = {}
         """Name of each rank that was ever in the roster, by number."""
@@ -326,6 +391,8 @@ class ControlTrace:
 
     def received(self, worker: str, message: m.Message, now_s: float) -> None:
         """Note a message from a rank to the controller."""
+        if type(message) not in _NOTED_RECEIVED:
+            return
         match message:
             case m.Leave():
                 self._leaving.add(worker)
@@ -348,6 +415,8 @@ class ControlTrace:
 
     def sent(self, message: m.Message, now_s: float) -> None:
         """Note a message from the controller to a rank, or to several."""
+        if type(message) not in _NOTED_SENT:
+            return
         match message:
             case m.Roster():
                 self._joined(message, now_s)
@@ -355,6 +424,9 @@ class ControlTrace:
                 self._versions.add(version)
                 for record in plan_records(version, packed.plan, now_s):
                     self._put(record)
+                if self._network is not None:
+                    for record in used_link_records(self._network, packed.plan, self._links, now_s):
+                        self._put(record)
             case m.Start():
                 self._started[message.round] = message.version
             case m.InlineResult(final=True) if message.round > self._inline:
@@ -395,7 +467,9 @@ class ControlTrace:
             self._put(Record("run", now_s, now_s, *about, phase="live", reason=said))
             if options.network is not None:
                 ranks = [address.site for address in roster.workers]
-                for record in network_records(options.network.with_ranks(ranks), now_s):
+                self._network = options.network.with_ranks(ranks)
+                self._links.clear()
+                for record in network_records(self._network, now_s):
                     self._put(record)
         self._names |= {address.number: address.site for address in roster.workers}
         for site in sorted({address.site for address in roster.workers} - self._roster):

@@ -31,7 +31,7 @@ from tradewind.node.node import Arrays, Node, small_array
 from tradewind.node.payload import RoundPayload
 from tradewind.node.served import ServedArray
 from tradewind.runtime import state_transfer
-from tradewind.runtime.activity import ActivityMeter
+from tradewind.runtime.activity import ACTIVITY_S, ActivityMeter
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.connections import ConnectionCounts
@@ -43,7 +43,8 @@ from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
 from tradewind.runtime.stats import GroupStats, HostedController, Tally
 from tradewind.runtime.threads import close_at_exit, start_thread
-from tradewind.runtime.tracing import Clock, RankTrace
+from tradewind.runtime.trace_file import Clock
+from tradewind.runtime.tracing import FlowLog, RankTrace
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameHeader
 from tradewind.wire.handshake import Credentials, Peer
@@ -171,7 +172,8 @@ class Worker:
         self._meters_lock = threading.Lock()
         self._tally, self._tally_lock = Tally(), threading.Lock()
         self._transfers = threading.Semaphore(state_transfer.MAX_TRANSFERS)
-        self._reports_activity = False
+        self._reports_activity = self._watches_activity = False
+        self._activity_s = ACTIVITY_S
         self._samples: dict[str, LinkSample] = {}
         """The last measurement of the link from each peer, by the peer's name."""
 
@@ -267,6 +269,8 @@ class Worker:
     def close(self, error: TradewindError | None = None) -> None:
         """Leave the run and close everything; running operations fail with `error`."""
         if self._closed.is_set():
+            if self.trace is not None:  # another thread may have ended the run, and still be writing
+                self.trace.writer.close()
             return
         if error is None and self._node.lost is None and self._control is not None:
             self._control.leave()
@@ -352,7 +356,8 @@ class Worker:
         with self._tally_lock:
             self._tally.ended(came)
         if self.trace is not None:
-            self.trace.ended(submitted.asked_s, submitted.started_s, came, time.monotonic())
+            plan = self._tally.plan_version
+            self.trace.ended(submitted.asked_s, submitted.started_s, came, plan, time.monotonic())
         submitted.ended(came)
 
     def _join(self, roster: m.Roster) -> None:
@@ -367,6 +372,7 @@ class Worker:
         if not self.joined.is_set():
             if self.trace is not None:
                 self.trace.joined(time.monotonic())
+                self._watch_activity()
             for _ in range(CLOCK_READINGS):
                 self._send(m.Heartbeat(time.monotonic()))
         self.joined.set()
@@ -383,7 +389,8 @@ class Worker:
     def received(self, message: m.Message) -> None:
         """Handle a message from the controller."""
         if isinstance(message, m.ActivityWanted):
-            self._report_activity(message.every_s)
+            self._reports_activity, self._activity_s = True, message.every_s
+            self._watch_activity()
             return
         if isinstance(message, m.HeartbeatSeen):
             self._meters.clock.answered(message.sent_s, message.seen_s, time.monotonic())
@@ -406,17 +413,21 @@ class Worker:
                 with self._tally_lock:
                     self._tally.halts += 1
 
-    def _report_activity(self, every_s: float) -> None:
-        """Report what this rank sends and how busy its host is, from now on; a second request changes nothing."""
+    def _watch_activity(self) -> None:
+        """Trace and report what this rank sends and how busy its host is from now on, unless that is done already."""
 
-        def report() -> None:
+        def watch() -> None:
             meter = ActivityMeter()
-            while not self._closed.wait(every_s):
-                self._send(meter.read(self._peers.stats()))
+            while not self._closed.wait(self._activity_s):
+                activity = meter.read(self._peers.stats())
+                if self.trace is not None:
+                    self.trace.counted(activity, time.monotonic())
+                if self._reports_activity:
+                    self._send(activity)
 
-        if not self._reports_activity:
-            self._reports_activity = True
-            start_thread(report, name="tradewind-activity")
+        if not self._watches_activity:
+            self._watches_activity = True
+            start_thread(watch, name="tradewind-activity")
 
     def give_up(self) -> None:
         """Stop waiting for a controller: there has been none for `patience_s`."""
@@ -581,16 +592,13 @@ class Worker:
             self._send(m.Measured(there, **asdict(sample)))
             self._send(m.Heartbeat(time.monotonic()))  # latency estimates need compared clocks
 
-    @property
-    def traces(self) -> bool:
-        """Whether sent frames are traced."""
-        return self.trace is not None
+    def flow_log(self, peer: int) -> FlowLog | None:
+        """Where a new connection to a peer notes what it sends; None without a trace."""
+        return None if self.trace is None else self.trace.flow_log(peer)
 
-    def sent(self, peer: int, header: FrameHeader, began_s: float) -> None:
-        """Trace a frame that was sent."""
-        name = self._peers.name(peer)
-        if self.trace is not None and name is not None:
-            self.trace.sent(name, header, began_s, time.monotonic())
+    def peer_name(self, peer: int) -> str | None:
+        """The name of a peer by its number; None if it is not in the roster."""
+        return self._peers.name(peer)
 
     def compare_clocks(self) -> Clock | None:
         """How the clock of this rank compares with that of its first controller; None if unknown, or after a change."""

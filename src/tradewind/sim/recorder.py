@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from tradewind.control.plans.records import network_records, plan_records
+from tradewind.control.plans.records import network_records, plan_records, used_link_records
 from tradewind.network import Network
 from tradewind.planning.plan import Plan
 from tradewind.sim.fluid.flows import PHASES, UNKNOWN_ROUND, Flow
@@ -24,6 +24,9 @@ class Recorder:
         self.keeps_rounds = detail != "nothing"
         self.keeps_flows = detail == "flows"
         self._versions: set[int] = set()
+        self._network: Network | None = None
+        self._links: set[tuple[str, str]] = set()
+        """Links of a large network that are recorded."""
 
     def flow_over(self, flow: Flow) -> None:
         """Record a flow that has ended, with whatever outcome."""
@@ -53,6 +56,7 @@ class Recorder:
     def given(self, network: Network) -> None:
         """Record the rates of all links, where flows are recorded, too."""
         if self.keeps_flows:
+            self._network = network
             self._records += network_records(network, 0.0)
 
     def planned(self, version: int, plan: Plan, now_s: float) -> None:
@@ -60,6 +64,8 @@ class Recorder:
         if self.keeps_flows and version not in self._versions:
             self._versions.add(version)
             self._records += plan_records(version, plan, now_s)
+            if self._network is not None:
+                self._records += used_link_records(self._network, plan, self._links, now_s)
 
     def add(
         self,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import zlib
 from collections.abc import Iterable
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ from tradewind.trace.records import Record, Trace
 
 COLUMNS = Record.__struct_fields__
 TRACE_SUFFIXES = (".jsonl", ".csv", ".parquet", ".json")
-READABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
+PACKED_SUFFIX = ".jsonl.gz"
+"""What live runs write: the native format, compressed as it grows."""
+READABLE_SUFFIXES = (".jsonl", PACKED_SUFFIX, ".csv", ".parquet")
 
 
 def encode_trace(trace: Trace, suffix: str) -> bytes:
@@ -39,7 +44,8 @@ def encode_trace(trace: Trace, suffix: str) -> bytes:
 
 def read_trace(path: Path) -> Trace:
     """Return the trace in a file, whose suffix gives its format; raise `InputError` if it cannot be read."""
-    suffix = path.suffix.lower()
+    name = path.name.lower()
+    suffix = next((suffix for suffix in READABLE_SUFFIXES if name.endswith(suffix)), path.suffix.lower())
     if suffix not in READABLE_SUFFIXES:
         more = " A .json file is for the Perfetto viewer only." if suffix == ".json" else ""
         raise InputError(f"{path}: the suffix of a trace file must be one of {', '.join(READABLE_SUFFIXES)}.{more}")
@@ -48,7 +54,9 @@ def read_trace(path: Path) -> Trace:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
     try:
-        if suffix == ".jsonl":
+        if suffix == PACKED_SUFFIX:
+            data = _unpacked(data)
+        if suffix in (".jsonl", PACKED_SUFFIX):
             rows: Iterable[Any] = msgspec.json.Decoder().decode_lines(_whole_lines(data))
         else:
             rows = _from_csv(data) if suffix == ".csv" else _from_parquet(data)
@@ -59,6 +67,33 @@ def read_trace(path: Path) -> Trace:
         ) from error
 
 
+def trace_packer() -> Any:
+    """A compressor for the rest of a trace file; what it gives after a synchronising flush can be read alone."""
+    return zlib.compressobj(wbits=31)
+
+
+_PACKED_HEAD = trace_packer().flush()[:8]
+"""The first bytes of what each process that was started appended to a file, without level and system."""
+
+
+def _unpacked(data: bytes) -> bytes:
+    """All lines of a packed file, whose parts may end anywhere: processes are killed while they write."""
+    starts = [match.start() for match in re.finditer(re.escape(_PACKED_HEAD), data)]
+    if data and not starts:
+        raise ValueError("it is not compressed")
+    parts = []
+    for start, end in pairwise([*starts, len(data)]):
+        try:
+            parts.append(_whole_part(zlib.decompressobj(wbits=31).decompress(data[start:end])))
+        except zlib.error as error:
+            raise ValueError(f"bytes {start} to {end} are damaged ({error})") from None
+    return b"".join(parts)
+
+
+def _whole_part(lines: bytes) -> bytes:
+    return lines[: lines.rfind(b"\n") + 1]
+
+
 def _whole_lines(data: bytes) -> bytes:
     """Without a last line that was cut off, as a process leaves it that is killed while it writes."""
     whole, _, rest = data.rpartition(b"\n")
@@ -66,12 +101,14 @@ def _whole_lines(data: bytes) -> bytes:
 
 
 def trace_files(paths: Iterable[Path]) -> list[Path]:
-    """Files as they are given, and for a directory, such as `trace=` has, every .jsonl file in it, by name."""
+    """Files as they are given, and for a directory, such as `trace=` has, every file of a run in it, by name."""
     found: list[Path] = []
     for path in paths:
-        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        inside = sorted([*path.glob("*.jsonl"), *path.glob(f"*{PACKED_SUFFIX}")]) if path.is_dir() else [path]
         if not inside:
-            raise InputError(f"{path} holds no .jsonl files. Give a directory that a run was traced to (trace=).")
+            raise InputError(
+                f"{path} holds no .jsonl or {PACKED_SUFFIX} files. Give a directory that a run was traced to (trace=)."
+            )
         found += inside
     return found
 
@@ -106,9 +143,9 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 
 def _to_parquet(trace: Trace) -> bytes:
     arrow, parquet = _pyarrow()
-    types = dict.fromkeys(("round", "step", "shard", "retransmits"), arrow.int64())
+    types = dict.fromkeys(("round", "step", "shard", "retransmits", "count"), arrow.int64())
     numbers = ("start_s", "end_s", "service_s", "nbytes", "sent_bytes", "rate_bps", "predicted_s", "load")
-    types |= dict.fromkeys((*numbers, "usd_per_gb", "lat", "lon"), arrow.float64())
+    types |= dict.fromkeys((*numbers, "usd_per_gb", "lat", "lon", "spent_s"), arrow.float64())
     columns = list(zip(*_rows(trace), strict=True)) or [()] * len(COLUMNS)
     arrays = [
         arrow.array(column, types.get(name, arrow.string())) for name, column in zip(COLUMNS, columns, strict=True)

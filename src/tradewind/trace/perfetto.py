@@ -2,7 +2,8 @@
 
 Ranks are threads of one process and show what each does: compute, wait, sync. Links are threads of another and show the
 flows that each carries. Rounds are asynchronous slices of a third, because they overlap. Failures are slices and
-decisions are instant events. Times are in microseconds.
+decisions are instant events.
+What a trace only sums up is in a process of its own, a slice for each interval. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 
 from tradewind.trace.records import Record, Trace
 
-WORKERS, ROUNDS, LINKS, FAILURES = 1, 2, 3, 4
-_PROCESSES = {WORKERS: "workers", ROUNDS: "rounds", LINKS: "links", FAILURES: "failures"}
+WORKERS, ROUNDS, LINKS, FAILURES, SUMS = 1, 2, 3, 4, 5
+_PROCESSES = {WORKERS: "workers", ROUNDS: "rounds", LINKS: "links", FAILURES: "failures", SUMS: "sums"}
 
 
 def perfetto_events(trace: Trace) -> dict[str, Any]:
@@ -66,6 +67,10 @@ def _events(record: Record, threads: _Threads) -> Iterable[dict[str, Any]]:
             shared = {"name": name, "cat": "round", "id": record.round, "pid": ROUNDS, "tid": track}
             yield {**shared, "ph": "b", "ts": _us(record.start_s), "args": _details(record)}
             yield {**shared, "ph": "e", "ts": _us(record.end_s)}
+        case "total":
+            name = f"{record.count} {record.phase}, {record.spent_s:.3f} s"
+            what = f"{record.site}->{record.peer}" if record.peer else record.site or "rounds"
+            yield _slice(record, name, SUMS, threads.of(SUMS, f"{what} {record.phase}"), record.start_s)
         case "failure":
             what = f"{record.site}->{record.peer}" if record.peer else record.site
             yield _slice(record, f"{what} down", FAILURES, threads.of(FAILURES, what), record.start_s)

@@ -16,6 +16,7 @@
 | host | an interval | the rank | `load` of its processors, `rate_bps` of other programs' traffic |
 | failure | down to up again | rank, or both ends of a link | what failed in `phase` |
 | decision | a point in time | what it concerns | the action in `phase`, why in `reason` |
+| total | an interval | rank, or sender and receiver | `count` of a kind in `phase` that are only summed up; `spent_s` |
 | clock | a point in time, and its error | the process, and the controller | the controller's clock in `service_s` |
 """
 
@@ -41,6 +42,7 @@ Kind = Literal[
     "tree",
     "host",
     "site",
+    "total",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 
@@ -77,6 +79,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     lat: float | None = None
     lon: float | None = None
     """Coordinates of a site in degrees."""
+    count: int = 0
+    """How many activities, flows or rounds a total sums up."""
+    spent_s: float = 0
+    """The seconds of all of them."""
 
     @property
     def seconds(self) -> float:
