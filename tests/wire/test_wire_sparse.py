@@ -16,14 +16,17 @@ from tradewind.wire.sparse import count_of, largest, pack_positions, positions_b
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 ANY = st.floats(width=32)
+
+
+def normal(seed: int, items: int) -> Any:
+    values: Any = np.random.default_rng(seed).standard_normal(items)
+    return values.astype(np.float32)
+
+
 CHUNKS = st.one_of(
     from_numpy.arrays(np.float32, st.integers(1, 700), elements=FINITE),
     from_numpy.arrays(np.float32, st.integers(1, 700), elements=st.sampled_from([0.0, -0.0, 1.0, -2.0])),
-    st.builds(
-        lambda seed, items: np.random.default_rng(seed).standard_normal(items).astype(np.float32),
-        st.integers(0, 2**32),
-        st.integers(1, 3 * SPARSE_BLOCK_ITEMS),
-    ),
+    st.builds(normal, st.integers(0, 2**32), st.integers(1, 3 * SPARSE_BLOCK_ITEMS)),
 )
 
 
