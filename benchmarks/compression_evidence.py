@@ -46,6 +46,7 @@ ENVIRONMENT = {
 TARGETS = (
     ("ddp int8 + feedback", "ddp", 0.2),
     ("ddp int4 + feedback", "ddp", 0.5),
+    ("sparseloco", "diloco", 0.5),
     ("streaming-diloco int4", "diloco", 0.5),
 )
 SITES, SITE_BPS = 8, 100e6
@@ -142,7 +143,7 @@ def _bandwidth(out: TextIO) -> None:
     )
     whole = 0.0
     for way in _ways():
-        offer = offer_of(problem, way, round_cost(problem, tuple(names), way.round_bytes(problem.parameters)))
+        offer = offer_of(problem, way, round_cost(problem, tuple(names), way))
         simulated = simulated_utilisation(problem, way, tuple(names))
         needed = _needed_bps(problem, offer)
         whole = whole or needed
@@ -155,6 +156,7 @@ def _ways() -> Iterator[Way]:
     yield Way("synchronous")
     yield Way("compressed", "int4")
     yield Way("diloco", "none", 100)
+    yield Way("sparseloco", "topk", 100)
     yield Way("streaming-diloco", "int4", 100, 10, 5)
 
 

@@ -28,7 +28,7 @@ from tradewind.planning.control import control_seconds
 from tradewind.planning.cost import cost
 from tradewind.sim import simulate
 from tradewind.units import format_duration
-from tradewind.wire.codecs import wire_bytes
+from tradewind.wire.codecs import sum_sizes, wire_bytes
 
 ITEM_BYTES = 4
 """Bytes of a parameter: gradients and pseudo-gradients are float32."""
@@ -44,6 +44,7 @@ SIMULATED_ROUNDS = 3
 TRAINING_PAGE = "docs/benchmarks/training.md"
 EVIDENCE_PAGE = "docs/benchmarks/compression_evidence.md"
 DILOCO = "DiLoCo (Douillard et al. 2023, arXiv 2311.08105)"
+SPARSELOCO = "SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706)"
 STREAMING = "Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512)"
 
 
@@ -52,8 +53,8 @@ class Way:
     """One way to synchronise, as a run is configured."""
 
     method: str
-    """synchronous, compressed, diloco or streaming-diloco. Delayed and eager updates are not considered: with small
-    models they lost far more accuracy than the others (docs/benchmarks/compression_evidence.md)."""
+    """synchronous, compressed, diloco, sparseloco or streaming-diloco. Delayed and eager updates are not considered:
+    with small models they lost far more accuracy than the others (docs/benchmarks/compression_evidence.md)."""
     codec: str = "none"
     every: int = 1
     """Local steps between two rounds of the same part of the model (H)."""
@@ -67,13 +68,13 @@ class Way:
         """Local steps between two rounds."""
         return max(1, self.every // self.fragments)
 
-    def round_bytes(self, parameters: int) -> int:
-        """Size on the wire of what one round sums, the largest fragment of equal ones."""
-        return wire_bytes(self.codec, -(-parameters // self.fragments), ITEM_BYTES)
+    def round_bytes(self, parameters: int, members: int) -> int:
+        """Size on the wire of the sum of one round, the largest fragment of equal ones; expected, if it is sparse."""
+        return wire_bytes(self.codec, -(-parameters // self.fragments), ITEM_BYTES, members)
 
-    def step_bytes(self, parameters: int) -> float:
+    def step_bytes(self, parameters: int, members: int) -> float:
         """Bytes of rounds per local step."""
-        return self.round_bytes(parameters) / self.interval
+        return self.round_bytes(parameters, members) / self.interval
 
     @property
     def arguments(self) -> str:
@@ -82,7 +83,7 @@ class Way:
             return 'init_process_group("tradewind")'
         if self.method == "compressed":
             return f'init_process_group("tradewind", pg_options=Options(compression="{self.codec}"))'
-        outer = f'Outer(codec="{self.codec}")' if self.codec != "none" else ""
+        outer = f'Outer(codec="{self.codec}")' if self.codec != "none" and self.method == "diloco" else ""
         if self.method == "streaming-diloco":
             given = f"lr=0.4, fragments={self.fragments}, delay={self.overlap}, mix=0.5"
             outer = f'Outer({given}, codec="{self.codec}")'
@@ -99,6 +100,7 @@ class Way:
             "synchronous": f"the sums of DDP: {TRAINING_PAGE}, measured",
             "compressed": f"{EVIDENCE_PAGE}, measured on small models with error feedback",
             "diloco": f"claim of {DILOCO}, with H up to 500 and float32; {EVIDENCE_PAGE}, measured on small models",
+            "sparseloco": f"claim of {SPARSELOCO}, with H of 15 to 250; {EVIDENCE_PAGE}, small models",
             "streaming-diloco": f"claim of {STREAMING}, with H of 30 and 100 and 4 bits; {EVIDENCE_PAGE}, small models",
         }[self.method] + (lossy if self.method == "diloco" else "")
 
@@ -129,12 +131,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """What one round of so many bytes costs on a network."""
+    """What one round costs on a network."""
 
     seconds: float
     """With the control messages that a live round waits for."""
     link_bytes: Matrix
     bottleneck: str
+    members: int
+    """Number of arrays that it sums."""
 
     @property
     def busiest_bytes(self) -> float:
@@ -188,6 +192,7 @@ def ways() -> Iterator[Way]:
     for every in INTERVALS:
         for codec in ("none", "int8"):
             yield Way("diloco", codec, every)
+        yield Way("sparseloco", "topk", every)
         for fragments in FRAGMENTS:
             for codec in ("int8", "int4"):
                 yield Way("streaming-diloco", codec, every, fragments, min(OVERLAP_STEPS, every // fragments))
@@ -201,14 +206,14 @@ def advise(
     Raises `ImpossibleProblem` if none meets the target, with the best one and its bottleneck.
     """
     members = resolve_members(problem.network, problem.members)
-    rounds: dict[int, RoundCost] = {}
+    rounds: dict[tuple[str, int], RoundCost] = {}
     found: list[Offer] = []
     for way in considered or tuple(ways()):
-        nbytes = way.round_bytes(problem.parameters)
-        if nbytes not in rounds:
+        key = way.codec, way.fragments
+        if key not in rounds:
             on_start(f"planning {way.method}")
-            rounds[nbytes] = round_cost(problem, members, nbytes)
-        found.append(offer_of(problem, way, rounds[nbytes]))
+            rounds[key] = round_cost(problem, members, way)
+        found.append(offer_of(problem, way, rounds[key]))
     good = [offer for offer in found if offer.meets(problem)]
     if not good:
         best = max(found, key=lambda offer: offer.utilisation)
@@ -236,12 +241,13 @@ def _best(method: str, found: Sequence[Offer], problem: Problem) -> Offer:
     return max(own, key=lambda offer: offer.utilisation)
 
 
-def round_cost(problem: Problem, members: tuple[str, ...], nbytes: int) -> RoundCost:
-    """What a round of so many bytes costs, by the plan that a run would use."""
-    plan = make_plan(problem.planner, problem.network, nbytes, members)
+def round_cost(problem: Problem, members: tuple[str, ...], way: Way) -> RoundCost:
+    """What a round costs, by the plan that a run would use."""
+    nbytes, sizes = way.round_bytes(problem.parameters, len(members)), sum_sizes(way.codec, len(members))
+    plan = make_plan(problem.planner, problem.network, nbytes, members, sum_sizes=sizes)
     spent = cost(plan, problem.network)
     seconds = spent.seconds + control_seconds(problem.network, members, members[0])
-    return RoundCost(seconds, spent.link_bytes, spent.bottleneck)
+    return RoundCost(seconds, spent.link_bytes, spent.bottleneck, len(members))
 
 
 def offer_of(problem: Problem, way: Way, round_: RoundCost) -> Offer:
@@ -258,7 +264,7 @@ def offer_of(problem: Problem, way: Way, round_: RoundCost) -> Offer:
         utilisation=computing_s / cycle_s,
         peak_bps=8 * round_.busiest_bytes / max(round_.seconds, way.overlap * problem.step_s),
         mean_bps=8 * round_.busiest_bytes / cycle_s,
-        step_bytes=way.step_bytes(problem.parameters),
+        step_bytes=way.step_bytes(problem.parameters, round_.members),
         egress_bytes_per_hour=3600 * sent / cycle_s,
         egress_usd_per_hour=3600 * network.egress_usd(round_.link_bytes) / cycle_s if priced else None,
         bottleneck=round_.bottleneck,
@@ -272,13 +278,14 @@ def blocked_seconds(problem: Problem, way: Way, round_s: float) -> float:
 
 def simulated_utilisation(problem: Problem, way: Way, members: tuple[str, ...]) -> float:
     """The utilisation with rounds as long as they are in the simulator, with the production controller."""
-    nbytes, computing_s = way.round_bytes(problem.parameters), way.interval * problem.step_s
+    computing_s = way.interval * problem.step_s
     result = simulate(
         problem.network,
         f"bsp+{problem.planner}",
         seconds=1e9,
         compute=computing_s,
-        nbytes=nbytes,
+        nbytes=ITEM_BYTES * -(-problem.parameters // way.fragments),
+        codec=way.codec,
         workers=members,
         stop_after_rounds=SIMULATED_ROUNDS,
     )

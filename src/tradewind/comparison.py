@@ -14,7 +14,7 @@ from typing import Any
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network
 from tradewind.planning import make_plan, planner, planner_names, planner_options, predict, resolve_members
-from tradewind.planning.bound import Bound, bound
+from tradewind.planning.bound import Bound, bound, least_bytes
 from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.host import MEASURED_HOST, HostCost
@@ -75,12 +75,13 @@ def compare_planners(
     on_start: Callable[[str], object] = str,
     collective: str = "all-reduce",
     host: HostCost | None = None,
+    sum_sizes: tuple[float, ...] = (),
 ) -> Comparison:
     """Make a plan with each planner, with its default options, for a collective `KIND` or `KIND:ROOT`.
 
     `planners` defaults to all but `auto`, which would repeat the work of the others. `on_start` is called with the name
     of each planner before it starts, and first with "limit" for the bound. `host`: what hosts cost, where that is not
-    what planners assume, as with a codec.
+    what planners assume, as with a codec. `sum_sizes`: of sparse arrays, see `Plan`.
     """
     if planners is None:
         names = tuple(name for name in planner_names() if name != "auto")
@@ -91,12 +92,12 @@ def compare_planners(
     ordered = resolve_members(network, members)
     on_start("limit")
     wanted = Collective.parse(collective, ordered[0])
-    limit = bound(network, ordered, nbytes, wanted)
+    limit = bound(network, ordered, least_bytes(nbytes, sum_sizes), wanted)
     contenders, failures = [], []
     for name in names:
         on_start(name)
         try:
-            plan = timed_plan(name, network, nbytes, ordered, limit, collective=wanted)
+            plan = timed_plan(name, network, nbytes, ordered, limit, collective=wanted, sum_sizes=sum_sizes)
         except Exception as error:
             failures.append(Failure(name, error))
         else:
@@ -139,6 +140,7 @@ def timed_plan(
     limit: Bound,
     options: Mapping[str, object] | None = None,
     collective: Collective = ALL_REDUCE,
+    sum_sizes: tuple[float, ...] = (),
 ) -> Plan:
     """Make a plan and record in it how long planning took, without the time to load the planner's modules.
 
@@ -147,6 +149,6 @@ def timed_plan(
     options = options or {}
     planner_options(name, options)
     start_s = time.perf_counter()
-    given: dict[str, Any] = dict(options)
-    plan = make_plan(name, network, nbytes, members, limit=limit, clock=time.monotonic, collective=collective, **given)
+    given: dict[str, Any] = {**options, "collective": collective, "sum_sizes": sum_sizes}
+    plan = make_plan(name, network, nbytes, members, limit=limit, clock=time.monotonic, **given)
     return plan.with_planning_seconds(time.perf_counter() - start_s)

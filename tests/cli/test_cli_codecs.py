@@ -27,6 +27,17 @@ def test_plan_says_how_much_faster_a_codec_is() -> None:
     assert coded["bytes"] == 5_156_252 and plain["bytes"] == 40_000_000
 
 
+def test_plan_compare_and_simulate_know_how_sparse_sums_grow() -> None:
+    text = " ".join(succeed("plan", *MESH, "--planner", "multi-star", "--codec", "topk").split())
+    assert "topk: 40 MB of float32 are sent as 1.06 MB (expected; 210 kB before they are summed)" in text
+    plan = json.loads(succeed("plan", *MESH, "--planner", "star", "--codec", "topk", "--json"))
+    assert plan["sum_sizes"][-1] == 1.0 and plan["sum_sizes"][0] < 0.25
+    compared = succeed_json("compare", *MESH, "--planners", "ring,multi-star", "--codec", "topk")
+    assert all(0 < each["efficiency"] <= 1 for each in compared["planners"])
+    simulated = succeed_json("simulate", *MESH, "--codec", "topk", "--seconds", "5", "--compute", "100ms")
+    assert simulated[0]["wire_bytes"] == plan["bytes"]
+
+
 def test_plan_says_when_a_codec_is_slower(tmp_path: Path) -> None:
     path = tmp_path / "fast.csv"
     path.write_text(",a,b\na,0,10000000\nb,10000000,0\n")  # Mbps

@@ -88,4 +88,4 @@ def test_the_controller_decides_auto_once_it_knows_the_network() -> None:
 @pytest.mark.parametrize("codec", ["none", "int8"])
 def test_plans_are_made_for_encoded_bytes(codec: str) -> None:
     operation = Operation(1_000_000, 4, "float32", "sum", codec=codec)
-    assert operation.wire_bytes == (4_000_000 if codec == "none" else 1_000_000 + 4 * 3907)
+    assert operation.wire_bytes(4) == (4_000_000 if codec == "none" else 1_000_000 + 4 * 3907)

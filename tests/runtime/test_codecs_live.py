@@ -19,7 +19,7 @@ def _array(rank: int, items: int = ITEMS) -> Any:
     return np.random.default_rng(rank).standard_normal(items).astype(np.float32)
 
 
-@pytest.mark.parametrize("codec", ["bf16", "fp16", "int8", "fp8", "int4", "int8-stochastic"])
+@pytest.mark.parametrize("codec", ["bf16", "fp16", "int8", "fp8", "int4", "int8-stochastic", "topk-256"])
 def test_all_ranks_hold_the_same_bits_of_an_encoded_mean_close_to_the_true_one(codec: str) -> None:
     def body(group: Group) -> Any:
         array = _array(group.rank)
@@ -100,6 +100,25 @@ def test_nan_and_infinity_arrive_where_they_were() -> None:
         assert np.isfinite(np.delete(result, [5, 300])).all()
 
 
+def test_ranks_of_a_sparse_round_get_the_sum_of_what_each_has_kept() -> None:
+    def body(group: Group) -> Any:
+        before = sum(peer.sent_bytes for peer in group.stats().peers)
+        result = group.all_reduce(_array(group.rank, 400_000), codec="topk")
+        group.barrier()
+        return result.tobytes(), sum(peer.sent_bytes for peer in group.stats().peers) - before
+
+    answers = run_ranks(3, body, planner="star")
+    assert len({answer[0] for answer in answers}) == 1
+    assert 2 * 8_600 < sum(answer[1] for answer in answers) < 3 * 3 * 18_000, "two up with 10 bits each, two down"
+    result = np.frombuffer(answers[0][0], np.float32)
+    kept = 400_000 / 64
+    assert 2.5 * kept < np.count_nonzero(result) <= 3 * kept + 64
+    nonzero = np.flatnonzero(result)
+    given = np.stack([_array(rank, 400_000) for rank in range(3)])
+    largest = np.abs(given).max(axis=0)
+    assert largest[nonzero].min() > 1.5 > np.median(largest), "items that are sent are the largest of some rank"
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_other_floats_are_encoded_too(dtype: str) -> None:
     def body(group: Group) -> Any:
@@ -114,18 +133,19 @@ def test_other_floats_are_encoded_too(dtype: str) -> None:
 
 
 def test_every_codec_has_a_name_that_calls_accept() -> None:
-    assert CODECS[0] == "none" and len(set(CODECS)) == len(CODECS) == 11
+    assert CODECS[0] == "none" and len(set(CODECS)) == len(CODECS) == 15
 
 
+@pytest.mark.parametrize("codec", ["int4", "topk"])
 @pytest.mark.parametrize(("planner", "world"), [("star", 4), ("ring", 4), ("spanning-tree", 3), (None, 2)])
-def test_inputs_result_and_residuals_add_up_whatever_the_tree(planner: str | None, world: int) -> None:
+def test_inputs_result_and_residuals_add_up_whatever_the_tree(planner: str | None, world: int, codec: str) -> None:
     """What encoding loses anywhere, at leaves, aggregators and the root, is in the residual of some rank."""
 
     def body(group: Group) -> Any:
         residual, results = np.zeros(ITEMS, np.float32), []
         for step in range(3):
             before = residual.copy()
-            result = group.all_reduce(_array(10 * step + group.rank), codec="int4", residual=residual)
+            result = group.all_reduce(_array(10 * step + group.rank), codec=codec, residual=residual)
             results.append((before, result.copy(), residual.copy()))
         return results
 
@@ -151,10 +171,11 @@ def test_a_residual_makes_up_for_what_earlier_rounds_lost() -> None:
         assert kept < lost / 8
 
 
-def test_weighted_means_keep_their_residuals_in_units_of_the_input() -> None:
+@pytest.mark.parametrize("codec", ["int4", "topk"])
+def test_weighted_means_keep_their_residuals_in_units_of_the_input(codec: str) -> None:
     def body(group: Group) -> Any:
         residual = np.zeros(ITEMS, np.float32)
-        handle = group.average_async(_array(group.rank), codec="int4", residual=residual)
+        handle = group.average_async(_array(group.rank), codec=codec, residual=residual)
         result = handle.wait()
         return handle.outcome.weights, result, residual
 

@@ -69,7 +69,7 @@ def test_predictions_follow_from_the_time_of_a_round() -> None:
     """Two sites: each sends the whole tensor once, half of it as a part that it sums and half as the other's."""
     asked = problem(network([RATE_BPS, RATE_BPS], usd_per_gb=0.1))
     members = ("s0", "s1")
-    cost = round_cost(asked, members, 4 * 10**7)
+    cost = round_cost(asked, members, Way("synchronous"))
     assert cost.busiest_bytes == pytest.approx(4 * 10**7)
     sync = offer_of(asked, Way("synchronous"), cost)
     assert sync.utilisation == pytest.approx(1 / (1 + cost.seconds))
@@ -79,9 +79,11 @@ def test_predictions_follow_from_the_time_of_a_round() -> None:
     way = Way("streaming-diloco", "int4", every=100, fragments=4, overlap=5)
     assert way.interval == 25
     assert blocked_seconds(asked, way, 7.0) == 2.0 and blocked_seconds(asked, way, 3.0) == 0.0
-    streamed = offer_of(asked, way, round_cost(asked, members, way.round_bytes(asked.parameters)))
+    streamed = offer_of(asked, way, round_cost(asked, members, way))
     assert streamed.utilisation == 1.0
-    assert streamed.peak_bps == pytest.approx(8 * way.round_bytes(asked.parameters) / 5.0), "spread over five steps"
+    assert streamed.peak_bps == pytest.approx(8 * way.round_bytes(asked.parameters, len(members)) / 5.0), (
+        "spread over five steps"
+    )
 
 
 def test_the_simulator_agrees_with_the_prediction() -> None:
@@ -94,7 +96,7 @@ def test_every_way_names_its_evidence_and_how_to_use_it() -> None:
     for way in ways():
         assert "measured" in way.evidence or "claim of" in way.evidence
         assert ("Synchronizer(" if way.every > 1 else "init_process_group") in way.arguments
-        assert (way.codec in way.arguments) is (way.codec != "none")
+        assert (way.codec in way.arguments) is (way.codec not in ("none", "topk")), "which the preset has"
 
 
 @pytest.mark.parametrize("wrong", [{"utilisation": 1.0}, {"step_s": 0.0}, {"parameters": 0}])

@@ -17,13 +17,13 @@ import numpy as np
 from tradewind.arithmetic import Arithmetic, Array
 from tradewind.node import events as ev
 from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
-from tradewind.node.coded_payload import CodedPayload
+from tradewind.node.coded_payload import coded_payload
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import KEPT_BYTES, Form, lay_out
 from tradewind.node.payload import RoundPayload
 from tradewind.planning.plan import Plan
 from tradewind.wire.codecs import NONE
-from tradewind.wire.frames import FrameHeader, FrameKind
+from tradewind.wire.frames import FrameHeader, FrameKind, header_for
 
 RUN = 7
 MAX_STEPS = 2_000_000
@@ -107,7 +107,7 @@ class Driver:
             layout = lay_out(plan, self.roster, name, items, itemsize, form=Form(codec, sizes))
             payload = RoundPayload(layout, how, arrays.get(name), results.get(name))
             if codec != NONE:
-                payload = CodedPayload(layout, how, arrays.get(name), results.get(name), version, number)
+                payload = coded_payload(layout, how, arrays.get(name), results.get(name), version, number)
             opened = ev.OpenRound(number, version, layout, how.gathers)
             self.workers[self.roster[name]].unopened.append(Opening(opened, payload))
             for peer in layout.peers:
@@ -167,7 +167,7 @@ class Driver:
         worker = self.workers[wire[1]]
         header = action.header
         if action.buffer is not None:
-            worker.buffers[action.buffer][:] = body
+            worker.buffers[action.buffer][: len(body)] = body
         if action.how not in (How.KEEP, How.DISCARD):
             place = (header.round, header.plan_version, header.shard, header.phase, header.index)
             mark = Applied(place, header.path, wire[0])
@@ -194,12 +194,15 @@ class Driver:
             body = b""
             if action.source is Source.KEPT:
                 assert action.buffer is not None
-                body = bytes(worker.buffers[action.buffer])
+                kept = worker.buffers[action.buffer]
+                is_relayed = action.header.hop > 1
+                body = bytes(kept if is_relayed else worker.rounds[action.header.round].used(kept))
             elif action.source is not Source.NOTHING:
                 body = bytes(worker.rounds[action.header.round].outgoing(action))
-            assert len(body) == action.header.payload_bytes
+            assert len(body) <= action.header.payload_bytes
+            header = header_for(action.header, len(body))
             connection = int(self.random.integers(self.connections))
-            self.wires[site, action.peer, connection].append((action.header, body))
+            self.wires[site, action.peer, connection].append((header, body))
             self.tell(site, ev.Transmitted(action))
             self.tell(site, ev.LinkIdle(action.peer))
 
@@ -207,10 +210,10 @@ class Driver:
         match action:
             case Receive() if action.buffer is not None:
                 assert action.buffer not in worker.buffers
-                worker.buffers[action.buffer] = bytearray(action.header.payload_bytes)
+                worker.buffers[action.buffer] = bytearray(action.buffer_bytes)
             case Combine():
-                if action.into is not None and action.into not in worker.buffers:
-                    worker.buffers[action.into] = bytearray(len(worker.buffers[action.parts[0]]))
+                if action.made is not None and action.made not in worker.buffers:
+                    worker.buffers[action.made] = bytearray(max(action.room, len(worker.buffers[action.parts[0]])))
                 worker.working.append((action, b""))
             case Transmit():
                 worker.working.append((action, b""))

@@ -68,6 +68,13 @@ def check_int4_with_error_feedback_trains_as_float32_does() -> None:
     assert abs(compressed - plain) < 0.02 * plain, (compressed, plain)
 
 
+def check_the_largest_gradients_with_error_feedback_train() -> None:
+    feedback = ErrorFeedback("topk-256", dist.group.WORLD)
+    first, _ = train(None, 10, lambda model: model.register_comm_hook(feedback, compression_hook))
+    sparse, _ = train(None, 120, lambda model: model.register_comm_hook(feedback, compression_hook))
+    assert sparse < 0.97 * first, (sparse, first)
+
+
 def check_residuals_take_one_copy_of_the_gradients_and_are_freed_with_their_buckets() -> None:
     feedback = error_feedback(_compressed)
     assert feedback is not None and error_feedback() is None

@@ -15,7 +15,7 @@ from tradewind.runtime.group import Group
 from tradewind.wire.codecs import codec_of
 
 torch = pytest.importorskip("torch")
-from tradewind.torch.outer import Outer  # noqa: E402
+from tradewind.torch.outer import PRESETS, Outer  # noqa: E402
 from tradewind.torch.quantised import after_a_hop  # noqa: E402
 from tradewind.torch.replicas import REPLICAS, Method, Replicas, Work, make_replicas  # noqa: E402
 from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
@@ -43,7 +43,7 @@ def replicas(method: Method) -> Replicas:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    codec=st.sampled_from(["none", "bf16", "fp16", "int8", "fp8", "int4"]),
+    codec=st.sampled_from(["none", "bf16", "fp16", "int8", "fp8", "int4", "topk"]),
     items=st.integers(1, 1500),
     seed=st.integers(0, 2**32 - 1),
     magnitude=st.sampled_from([0.0, 1e-44, 1e-20, 1e-3, 1.0, 1e20]),
@@ -100,3 +100,24 @@ def test_error_feedback_keeps_the_mean_of_many_steps_and_bytes_are_those_of_the_
         sums[method.name] = sum(exchange.average(0, gradients)[1] for _ in range(100))
         assert exchange.nbytes == 100 * 1.5 * (150 + 2 * 4)
     assert sums["ddp int4"] == 0.0 and float(sums["ddp int4 + feedback"]) == pytest.approx(1.0, rel=0.1)
+
+
+def test_sparse_contributions_follow_the_published_rule() -> None:
+    """The largest items of 0.95 e + g are sent, and e keeps the rest (SparseLoCo)."""
+    outer = PRESETS["sparseloco"].outer
+    assert (outer.lr, outer.momentum, outer.codec, outer.feedback) == (1.0, 0.0, "topk", 0.95)
+    run = replicas(Method("sparseloco", "topk", outer=outer, every=1))
+    data = samples()
+    for step in range(1, 4):
+        anchor = flat(run.models[0])
+        run.step(step, data)
+        changed = int((flat(run.models[0]) != anchor).sum())
+        assert 0 < changed <= REPLICAS * (len(anchor) // 64 + 8), "few parameters change"
+        for each in run.outers:
+            (residual,) = each.fragments[0].residuals
+            assert int(torch.count_nonzero(residual)) > 0.9 * len(residual), "what is not sent is kept"
+    assert run.exchange.nbytes < 3 * 1.5 * 4 * run.parameters / 10
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])

@@ -66,21 +66,25 @@ def run(
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.comparison import compare_planners
     from tradewind.control.plans.coding import coded_host
+    from tradewind.planning import resolve_members
     from tradewind.units import parse_size
+    from tradewind.wire.codecs import sum_sizes
 
     check_picture(out)
-    nbytes = encoded_bytes(parse_size(size), codec)
-    wanted = parse_names(planners, "--planners")
+    wanted, chosen = parse_names(planners, "--planners"), parse_names(members, "--members")
     found = resolve_network(network, seed, option, latency, default_bandwidth, prices, ranks_per_site)
+    summed = len(resolve_members(found, chosen))
+    nbytes = encoded_bytes(parse_size(size), codec, summed)
     with progress("planning") as report:
         comparison = compare_planners(
             found,
             nbytes,
-            parse_names(members, "--members"),
+            chosen,
             wanted,
             lambda name: report(f"planning: {name}"),
             collective,
-            None if codec == "none" else coded_host(codec),
+            None if codec == "none" else coded_host(codec, contributions=summed),
+            sum_sizes(codec, summed),
         )
         if out is not None:
             report("drawing")

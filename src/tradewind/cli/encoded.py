@@ -14,14 +14,17 @@ ITEM_BYTES = 4
 """Size of a float32."""
 
 
-def encoded_bytes(nbytes: int, codec: str) -> int:
-    """The size of a float32 tensor as it is sent; raises `BadOption` for `auto`, which depends on the plan."""
+def encoded_bytes(nbytes: int, codec: str, members: int) -> int:
+    """The size of the sum of float32 tensors of so many members as it is sent.
+
+    Raises `BadOption` for `auto`, which depends on the plan.
+    """
     from tradewind.errors import BadOption
     from tradewind.wire.codecs import AUTO, check_codec, wire_bytes
 
     if check_codec(codec) == AUTO:
         raise BadOption("--codec auto is decided for one plan. Give a codec such as int8, or use `tradewind plan`.")
-    return max(1, wire_bytes(codec, nbytes // ITEM_BYTES, ITEM_BYTES))
+    return max(1, wire_bytes(codec, nbytes // ITEM_BYTES, ITEM_BYTES, members))
 
 
 def encoded_plan(
@@ -31,21 +34,27 @@ def encoded_plan(
     from tradewind.comparison import timed_plan
     from tradewind.control.plans.coding import choose_codec, coded_host
     from tradewind.planning import host_of, predict
-    from tradewind.planning.bound import bound
+    from tradewind.planning.bound import bound, least_bytes
     from tradewind.units import format_duration, format_size
-    from tradewind.wire.codecs import AUTO, NONE, check_codec
+    from tradewind.wire.codecs import AUTO, NONE, check_codec, sum_sizes
 
     host = host_of(planner, options)
     before = predict(plain, network, host=host).seconds
     picked = choose_codec(plain, network, ITEM_BYTES, host).codec if check_codec(codec) == AUTO else codec
     if picked == NONE:
         return plain, host, f"auto: no codec is clearly faster than float32 ({format_duration(before)})"
-    nbytes, coded = encoded_bytes(plain.nbytes, picked), coded_host(picked, host)
-    limit = bound(network, plain.members, nbytes, plain.collective)
-    plan = timed_plan(planner, network, nbytes, plain.members, limit, options, plain.collective)
+    nbytes, coded = (
+        encoded_bytes(plain.nbytes, picked, len(plain.members)),
+        coded_host(picked, host, contributions=len(plain.members)),
+    )
+    sizes = sum_sizes(picked, len(plain.members))
+    limit = bound(network, plain.members, least_bytes(nbytes, sizes), plain.collective)
+    plan = timed_plan(planner, network, nbytes, plain.members, limit, options, plain.collective, sizes)
     plan = plan.with_prediction(predict(plan, network, host=coded))
     assert plan.predicted is not None
     ratio = before / plan.predicted.seconds
     verdict = f"{ratio:.2f} times as fast as" if ratio > 1 else f"{1 / ratio:.2f} times as long as"
     what = f"{picked}: {format_size(plain.nbytes)} of float32 are sent as {format_size(nbytes)}"
+    if sizes:
+        what += f" (expected; {format_size(round(sizes[0] * nbytes))} before they are summed)"
     return plan, coded, f"{what}, {verdict} float32 ({format_duration(before)})"

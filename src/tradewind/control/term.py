@@ -19,6 +19,7 @@ from tradewind.control.rounds.steps import Round, is_repeatable
 from tradewind.errors import ImpossibleProblem, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import sum_sizes
 
 MOST_TRIED = 32
 """Links of each end of a lost link that are tried at once: in large runs, others are when plans need them."""
@@ -215,7 +216,7 @@ class Term:
     def commit(self, round_: Round, now_s: float) -> None:
         """Commit a round whose members hold the same result; a trial of its plan may end with it."""
         self.rounds.commit(round_, now_s)
-        nbytes = round_.operation.wire_bytes
+        nbytes = round_.operation.wire_bytes(len(round_.ready))
         adopted = self.replanning.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
         if adopted is not None:
             self.outbox.note(Decided("roll back plan", f"version {adopted}: rounds took longer by the last plan"))
@@ -364,8 +365,11 @@ class Term:
         if can_repeat or not is_of_all or (ready.array is not None and not plans.is_fixed):
             return True
         try:
-            size = self.rounds.coding.decided(operation, self.view.names).wire_bytes
-            version = plans.plan_for(self.view.names, max(1, size), collective=operation.collective)
+            names = self.view.names
+            decided = self.rounds.coding.decided(operation, names)
+            sizes = sum_sizes(decided.codec, len(names))
+            size = max(1, decided.wire_bytes(len(names)))
+            version = plans.plan_for(names, size, collective=operation.collective, sum_sizes=sizes)
         except TradewindError:  # starting the round raises it again
             return True
         if version not in self._connected:

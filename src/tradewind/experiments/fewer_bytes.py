@@ -12,7 +12,7 @@ from typing import Any
 
 from tradewind.errors import BadOption
 from tradewind.experiments.stragglers.tasks import CONTEXT, load_samples
-from tradewind.torch.outer import Outer
+from tradewind.torch.outer import PRESETS, Outer
 from tradewind.torch.replicas import REPLICAS, Method, Work, make_replicas
 
 
@@ -57,6 +57,9 @@ def methods(size: Size) -> list[Method]:
         Method("delayed-diloco", outer=Outer(delay=None), every=interval),
         Method("eager-diloco", outer=Outer(delay=None, eager=True), every=interval),
     ]
+    sparse = PRESETS["sparseloco"].outer
+    made.append(Method("sparseloco", "topk", outer=sparse, every=interval))
+    made.append(Method("sparseloco topk-256", "topk-256", outer=sparse, every=interval))
     fragments = 2 if size.layers < 4 else 4
     streaming = Outer(lr=0.4, fragments=fragments, delay=min(5, interval // fragments), mix=0.5)
     made.append(Method("streaming-diloco int4", "int4", outer=streaming, every=interval))

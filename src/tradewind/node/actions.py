@@ -60,6 +60,13 @@ class Receive:
     own: bool = False
     finish: bool = False
     """Whether this completes the sum at the root."""
+    room: int = 0
+    """Bytes of `buffer`, if it must have more than the payload: a sum may be encoded there."""
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of `buffer`."""
+        return max(self.room, self.header.payload_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +87,22 @@ class Combine:
     """Whether the only part is the result itself, to be copied."""
     place: int = 0
     """Place of the first part's sender among the children of the shard; the others follow it."""
-    encodes: bool = False
-    """Whether the finished sum is encoded into the buffer of the first part, and the result is what that decodes to."""
+    encoded: int | None = None
+    """The buffer that a finished sum is encoded into, new or the first of the parts; the result is what that decodes
+    to. None: it is not encoded, or `into` gets it."""
+    room: int = 0
+    """Bytes of a new buffer, if it must have more than the first of the parts."""
+
+    @property
+    def made(self) -> int | None:
+        """The buffer that this creates; None if it creates none."""
+        given = self.into if self.into is not None else self.encoded
+        return None if given is None or given in self.parts else given
 
     @property
     def buffers(self) -> tuple[int, ...]:
         """All buffers that it reads or writes."""
-        return self.parts if self.into is None or self.into in self.parts else (*self.parts, self.into)
+        return self.parts if self.made is None else (*self.parts, self.made)
 
 
 @dataclass(slots=True, unsafe_hash=True)

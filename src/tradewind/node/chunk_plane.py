@@ -15,11 +15,11 @@ import numpy as np
 from tradewind.arithmetic import Array, arithmetic_of, storage_of
 from tradewind.node import actions as do
 from tradewind.node import events as ev
-from tradewind.node.coded_payload import CodedPayload
+from tradewind.node.coded_payload import coded_payload
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import Form, Layout, lay_out, peers_in
 from tradewind.node.node import Arrays
-from tradewind.node.payload import EarlyPayloads, Exchange, RoundPayload
+from tradewind.node.payload import Bytes, EarlyPayloads, Exchange, RoundPayload
 from tradewind.node.served import INIT, PUSH, ServedArray
 from tradewind.node.waits import RoundWait
 from tradewind.planning.plan import Plan
@@ -201,7 +201,7 @@ class ChunkPlane:
         if layout.codec is None:
             payload = RoundPayload(layout, arithmetic, own, result, start.version, by_number, exchange)
         else:
-            payload = CodedPayload(layout, arithmetic, own, result, start.version, start.round, residual)
+            payload = coded_payload(layout, arithmetic, own, result, start.version, start.round, residual)
         self.payloads[start.round] = payload
         payload.digests_whole = start.whole_digest
         self._connect(layout.peers)
@@ -283,6 +283,12 @@ class ChunkPlane:
         if payload is None or payload.version != action.header.plan_version:  # it waited while its round started again
             return None
         return payload.outgoing(action)
+
+    def kept(self, action: do.Transmit, buffer: Bytes) -> memoryview:
+        """Return what is sent of a kept buffer: a relayed chunk as it came, else the chunk that this site has made."""
+        payload = self.payloads.get(action.header.round)
+        whole = memoryview(buffer)
+        return whole if payload is None or action.header.hop > 1 else memoryview(payload.used(whole))
 
     def _connect(self, peers: Iterable[int]) -> None:
         self._actions += [do.Connect(peer) for peer in peers]

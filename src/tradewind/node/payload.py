@@ -91,6 +91,10 @@ class RoundPayload:
         """Add or store an encoded chunk that was received into a buffer."""
         raise InternalError(f"round {action.header.round} is not encoded.")
 
+    def used(self, buffer: Bytes) -> Bytes:
+        """Return the part of a kept buffer that is sent: all of it, unless chunks have sizes of their own."""
+        return buffer
+
     def own_chunk(self, shard: int, index: int) -> Array:
         """Return the part of the own array that a chunk covers."""
         assert self.own is not None

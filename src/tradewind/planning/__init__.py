@@ -87,6 +87,8 @@ class Planner:
     options: type
     takes_clock: bool
     """Whether it can stop at a time limit."""
+    takes_sizes: bool = False
+    """Whether its plans for sparse arrays differ from those for others (`Plan.sum_sizes`)."""
     plugin: Plugin | None = None
     """The plug-in that defines it; None for Tradewind's own planners."""
 
@@ -129,7 +131,7 @@ def planner(name: str) -> Planner:
     if plugin is not None:
         return _from_plugin(name, function, plugin)
     hints = get_type_hints(function)
-    return Planner(name, summary_of(function), function, hints["options"], "clock" in hints)
+    return Planner(name, summary_of(function), function, hints["options"], "clock" in hints, "sum_sizes" in hints)
 
 
 def _from_plugin(name: str, function: Any, plugin: Plugin) -> Planner:
@@ -137,7 +139,7 @@ def _from_plugin(name: str, function: Any, plugin: Plugin) -> Planner:
         raise plugin.error(f"it is {type(function).__name__}, not a function. Expected {PLANNER_FORM}.")
     options = options_class(plugin, function, PLANNER_FORM, None, None, None, None)
     takes_clock = "clock" in inspect.signature(function).parameters
-    return Planner(name, summary_of(function), _guarded(function, plugin), options, takes_clock, plugin)
+    return Planner(name, summary_of(function), _guarded(function, plugin), options, takes_clock, plugin=plugin)
 
 
 def _guarded(function: Callable[..., Plan], plugin: Plugin) -> Callable[..., Plan]:
@@ -222,17 +224,20 @@ def make_plan(
     limit: Bound | None = None,
     clock: Clock = no_clock,
     collective: Collective = ALL_REDUCE,
+    sum_sizes: tuple[float, ...] = (),
     **options: object,
 ) -> Plan:
     """A checked plan by the planner of that name, with chunk sizes as a run has them, its prediction and the limit.
 
     Pass `limit` to reuse a bound that is known already, for instance when comparing planners, and `clock` (such as
     `time.monotonic`) to enable time limits. Without a clock, time limits have no effect and the same input gives the
-    same plan.
+    same plan. `sum_sizes`: of sparse arrays, see `Plan`.
     """
     from tradewind.planning.fill import with_fitted_chunks
 
-    plan = checked_plan(name, network, nbytes, members, clock=clock, collective=collective, **options)
+    plan = checked_plan(
+        name, network, nbytes, members, clock=clock, collective=collective, sum_sizes=sum_sizes, **options
+    )
     host = host_of(name, options)
     plan = with_fitted_chunks(plan, network, host)
     return plan.with_prediction(predict(plan, network, limit, host))
@@ -246,6 +251,7 @@ def checked_plan(
     *,
     clock: Clock = no_clock,
     collective: Collective = ALL_REDUCE,
+    sum_sizes: tuple[float, ...] = (),
     **options: object,
 ) -> Plan:
     """A checked plan by the planner of that name, without a prediction, which saves time.
@@ -261,7 +267,9 @@ def checked_plan(
     chosen = planner_options(name, options)
     ordered = resolve_members(network, members)
     chosen_planner = planner(name)
-    timed = {"clock": clock} if chosen_planner.takes_clock else {}
+    timed: dict[str, Any] = {"clock": clock} if chosen_planner.takes_clock else {}
+    if chosen_planner.takes_sizes:
+        timed["sum_sizes"] = sum_sizes
 
     def planned(among: Network, between: tuple[str, ...], given: dict[str, object]) -> Plan:
         return chosen_planner.function(among, between, nbytes, planner_options(name, given), **timed)
@@ -275,12 +283,17 @@ def checked_plan(
 
             plan = derive_plan(plan, collective, network)
         elif chosen_planner.plugin is not None:
-            return plan  # it is checked already
+            return _with_sizes(plan, sum_sizes)  # it is checked already
     try:
         ensure_valid(plan, network)
     except BadPlan as error:
         raise InternalError(f"planner {name!r} made an invalid plan, which is a bug in Tradewind: {error}") from error
-    return plan
+    return _with_sizes(plan, sum_sizes)
+
+
+def _with_sizes(plan: Plan, sum_sizes: tuple[float, ...]) -> Plan:
+    """The plan for sparse arrays, if there are sizes; what was proven of sums of one size does not hold for it."""
+    return dataclasses.replace(plan, sum_sizes=sum_sizes, proven_rate_bps=None) if sum_sizes else plan
 
 
 def _packed_demands(
@@ -301,10 +314,10 @@ def _packed_demands(
 
 def predict(plan: Plan, network: Network, limit: Bound | None = None, host: HostCost = MEASURED_HOST) -> Prediction:
     """The predicted completion time of a valid plan on a network and its hosts, with the limit of the network."""
-    from tradewind.planning.bound import bound
+    from tradewind.planning.bound import bound, least_bytes
     from tradewind.planning.cost import cost
 
-    limit = limit or bound(network, plan.members, plan.nbytes, plan.collective)
+    limit = limit or bound(network, plan.members, least_bytes(plan.nbytes, plan.sum_sizes), plan.collective)
     spent = cost(plan, network, host=host)
     rate_bps, seconds, argument = limit.rate_bps, limit.seconds, limit.argument
     if plan.proven_rate_bps is not None and plan.proven_rate_bps < rate_bps * (1 - 1e-9):

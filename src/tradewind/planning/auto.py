@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from tradewind.errors import ImpossibleProblem, InfeasiblePlan
 from tradewind.network import Network
 from tradewind.planning import PLANNERS, Clock, no_clock, planner, planner_names, planner_options
-from tradewind.planning.bound import Bound, bound
+from tradewind.planning.bound import Bound, bound, least_bytes
 from tradewind.planning.completion import completed
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.fill import with_best_chunks
@@ -72,11 +72,16 @@ class _Tried:
 
 
 def plan_auto(
-    network: Network, members: tuple[str, ...], nbytes: int, options: AutoOptions, clock: Clock = no_clock
+    network: Network,
+    members: tuple[str, ...],
+    nbytes: int,
+    options: AutoOptions,
+    clock: Clock = no_clock,
+    sum_sizes: tuple[float, ...] = (),
 ) -> Plan:
     """The plan with the shortest predicted time among all planners, and the reason."""
     deadline_s = clock() + options.time_limit_s
-    limit = bound(network, members, nbytes)
+    limit = bound(network, members, least_bytes(nbytes, sum_sizes))
     tried: list[_Tried] = []
     failed: list[str] = []
     skipped: list[str] = []
@@ -97,6 +102,7 @@ def plan_auto(
         except ImpossibleProblem:
             failed.append(str(candidate))
             continue
+        plan = replace(plan, sum_sizes=sum_sizes)
         if candidate.name == "relay":
             plan = completed(plan, network, options.host, stop=lambda: clock() > deadline_s).plan
         elif candidate.name != "optimal":
@@ -106,6 +112,7 @@ def plan_auto(
         raise InfeasiblePlan(f"none of {', '.join(failed)} has a plan for these members on {network.name!r}.")
     ranked = sorted(tried, key=lambda t: t.cost.seconds)
     proven = min((t.plan.proven_rate_bps for t in tried if t.plan.proven_rate_bps is not None), default=None)
+    proven = None if sum_sizes else proven  # of sums of one size
     reason = _why(ranked, limit, failed, skipped)
     return replace(ranked[0].plan, planner="auto", reason=reason, proven_rate_bps=proven)
 

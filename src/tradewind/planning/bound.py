@@ -32,7 +32,7 @@ Other collectives have their own limit (`demand_bound`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +76,14 @@ class _Split:
     rate_bps: float
     kind: str
     labels: Labels
+
+
+def least_bytes(nbytes: int, sum_sizes: Sequence[float] = ()) -> int:
+    """The bytes that a limit may be computed with: of sparse arrays (`Plan.sum_sizes`), those of one contribution.
+
+    Sums have more of them, so the limit holds, and is far from what plans reach.
+    """
+    return max(1, int(nbytes * min(sum_sizes, default=1.0)))
 
 
 def bound(network: Network, members: tuple[str, ...], nbytes: int, collective: Collective = ALL_REDUCE) -> Bound:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from tradewind.fluid import FluidSharing, Resource
 from tradewind.network import Matrix, Network
-from tradewind.planning.hops import Hops, bytes_per_link, flatten, hop_rates_bps, longest_path
+from tradewind.planning.hops import Hops, bytes_per_link, flatten, hop_rates_bps, hop_sizes, longest_path, sizes_up
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
 
@@ -84,6 +84,8 @@ class PipelinedCost:
         self.network, self.host, self.nbytes = network, host, plan.nbytes
         self.hops = hops = flatten(plan, network)
         self.shard = hops.shard
+        self.size = hop_sizes(plan, hops)
+        """What each hop carries of a chunk."""
         self.shard_bytes = np.maximum(1.0, plan.nbytes * np.array([shard.fraction for shard in plan.shards]))
         self.link_bytes = bytes_per_link(plan, network, hops)
         self.transfer_s, self.bottleneck = busiest_resource(self.link_bytes, network)
@@ -99,7 +101,7 @@ class PipelinedCost:
         # hop, so that the prediction is exact on uniform links and never too short on others.
         fastest = np.zeros(len(chunk))
         np.maximum.at(fastest, self.shard, self.rate_bps)
-        hop_s = self.waiting_s(chunk) + chunk_bits[self.shard] / self.rate_bps
+        hop_s = self.waiting_s(chunk) + self.size * chunk_bits[self.shard] / self.rate_bps
         fill_s = float((self.path_s(hop_s) - chunk_bits / fastest).max())
         return Cost(
             seconds=max(self.transfer_s, processor_s) + fill_s,
@@ -127,9 +129,9 @@ class PipelinedCost:
         """For each hop, the time of a chunk beside its transmission: latency, the sender's queue and both hosts."""
         src, dst = self.hops.src, self.hops.dst
         before = np.minimum(self.host.queued_bytes, self.link_bytes[src, dst] - chunk[self.shard])
-        handling_s = 2 * (self.host.frame_s + self.host.byte_s * chunk)
+        handling_s = 2 * (self.host.frame_s + self.host.byte_s * self.size * chunk[self.shard])
         waiting: Floats = self.network.latency_s[src, dst] + 8.0 * np.maximum(before, 0.0) / self.rate_bps
-        return waiting + handling_s[self.shard]
+        return waiting + handling_s
 
     def path_s(self, hop_s: Floats) -> Floats:
         """For each shard, the longest path up its reduce tree and down its broadcast tree, given the time of hops."""
@@ -177,6 +179,7 @@ def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
 def transfer_seconds(plan: Plan, network: Network, hops: Hops) -> float:
     """The time of `busiest_resource` for a plan's hops, without a matrix of all links of a large network."""
     n, bits = len(network), 8.0 * plan.nbytes * np.array([shard.fraction for shard in plan.shards])[hops.shard]
+    bits = bits * hop_sizes(plan, hops)
     src, dst = network.first_row[hops.src], network.first_row[hops.dst]
     is_local = src == dst
     own = np.where(is_local, hops.src * n + hops.dst, src * n + dst)
@@ -264,7 +267,7 @@ def _store_and_forward_seconds(plan: Plan, network: Network) -> float:
     def send(messages: Iterator[_Message]) -> None:
         for message in messages:
             src, dst = message.route[message.hop], message.route[message.hop + 1]
-            nbytes = plan.shards[message.shard].fraction * plan.nbytes
+            nbytes = plan.shards[message.shard].fraction * plan.nbytes * run.size_of(message)
             fluid.start(message, resources_of(network, src, dst), nbytes, now_s)
 
     send(run.first())
@@ -289,6 +292,7 @@ class _StoreAndForward:
 
     def __init__(self, plan: Plan, network: Network) -> None:
         index = network.index
+        self.sizes = [{index[site]: size for site, size in of.items()} for of in sizes_up(plan)]
         self.sources = [(s, index[shard.root]) for s, shard in enumerate(plan.shards) if not shard.reduce]
         self.root = [index[shard.root] for shard in plan.shards]
         self.up: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -302,6 +306,10 @@ class _StoreAndForward:
             for route in shard.broadcast:
                 sites = tuple(index[site] for site in route)
                 self.down[s, sites[0]].append(sites)
+
+    def size_of(self, message: _Message) -> float:
+        """The size of a message, relative to that of the result."""
+        return 1.0 if message.phase else self.sizes[message.shard][message.route[0]]
 
     def first(self) -> Iterator[_Message]:
         for s, site in self.sources:

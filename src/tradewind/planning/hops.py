@@ -69,12 +69,40 @@ def flatten(plan: Plan, network: Network) -> Hops:
     )
 
 
+def sizes_up(plan: Plan) -> list[dict[str, float]]:
+    """For each shard, the size of the sum that each site sends up, relative to that of the result.
+
+    Sparse sums grow from hop to hop (`Plan.sum_sizes`).
+    """
+    members, found = set(plan.members), []
+    for shard in plan.shards:
+        parent = {route[0]: route[-1] for route in shard.reduce}
+        below = dict.fromkeys(parent, 0)
+        for site in members.intersection(parent):
+            while site in parent:
+                below[site] += 1
+                site = parent[site]
+        sizes = plan.sum_sizes
+        found.append({site: sizes[min(count, len(sizes)) - 1] if sizes else 1.0 for site, count in below.items()})
+    return found
+
+
+def hop_sizes(plan: Plan, hops: Hops) -> npt.NDArray[np.float64]:
+    """The size of what each hop carries, relative to the result."""
+    of_route = np.ones(len(hops.route_shard))
+    if plan.sum_sizes:
+        up = zip(plan.shards, sizes_up(plan), strict=True)
+        of_route[: hops.reduce_routes] = [sizes[route[0]] for shard, sizes in up for route in shard.reduce]
+    return of_route[hops.route]
+
+
 def bytes_per_link(plan: Plan, network: Network, hops: Hops | None = None) -> Matrix:
     """The bytes that each directed link carries in one round."""
     hops = hops or flatten(plan, network)
     n = len(network)
     share = np.array([shard.fraction for shard in plan.shards])
-    carried = np.bincount(hops.src * n + hops.dst, weights=share[hops.shard] * plan.nbytes, minlength=n * n)
+    carried_bytes = share[hops.shard] * plan.nbytes * hop_sizes(plan, hops)
+    carried = np.bincount(hops.src * n + hops.dst, weights=carried_bytes, minlength=n * n)
     return carried.astype(np.float64, copy=False).reshape(n, n)
 
 

@@ -92,6 +92,9 @@ class Plan:
     proven_rate_bps: float | None = None
     """The limit on the rate of any plan that the planner proved; None where it proved none."""
     collective: Collective = ALL_REDUCE
+    sum_sizes: tuple[float, ...] = ()
+    """For sparse arrays, the expected sizes of sums of 1, 2, ... contributions relative to `nbytes`, the size of the
+    result; empty: all are as large."""
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
@@ -171,6 +174,7 @@ class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     reason: str = ""
     proven_rate_mbps: float | None = None
     collective: str = str(ALL_REDUCE)
+    sum_sizes: tuple[float, ...] = ()
 
 
 def _prediction_document(predicted: Prediction) -> _PredictionDocument:
@@ -209,6 +213,7 @@ def plan_to_json(plan: Plan, indent: int = 1) -> str:
         reason=plan.reason,
         proven_rate_mbps=None if plan.proven_rate_bps is None else plan.proven_rate_bps / 1e6,
         collective=str(plan.collective),
+        sum_sizes=plan.sum_sizes,
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
 
@@ -254,4 +259,5 @@ def plan_from_json(data: bytes | str, source: str = "plan") -> Plan:
         reason=document.reason,
         proven_rate_bps=None if document.proven_rate_mbps is None else document.proven_rate_mbps * 1e6,
         collective=collective,
+        sum_sizes=document.sum_sizes,
     )

@@ -35,6 +35,7 @@ from tradewind.wire.frames import (
     FrameKind,
     check_payload,
     encode_header,
+    header_for,
 )
 
 SCRATCH_BYTES = BLOCK_BYTES
@@ -107,7 +108,8 @@ def frame_of(
         return None
     sent_us = host.stamp_us()
     queued = bool(sent_us) and kernel_queues and has_unsent(sock)
-    return encode_header(action.header, sent_us, queued, body if summed else None), body
+    header = header_for(action.header, len(body))
+    return encode_header(header, sent_us, queued, body if summed else None), body
 
 
 def check_received(host: Host, traffic: Traffic, action: Receive, part: memoryview, start: int = 0) -> None:
@@ -221,8 +223,8 @@ class Link:
         keeps = action.how in (How.KEEP, How.DISCARD)
         payload = None if keeps else self._host.payload_of(action.header.round)
         if action.buffer is not None:  # kept, or encoded
-            place = self._host.keep(action.buffer, nbytes)
-            self._receive_all(action, place)
+            place = self._host.keep(action.buffer, action.buffer_bytes)
+            self._receive_all(action, place[:nbytes])
             if payload is not None:
                 payload.take(action, place)
         elif payload is None:
@@ -257,7 +259,7 @@ class Link:
                     began_s = time.monotonic() if self._log is not None else 0.0
                     self._send_frame(*frame)
                     if self._log is not None:
-                        self._log.sent(action.header, began_s)
+                        self._log.sent(header_for(action.header, len(frame[1])), began_s)
                     self.traffic.sent_frames += 1
                     self.traffic.sent_bytes += len(frame[1])
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))

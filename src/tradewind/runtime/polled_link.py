@@ -32,6 +32,7 @@ from tradewind.wire.frames import (
     FrameHeader,
     FrameKind,
     decode_header,
+    header_for,
     rest_bytes,
 )
 
@@ -217,11 +218,11 @@ class PolledLink:
         keeps = action.how in (How.KEEP, How.DISCARD)
         payload = None if keeps else self._host.payload_of(action.header.round)
         if action.buffer is not None:  # kept, or encoded
-            place = self._host.keep(action.buffer, self._missing)
+            place = self._host.keep(action.buffer, action.buffer_bytes)
             if payload is not None:
                 taking = payload
                 self._add = lambda _: taking.take(action, place)
-            return place
+            return place[: self._missing]
         if payload is not None and action.how is How.STORE:
             return memoryview(payload.result_of(action).data).cast("B")
         if payload is not None:
@@ -259,7 +260,7 @@ class PolledLink:
                 self.traffic.sent_frames += 1
                 self.traffic.sent_bytes += self._frame_bytes
                 if self._log is not None:
-                    self._log.sent(action.header, self._began_s)
+                    self._log.sent(header_for(action.header, self._frame_bytes), self._began_s)
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
 
     def _take(self) -> bool:

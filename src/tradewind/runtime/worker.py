@@ -572,8 +572,8 @@ class Worker:
     def _combine(self, action: do.Combine) -> None:
         payload = self._plane.payloads.get(action.round)
         if payload is not None:
-            if action.into is not None and action.into not in self._buffers:
-                self.keep(action.into, len(self._buffers[action.parts[0]]))
+            if action.made is not None and action.made not in self._buffers:
+                self.keep(action.made, max(action.room, len(self._buffers[action.parts[0]])))
             if payload.exchange is None:
                 payload.combine(action, self._buffers)
             else:
@@ -633,7 +633,8 @@ class Worker:
             return memoryview(b"")
         if action.source is do.Source.KEPT:
             assert action.buffer is not None
-            return self._buffers.get(action.buffer)
+            kept = self._buffers.get(action.buffer)
+            return None if kept is None else self._plane.kept(action, kept)
         if action.source is do.Source.PADDING:
             return memoryview(bytes(action.header.payload_bytes))
         return self._plane.outgoing(action)

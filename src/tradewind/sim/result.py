@@ -65,6 +65,8 @@ class SimulationResult:
     nbytes: int
     wire_bytes: int
     """Size of the tensor as it is sent: encoded, if the run has a codec other than `auto`."""
+    sum_sizes: tuple[float, ...]
+    """Of sparse tensors, what sums of fewer contributions have of that (`Plan.sum_sizes`)."""
     seconds: float
     """Simulated time in s."""
     workers: tuple[WorkerSummary, ...]
@@ -159,16 +161,14 @@ class SimulationResult:
 
     def limit_s(self, network: Network, samples: int = 5) -> tuple[float, float]:
         """Lower bound and actual duration of a round: means over a few rounds, spread over the run."""
-        from tradewind.planning.bound import bound
+        from tradewind.planning.bound import bound, least_bytes
 
         finished = [r for r in self.finished if len(r.members) > 1]
         if not finished:
             return float("nan"), float("nan")
         chosen = [finished[int(k)] for k in np.unique(np.linspace(0, len(finished) - 1, samples).astype(int))]
-        order = network.index
-        limits = [
-            bound(network, tuple(sorted(r.members, key=order.__getitem__)), self.wire_bytes).seconds for r in chosen
-        ]
+        order, nbytes = network.index, least_bytes(self.wire_bytes, self.sum_sizes)
+        limits = [bound(network, tuple(sorted(r.members, key=order.__getitem__)), nbytes).seconds for r in chosen]
         return _mean(limits), _mean([r.seconds for r in chosen])
 
 

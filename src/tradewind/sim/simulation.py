@@ -44,6 +44,7 @@ from tradewind.sim.setup import Setup
 from tradewind.sim.workers import State, Worker
 from tradewind.trace.records import Kind
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import sum_sizes
 
 PATIENCE_S = 1e9
 """No rank is lost through silence in a simulation: every loss is reported."""
@@ -417,7 +418,8 @@ class Simulation:
             scheme=setup.scheme,
             seed=setup.seed,
             nbytes=setup.nbytes,
-            wire_bytes=self.operation.wire_bytes,
+            wire_bytes=self.operation.wire_bytes(len(self.workers)),
+            sum_sizes=sum_sizes(self.operation.codec, len(self.workers)),
             seconds=now_s,
             workers=tuple(worker.summary() for worker in self.workers.values()),
             rounds=tuple(sorted(self._summaries, key=lambda r: r.number)),

@@ -13,6 +13,9 @@ number. What happens around a round of a fragment depends on `Outer.delay`:
     None         delayed: it continues from a, and uses the average when the fragment's next round is due; the next
                  pseudo-gradient counts from where it continued. `eager` adds the own part of the average at once
 
+SparseLoCo is DiLoCo without momentum (mu = 0), with a sparse codec and `feedback`: what is not sent of a contribution
+is kept at the rank, decays, and is in the next one, which takes the place of the momentum.
+
 **One model, numbered.** Under `bsp` and `quorum` all anchors and momenta are equal: they are functions of the averages
 of all rounds so far, and every receiver of a round has the same bits. They are numbered by these rounds, a contribution
 says which number it is relative to, and only contributions to the same number are averaged (`policy.machine`). A rank
@@ -129,6 +132,11 @@ PRESETS: dict[str, Preset] = {
         Outer(lr=0.4, momentum=0.9, fragments=None, delay=5, mix=0.5, codec="int4"),
         100,
         "Streaming DiLoCo with overlapping communication (Douillard et al. 2025, arXiv 2501.18512)",
+    ),
+    "sparseloco": Preset(
+        Outer(lr=1.0, momentum=0.0, nesterov=False, codec="topk", feedback=0.95),
+        30,
+        "Communication Efficient LLM Pre-training with SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706)",
     ),
     "delayed-diloco": Preset(
         Outer(lr=0.7, momentum=0.9, delay=None),

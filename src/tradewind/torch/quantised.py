@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tradewind.wire.codecs import BLOCK_ITEMS, codec_of
+from tradewind.wire.codecs import BLOCK_ITEMS, TopK, codec_of, wire_bytes
 
 _LIMITS = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 _SMALLEST_SCALE = 2.0**-126
@@ -47,9 +48,19 @@ def _by_numpy(values: Tensor, codec: str) -> Tensor:
     return decoded.to(values.device)
 
 
-def mean_by_hops(contributions: Sequence[Tensor], codec: str) -> Tensor:
-    """The mean that all ranks of a round get: summed in float32 at one root, encoded on the hops to and from it."""
+def mean_by_hops(contributions: Sequence[Tensor], codec: str) -> tuple[Tensor, int, int]:
+    """The mean that all ranks of a round get: summed in float32 at one root, encoded on the hops to and from it.
+
+    Also returns the bytes of a contribution and of the mean, as they are sent.
+    """
     total = torch.zeros_like(contributions[0])
     for contribution in contributions:
         total += after_a_hop(contribution / len(contributions), codec)
-    return after_a_hop(total, codec)
+    made, items = codec_of(codec), len(total)
+    own_bytes = wire_bytes(codec, items, 4)
+    if not isinstance(made, TopK):
+        return after_a_hop(total, codec), own_bytes, own_bytes
+    given, encoded = total.cpu().numpy(), np.empty(made.most_bytes(items, len(contributions)), np.uint8)
+    made.encode_sum(given, encoded)
+    made.decode(encoded, given)
+    return torch.from_numpy(given).to(total.device), own_bytes, made.length(encoded)

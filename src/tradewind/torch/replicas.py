@@ -22,7 +22,6 @@ from tradewind.torch.buckets import tracked_tensors
 from tradewind.torch.models import make_gpt, make_model
 from tradewind.torch.outer import Outer, OuterSteps, Sent
 from tradewind.torch.quantised import after_a_hop, mean_by_hops
-from tradewind.wire.codecs import wire_bytes
 
 REPLICAS = 4
 TEST_BATCH = 256
@@ -94,18 +93,24 @@ class Exchange:
         """Bytes of the largest round."""
         self._lost: dict[tuple[int, int], Tensor] = {}
 
-    def average(self, key: int, contributions: Sequence[Tensor]) -> Tensor:
-        """The mean of the replicas' flat tensors; `key` names what they are, for error feedback."""
+    def average(self, key: int, contributions: Sequence[Tensor], residuals: Sequence[Tensor | None] = ()) -> Tensor:
+        """The mean of the replicas' flat tensors; `key` names what they are, for error feedback.
+
+        `residuals`: those of an outer optimizer, which are added, and replaced by what encoding loses.
+        """
         codec, given = self.method.codec, list(contributions)
-        if self.method.feedback:
-            for k, contribution in enumerate(contributions):
-                total = contribution + self._lost[key, k] if (key, k) in self._lost else contribution
-                self._lost[key, k] = total - after_a_hop(total / len(given), codec) * len(given)
+        for k, contribution in enumerate(contributions):
+            residual = residuals[k] if residuals else None
+            if self.method.feedback:
+                residual = self._lost.setdefault((key, k), torch.zeros_like(contribution))
+            if residual is not None:
+                total = contribution + residual.to(contribution.device)
+                residual.copy_(total - after_a_hop(total / len(given), codec) * len(given))
                 given[k] = total
-        encoded = wire_bytes(codec, len(given[0]), 4)
-        self.nbytes += 2 * (len(given) - 1) / len(given) * encoded
-        self.largest = max(self.largest, encoded)
-        return mean_by_hops(given, codec)
+        mean, own_bytes, mean_bytes = mean_by_hops(given, codec)
+        self.nbytes += (len(given) - 1) / len(given) * (own_bytes + mean_bytes)
+        self.largest = max(self.largest, mean_bytes)
+        return mean
 
 
 class Replicas:
@@ -168,17 +173,18 @@ class Replicas:
         if number % self.outers[0].interval:
             return
         turn = self.outers[0].round % len(self.outers[0].fragments)
-        submitted: list[list[Tensor]] = []
+        submitted: list[list[Sent]] = []
 
         def submit(sent: list[Sent], weight: float) -> list[Any]:  # noqa: ARG001 - all replicas weigh the same
-            submitted.append([each.flat for each in sent])
+            submitted.append(sent)
             return [_Landed() for _ in sent]
 
         begun = [outer.begin(submit, number, REPLICAS) for outer in self.outers]
-        for k, flats in enumerate(zip(*submitted, strict=True)):
-            mean = self.exchange.average(1000 * turn + k, [flat.clone() for flat in flats])
-            for flat in flats:
-                flat.copy_(mean)
+        for k, each in enumerate(zip(*submitted, strict=True)):
+            flats, residuals = [sent.flat.clone() for sent in each], [sent.residual for sent in each]
+            mean = self.exchange.average(1000 * turn + k, flats, residuals)
+            for sent in each:
+                sent.flat.copy_(mean)
         if self.outers[0].options.delay == 0:
             for outer, fragment in zip(self.outers, begun, strict=True):
                 outer.end(fragment, alone=False)

@@ -1,8 +1,8 @@
 """Codecs: how a chunk of floats travels in fewer bytes than float32 needs.
 
-An encoded chunk is a scale for each block of `BLOCK_ITEMS` items (float32, for codecs that have scales), followed by
-the codes of all items in order. Its size follows from the number of items alone, so that every site, the planner and
-the simulator compute the same.
+**Dense codecs** send every item. An encoded chunk is a scale for each block of `BLOCK_ITEMS` items (float32, for codecs
+that have scales), followed by the codes of all items in order. Its size follows from the number of items alone, so that
+every site, the planner and the simulator compute the same.
 
     name    bytes an item    code
     bf16    2                the upper half of a float32, rounded
@@ -11,8 +11,21 @@ the simulator compute the same.
     fp8     1 + 4/256        e4m3 of item / scale; scale = largest magnitude / 448
     int4    1/2 + 4/256      whole number in [-7, 7], two in a byte; scale = largest magnitude / 7
 
+**`topk`** sends the 64 largest magnitudes of each `SPARSE_BLOCK_ITEMS` items, and zero for the others (`topk-32`,
+`topk-128` and `topk-256` keep as many). A chunk begins with its form, the number of its items and its size in bytes:
+
+    picked    positions; two magnitudes for each block; for each item its sign and which of the two: 2 bits
+    sum       positions; values as int8, with a scale for each 256
+    dense     all items as int8
+
+A rank sends its own array as `picked`. A sum of several has all items that any of them has kept, so it grows from hop
+to hop, and is sent as `sum`, or `dense` where that is smaller. Its values have 8 bits, since the error of a sum is not
+fed back to the ranks that it came from. The size of a chunk is known only when it is made; what it may have at most
+follows from the number of items and of contributions, and what to expect, from positions that are independent.
+
 **Not finite.** A NaN or infinity arrives as what it was sent as, at its place: in a block that has one, the sign bit of
-the scale is set, three codes mean NaN, +inf and -inf, and finite items use fewer codes.
+the scale is set, three codes mean NaN, +inf and -inf, and finite items use fewer codes. In `topk` they count as the
+largest magnitudes, and the own array of a rank that has some is sent as `sum`; of more than 64 in a block, 64 arrive.
 
 **Rounding** is to the nearest code, ties to even. With the suffix `-stochastic` (`int8-stochastic`) it is up or down at
 random, with probabilities for which the expected value is the item itself; the generator is an argument.
@@ -35,7 +48,16 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tradewind.errors import UnknownName
+from tradewind.errors import BadFrame, UnknownName
+from tradewind.wire.sparse import (
+    Positions,
+    count_of,
+    largest,
+    pack_positions,
+    positions_bytes,
+    two_levels,
+    unpack_positions,
+)
 
 Floats = npt.NDArray[np.float32]
 Raw = npt.NDArray[np.uint8]
@@ -44,6 +66,10 @@ BLOCK_ITEMS = 256
 """Items that share a scale."""
 STEP_ITEMS = 64 * 1024
 """Items that are encoded or decoded at a time."""
+SPARSE_BLOCK_ITEMS = 4096
+"""Items of which `topk` keeps the largest."""
+MOST_SPARSE_ITEMS = 2**20
+"""Most items of a sparse chunk: sums are made of whole chunks in float32."""
 SCALE_BYTES = 4
 _RANDOM_S = 1.4e-9
 """Processor time in s to draw a random number for an item."""
@@ -63,9 +89,13 @@ class Codec:
     """Whether items are rounded up or down at random, instead of to the nearest code."""
 
     kind: ClassVar[str]
-    """Its name, without the way of rounding."""
+    """Its name, without the way of rounding and other parameters."""
     nearest_s: ClassVar[float]
     """Processor time in s to encode and to decode an item, measured on one core of 2.6 GHz (`benchmarks codecs`)."""
+    block_items: ClassVar[int] = BLOCK_ITEMS
+    """Chunks are cut between blocks of so many items."""
+    varies: ClassVar[bool] = False
+    """Whether the size of a chunk is known only when it is encoded."""
 
     @property
     def item_s(self) -> float:
@@ -78,17 +108,42 @@ class Codec:
         return 1.0
 
     @property
+    def exact_stride(self) -> int:
+        """How many items apart such items must be, with zeros between them."""
+        return 1
+
+    @property
     def name(self) -> str:
         """The name by which `codec_of` returns it."""
         return self.kind + STOCHASTIC * self.stochastic
 
     @abstractmethod
-    def most_bytes(self, items: int) -> int:
-        """Return the size of an encoded chunk of so many items, or the most that it may have."""
+    def most_bytes(self, items: int, contributions: int = 1) -> int:
+        """Return the size of an encoded chunk of so many items, or the most that it may have.
+
+        `contributions`: how many arrays it is the sum of.
+        """
+
+    def expected_bytes(self, items: int, contributions: int = 1) -> int:
+        """Return the size that an encoded chunk of so many items is expected to have."""
+        return self.most_bytes(items, contributions)
 
     @abstractmethod
     def error_bound(self, values: Floats) -> Floats:
         """Return for each finite item how far its decoded value may be from it at most."""
+
+    @abstractmethod
+    def encode(self, values: Floats, out: Raw, random: np.random.Generator | None = None) -> None:
+        """Encode a chunk into `out`, which has `most_bytes` bytes; `random` is for stochastic rounding."""
+
+    @abstractmethod
+    def decode(self, encoded: Raw, out: Floats) -> None:
+        """Decode a whole chunk into `out`, which has as many items as were encoded."""
+
+
+@dataclass(frozen=True)
+class Dense(Codec):
+    """Codecs that send every item, in steps."""
 
     def encode(self, values: Floats, out: Raw, random: np.random.Generator | None = None) -> None:
         """Encode a chunk into `out`, which has `most_bytes` bytes; `random` is for stochastic rounding."""
@@ -154,13 +209,13 @@ def _round_bits(bits: npt.NDArray[np.uint32], dropped: int, random: np.random.Ge
 
 
 @dataclass(frozen=True)
-class Bf16(Codec):
+class Bf16(Dense):
     """The upper half of each float32: the same range with 8 significant bits. It has no scales."""
 
     kind: ClassVar[str] = "bf16"
     nearest_s: ClassVar[float] = 0.6e-9
 
-    def most_bytes(self, items: int) -> int:
+    def most_bytes(self, items: int, contributions: int = 1) -> int:  # noqa: ARG002 - sums have the same size
         """Return the size of an encoded chunk."""
         return 2 * items
 
@@ -197,7 +252,7 @@ class Bf16(Codec):
 
 
 @dataclass(frozen=True)
-class Scaled(Codec):
+class Scaled(Dense):
     """Codecs with a scale for each block."""
 
     code: ClassVar[type[np.generic]]
@@ -213,7 +268,7 @@ class Scaled(Codec):
     step: ClassVar[float]
     """Largest distance of two neighbouring codes."""
 
-    def most_bytes(self, items: int) -> int:
+    def most_bytes(self, items: int, contributions: int = 1) -> int:  # noqa: ARG002 - sums have the same size
         """Return the size of an encoded chunk."""
         return SCALE_BYTES * _blocks(items) + self._code_bytes(items)
 
@@ -438,6 +493,179 @@ class Fp8(Scaled):
         return math.nan, 448.0, -448.0
 
 
+_SPARSE_HEADER = np.dtype([("form", "<u4"), ("count", "<u4"), ("nbytes", "<u4")])
+_PICKED, _SUM, _DENSE = range(3)
+_LEVELS_BYTES = 8
+
+
+@dataclass(frozen=True)
+class TopK(Codec):
+    """The largest magnitudes of each block of `SPARSE_BLOCK_ITEMS` items."""
+
+    kept: int = 64
+    """How many of a block."""
+
+    kind: ClassVar[str] = "topk"
+    nearest_s: ClassVar[float] = 2.9e-9
+    block_items: ClassVar[int] = SPARSE_BLOCK_ITEMS
+    varies: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The name by which `codec_of` returns it."""
+        return self.kind if self.kept == 64 else f"{self.kind}-{self.kept}"
+
+    @property
+    def exact(self) -> float:
+        """A magnitude that is encoded without loss, as is any small multiple, in blocks where all items have it."""
+        return _int8().exact
+
+    @property
+    def exact_stride(self) -> int:
+        """How many items apart such items must be, with zeros between them."""
+        return SPARSE_BLOCK_ITEMS // self.kept
+
+    def count(self, items: int) -> int:
+        """Return how many items of an own chunk are kept."""
+        return count_of(items, SPARSE_BLOCK_ITEMS, self.kept)
+
+    def most_bytes(self, items: int, contributions: int = 1) -> int:
+        """Return the most that an encoded chunk may have: no position is kept by two contributions."""
+        most = _sum_bytes(min(items, contributions * self.count(items)), items)
+        return max(most, self._picked_bytes(items))
+
+    def expected_bytes(self, items: int, contributions: int = 1) -> int:
+        """Return the size to expect, where the positions of contributions are independent of each other."""
+        if contributions == 1:
+            return self._picked_bytes(items)
+        missing = (1.0 - self.count(items) / max(1, items)) ** contributions
+        return max(_sum_bytes(round(items * (1.0 - missing)), items), self._picked_bytes(items))
+
+    def _picked_bytes(self, items: int) -> int:
+        count, blocks = self.count(items), -(-items // SPARSE_BLOCK_ITEMS)
+        return _SPARSE_HEADER.itemsize + _LEVELS_BYTES * blocks + positions_bytes(count, items) + -(-count // 4)
+
+    def error_bound(self, values: Floats) -> Floats:
+        """Return for each finite item how far its decoded value may be from it at most.
+
+        Items that are not kept become zero; of the others, the error is at most the difference between the largest and
+        the smallest of their block, or a step of int8 where some item is not finite.
+        """
+        bound: Floats = np.abs(values)
+        positions = largest(values, SPARSE_BLOCK_ITEMS, self.kept)
+        kept = values[positions]
+        if not np.isfinite(kept).all():
+            bound[positions] = _int8().error_bound(kept)
+            return bound
+        for block in range(0, len(values), SPARSE_BLOCK_ITEMS):
+            of = positions[(positions >= block) & (positions < block + SPARSE_BLOCK_ITEMS)]
+            magnitudes = np.abs(values[of]).astype(np.float64)
+            bound[of] = min(magnitudes.max() * (1.0 + 2.0**-22) - magnitudes.min(), _LARGEST)
+        return bound
+
+    def encode(self, values: Floats, out: Raw, random: np.random.Generator | None = None) -> None:  # noqa: ARG002
+        """Encode the own chunk of a rank into `out`, which has `most_bytes` bytes or more."""
+        positions = largest(values, SPARSE_BLOCK_ITEMS, self.kept)
+        picked = values[positions]
+        magnitudes = np.abs(picked)
+        if not np.isfinite(magnitudes.max()):
+            self._encode_sum(positions, picked, len(values), out)
+            return
+        count, items = len(positions), len(values)
+        starts = np.arange(0, count, self.kept)
+        levels, upper = two_levels(magnitudes, starts)
+        body = _begin(out, _PICKED, count, self._picked_bytes(items))
+        body[: levels.nbytes] = levels.reshape(-1).view(np.uint8)
+        end = levels.nbytes + positions_bytes(count, items)
+        pack_positions(positions, items, body[levels.nbytes : end])
+        bits = np.zeros((-(-count // 4) * 4, 2), np.uint8)
+        bits[:count, 0], bits[:count, 1] = picked < 0, upper
+        body[end:] = np.packbits(bits.reshape(-1))
+
+    def encode_sum(self, values: Floats, out: Raw) -> None:
+        """Encode all items of a sum that are not zero into `out`, which has `most_bytes` bytes or more."""
+        positions = np.flatnonzero(values != 0)
+        if _is_dense(len(positions), len(values)):
+            _int8().encode(values, _begin(out, _DENSE, len(values), _sum_bytes(len(values), len(values))))
+        else:
+            self._encode_sum(positions, values[positions], len(values), out)
+
+    def _encode_sum(self, positions: Positions, values: Floats, items: int, out: Raw) -> None:
+        count = len(positions)
+        body = _begin(out, _SUM, count, _sparse_sum_bytes(count, items))
+        end = positions_bytes(count, items)
+        pack_positions(positions, items, body[:end])
+        _int8().encode(values, body[end:])
+
+    def entries(self, encoded: Raw, items: int) -> tuple[Positions | slice, Floats]:
+        """Return the positions and values of an encoded chunk; all other items are zero.
+
+        Raises `BadFrame` if it is not an encoded chunk of so many items.
+        """
+        form, count, nbytes = (int(number) for number in encoded[: _SPARSE_HEADER.itemsize].view(_SPARSE_HEADER)[0])
+        body = encoded[_SPARSE_HEADER.itemsize : nbytes]
+        size = {
+            _PICKED: self._picked_bytes(items) if count == self.count(items) else -1,
+            _SUM: _sparse_sum_bytes(count, items) if count <= items else -1,
+            _DENSE: _sum_bytes(items, items) if count == items else -1,
+        }.get(form, -1)
+        if nbytes != size or nbytes > len(encoded):
+            raise BadFrame(f"a sparse chunk of {items} items: form {form} with {count} items in {nbytes} bytes.")
+        values = np.empty(count, np.float32)
+        if form == _DENSE:
+            _int8().decode(body, values)
+            return slice(None), values
+        levels_bytes = _LEVELS_BYTES * -(-items // SPARSE_BLOCK_ITEMS) if form == _PICKED else 0
+        end = levels_bytes + positions_bytes(count, items)
+        try:
+            positions = unpack_positions(body[levels_bytes:end], count, items)
+        except ValueError as error:
+            raise BadFrame(f"a sparse chunk of {items} items: {error}.") from None
+        if form == _SUM:
+            _int8().decode(body[end:], values)
+        else:
+            bits = np.unpackbits(body[end:], count=2 * count).reshape(count, 2)
+            levels = body[:levels_bytes].view(np.float32)
+            values[:] = levels[np.arange(count) // self.kept * 2 + bits[:, 1]]
+            np.negative(values, out=values, where=bits[:, 0].astype(bool))
+        return positions, values
+
+    def decode(self, encoded: Raw, out: Floats) -> None:
+        """Decode a whole chunk into `out`, which has as many items as were encoded."""
+        positions, values = self.entries(encoded, len(out))
+        out[:] = 0
+        out[positions] = values
+
+    @staticmethod
+    def length(encoded: Raw) -> int:
+        """Return how many bytes of a buffer an encoded chunk has."""
+        return int(encoded[: _SPARSE_HEADER.itemsize].view(_SPARSE_HEADER)["nbytes"][0])
+
+
+def _begin(out: Raw, form: int, count: int, nbytes: int) -> Raw:
+    """Write the header of a sparse chunk; return the place of the rest."""
+    out[: _SPARSE_HEADER.itemsize].view(_SPARSE_HEADER)[0] = form, count, nbytes
+    return out[_SPARSE_HEADER.itemsize : nbytes]
+
+
+def _sparse_sum_bytes(count: int, items: int) -> int:
+    return _SPARSE_HEADER.itemsize + positions_bytes(count, items) + _int8().most_bytes(count)
+
+
+def _is_dense(count: int, items: int) -> bool:
+    return _sparse_sum_bytes(count, items) >= _SPARSE_HEADER.itemsize + _int8().most_bytes(items)
+
+
+def _sum_bytes(count: int, items: int) -> int:
+    """Return the size of a sum of which so many items are not zero: the smaller of its two forms."""
+    return min(_sparse_sum_bytes(count, items), _SPARSE_HEADER.itemsize + _int8().most_bytes(items))
+
+
+@cache
+def _int8() -> Int8:
+    return Int8()
+
+
 @cache
 def _nibbles() -> npt.NDArray[np.float64]:
     """Return for each byte its two int4 as two float32, in the place of one float64."""
@@ -457,7 +685,10 @@ def _e4m3() -> Floats:
 
 
 _KINDS: dict[str, type[Codec]] = {kind.kind: kind for kind in (Bf16, Fp16, Int8, Fp8, Int4)}
-CODECS = (NONE, *_KINDS, *(kind + STOCHASTIC for kind in _KINDS))
+_SPARSE = {codec.name: codec for codec in (TopK(kept=kept) for kept in (64, 32, 128, 256))}
+SPARSE = tuple(_SPARSE)
+"""Names of the sparse codecs."""
+CODECS = (NONE, *_KINDS, *(kind + STOCHASTIC for kind in _KINDS), *SPARSE)
 """Names of all codecs. `auto` is not one of them: a controller chooses for every round."""
 
 
@@ -470,6 +701,8 @@ def codec_of(name: str) -> Codec | None:
     """
     if name not in CODECS:
         raise UnknownName("codec", name, CODECS)
+    if name in _SPARSE:
+        return _SPARSE[name]
     kind = name.removesuffix(STOCHASTIC)
     return None if kind == NONE else _KINDS[kind](name.endswith(STOCHASTIC))
 
@@ -490,17 +723,34 @@ def can_encode(op: str, dtype: str) -> bool:
     return op in ("sum", "mean") and dtype in ("float32", "float64", "float16", "bfloat16")
 
 
-def wire_bytes(codec: str, items: int, item_bytes: int) -> int:
+def wire_bytes(codec: str, items: int, item_bytes: int, contributions: int = 1) -> int:
     """Return how many bytes so many items of an array need on the wire, in one chunk; for `auto`, at most.
+
+    `contributions`: how many arrays it is the sum of. For sparse codecs it is the size to expect.
 
     >>> wire_bytes("none", 1000, 4), wire_bytes("int8", 1000, 4)
     (4000, 1016)
+    >>> wire_bytes("topk", 10**6, 4), wire_bytes("topk", 10**6, 4, 8), wire_bytes("topk", 10**6, 4, 1000)
+    (21505, 195051, 1015640)
     """
     made = None if codec == AUTO else codec_of(codec)
-    return items * item_bytes if made is None else made.most_bytes(items)
+    return items * item_bytes if made is None else made.expected_bytes(items, contributions)
 
 
-def items_within(codec: str, nbytes: int, item_bytes: int) -> int:
+def sum_sizes(codec: str, contributions: int) -> tuple[float, ...]:
+    """Return the sizes of sums of 1, 2, ... contributions, of that of all; empty if they are the same.
+
+    >>> sum_sizes("int8", 4), [round(size, 2) for size in sum_sizes("topk", 4)]
+    ((), [0.2, 0.54, 0.77, 1.0])
+    """
+    made = None if codec == AUTO else codec_of(codec)
+    if made is None or not made.varies:
+        return ()
+    sizes = [made.expected_bytes(MOST_SPARSE_ITEMS, count) for count in range(1, contributions + 1)]
+    return tuple(size / sizes[-1] for size in sizes)
+
+
+def items_within(codec: str, nbytes: int, item_bytes: int, contributions: int = 1) -> int:
     """Return how many items a chunk of at most so many bytes on the wire has: whole blocks, and at least one.
 
     >>> items_within("none", 4096, 4), items_within("int8", 4096, 4), items_within("int4", 1, 4)
@@ -509,7 +759,8 @@ def items_within(codec: str, nbytes: int, item_bytes: int) -> int:
     made = codec_of(codec)
     if made is None:
         return max(1, nbytes // item_bytes)
-    return BLOCK_ITEMS * max(1, nbytes // made.most_bytes(BLOCK_ITEMS))
+    items = made.block_items * max(1, nbytes // made.most_bytes(made.block_items, contributions))
+    return min(items, MOST_SPARSE_ITEMS) if made.varies else items
 
 
 def generator_of(*numbers: int) -> np.random.Generator:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import xxhash
@@ -120,6 +120,11 @@ class FrameHeader:
     """Whether it waited in the sender's kernel behind earlier bytes."""
     sums: bytes = b""
     """The checksums of the blocks of the payload, in order; empty: the connection protects its bytes otherwise."""
+
+
+def header_for(header: FrameHeader, payload_bytes: int) -> FrameHeader:
+    """Return the header of a chunk whose payload has this size, which is known only when it is encoded."""
+    return header if header.payload_bytes == payload_bytes else replace(header, payload_bytes=payload_bytes)
 
 
 def sums_of(payload: Bytes) -> bytes:

@@ -158,10 +158,9 @@ class Operation(MessageBase, frozen=True):
         """Size of the array; of the largest one of a rank, if ranks have arrays of different sizes."""
         return self.items * self.item_bytes
 
-    @property
-    def wire_bytes(self) -> int:
-        """Size of the array as it is sent."""
-        return wire_bytes(self.codec, self.items, self.item_bytes)
+    def wire_bytes(self, contributions: int) -> int:
+        """Return the size of a sum of so many arrays as it is sent; for a sparse codec, the size to expect."""
+        return wire_bytes(self.codec, self.items, self.item_bytes, contributions)
 
     @property
     def collective(self) -> Collective:

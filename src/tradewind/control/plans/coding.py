@@ -15,7 +15,7 @@ from tradewind.network import Network
 from tradewind.planning.cost import cost
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
-from tradewind.wire.codecs import AUTO, BLOCK_ITEMS, NONE, codec_of, wire_bytes
+from tradewind.wire.codecs import AUTO, NONE, codec_of, sum_sizes, wire_bytes
 from tradewind.wire.messages import Operation
 
 AUTOMATIC = (NONE, "bf16", "int8")
@@ -28,10 +28,10 @@ REMEMBERED = 256
 """Number of kinds of rounds whose choice is remembered."""
 
 
-def coded_host(codec: str, host: HostCost = MEASURED_HOST, caution: float = 1.0) -> HostCost:
+def coded_host(codec: str, host: HostCost = MEASURED_HOST, caution: float = 1.0, contributions: int = 1) -> HostCost:
     """Return what hosts cost where chunks are encoded: each byte on the wire carries its share of the encoding.
 
-    `caution`: how many times the measured time is counted.
+    `caution`: how many times the measured time is counted. `contributions`: how many arrays are summed.
 
     >>> coded_host("int8").byte_s > coded_host("none").byte_s
     True
@@ -39,16 +39,17 @@ def coded_host(codec: str, host: HostCost = MEASURED_HOST, caution: float = 1.0)
     made = codec_of(codec)
     if made is None:
         return host
-    item_bytes = made.most_bytes(BLOCK_ITEMS) / BLOCK_ITEMS
+    item_bytes = made.expected_bytes(made.block_items, contributions) / made.block_items
     return replace(host, byte_s=host.byte_s + caution * made.item_s / 2 / item_bytes)
 
 
 def coded_plan(plan: Plan, codec: str, item_bytes: int = 4) -> Plan:
     """Return a plan for arrays that are sent as they are, for the same arrays encoded."""
-    ratio = wire_bytes(codec, BLOCK_ITEMS, item_bytes) / (BLOCK_ITEMS * item_bytes)
+    summed = len(plan.members)
+    nbytes = max(1, wire_bytes(codec, plan.nbytes // item_bytes, item_bytes, summed))
+    ratio = nbytes / plan.nbytes
     shards = tuple(replace(s, chunk_bytes=max(1, round(s.chunk_bytes * ratio))) for s in plan.shards)
-    nbytes = max(1, wire_bytes(codec, plan.nbytes // item_bytes, item_bytes))
-    return replace(plan, nbytes=nbytes, shards=shards, predicted=None)
+    return replace(plan, nbytes=nbytes, shards=shards, predicted=None, sum_sizes=sum_sizes(codec, summed))
 
 
 @dataclass(frozen=True, slots=True)

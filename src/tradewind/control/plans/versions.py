@@ -52,6 +52,8 @@ class Key(NamedTuple):
     generation: int
     """Of the network."""
     collective: Collective = ALL_REDUCE
+    sum_sizes: tuple[float, ...] = ()
+    """Of sparse arrays (`Plan.sum_sizes`)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class PlanWanted:
     def make(self) -> PlanMade:
         """Make the plan and compare it with the current one; this can take seconds."""
         members, nbytes, collective = self.key.members, self.key.nbytes, self.key.collective
-        more = self.options, self.fast, self.chunk_bytes, collective
+        more = self.options, self.fast, self.chunk_bytes, collective, self.key.sum_sizes
         try:
             plan = finished_plan(self.planner, self.network, nbytes, members, *more)
         except TradewindError as error:
@@ -142,15 +144,16 @@ class Plans:
         nbytes: int,
         planner: str | None = None,
         collective: Collective = ALL_REDUCE,
+        sum_sizes: tuple[float, ...] = (),
     ) -> int:
         """Return the version of the plan that these members use for an array of this size, made if necessary.
 
         Plans are expressed in fractions and fit any size, but a good plan for a kilobyte (few hops) is not good for a
-        gigabyte.
+        gigabyte. `sum_sizes`: of sparse arrays, see `Plan`.
         """
         size = self._planned_bytes(nbytes)
-        key = Key(members, size, planner or "", self.view.generation, collective)
-        version = self._version_of(key, lambda: self.make(members, size, planner, collective))
+        key = Key(members, size, planner or "", self.view.generation, collective, sum_sizes)
+        version = self._version_of(key, lambda: self.make(members, size, planner, collective, sum_sizes))
         self._used.pop(key, None)
         self._used[key] = None
         if size > SMALL_BYTES:
@@ -307,7 +310,12 @@ class Plans:
         return chosen, options
 
     def make(
-        self, members: tuple[str, ...], nbytes: int, hint: str | None = None, collective: Collective = ALL_REDUCE
+        self,
+        members: tuple[str, ...],
+        nbytes: int,
+        hint: str | None = None,
+        collective: Collective = ALL_REDUCE,
+        sum_sizes: tuple[float, ...] = (),
     ) -> Plan:
         """Make a plan for the current network, without adding it as a version.
 
@@ -325,7 +333,7 @@ class Plans:
             given = patch_plan(given, network).plan if check(given, network) else given
             return given if given.collective == collective else derive_plan(given, collective, network)
         planner, options = self._planner_for(hint or "", nbytes)
-        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes, collective
+        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes, collective, sum_sizes
         try:
             plan = finished_plan(planner, self._among(network, members), *more)
             if self._keeps_roots and planner == "fapt" and "fixed_roots" not in options:
@@ -375,12 +383,13 @@ def finished_plan(
     fast: bool,
     chunk_bytes: int | None = None,
     collective: Collective = ALL_REDUCE,
+    sum_sizes: tuple[float, ...] = (),
 ) -> Plan:
     """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of network and hosts.
 
     `fast`: whether to assume a fast network, as for one that is unknown. `chunk_bytes` 0: sizes as planned.
     """
-    plan = checked_plan(planner, network, nbytes, members, collective=collective, **options)
+    plan = checked_plan(planner, network, nbytes, members, collective=collective, sum_sizes=sum_sizes, **options)
     if chunk_bytes == 0:
         return replace(plan, predicted=None)
     if chunk_bytes is not None:

@@ -53,7 +53,7 @@ from tradewind.errors import InfeasiblePlan
 from tradewind.planning.check import check
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import NONE, items_within
+from tradewind.wire.codecs import NONE, items_within, sum_sizes
 from tradewind.wire.frames import digest_of
 from tradewind.wire.packed_plans import PackedPlan
 
@@ -118,11 +118,12 @@ class Rounds:
                 return self._start_inline(step, stream, ready, order, result, now_s)
         decided = step.decided
         operation = self.coding.decided(operation, order, decided.plan_hint)
-        size = max(1, operation.wire_bytes)
+        size = max(1, operation.wire_bytes(len(order)))
         if decided.server is not None:
             version = self.plans.server_plan_for(decided.server, order[0], size)
         else:
-            version = self.plans.plan_for(order, size, step.decided.plan_hint, operation.collective)
+            sizes = sum_sizes(operation.codec, len(order))
+            version = self.plans.plan_for(order, size, step.decided.plan_hint, operation.collective, sizes)
         scattered, cut = None, tuple[int, ...]()
         if self._scattering is not None and stream >= m.POLICY_STREAM:
             version, scattered, cut = self._scattering.take_over(version, operation, ready, stream)
@@ -361,7 +362,7 @@ class Rounds:
         """
         pause_s = max(pause_s, HALT_SHARE * self._halting_s)
         for round_ in self.running.values():
-            is_large = round_.operation.wire_bytes > SMALL_BYTES
+            is_large = round_.operation.wire_bytes(len(round_.plan.members)) > SMALL_BYTES
             had_peace = now_s >= round_.rerouted_s + pause_s * 2.0**round_.reroutes
             is_same = (round_.plan.members, round_.plan.collective) == (plan.members, plan.collective)
             if is_same and is_large and had_peace and round_.can_go_on_by_another:
@@ -464,7 +465,8 @@ def remaining(
     left = np.concatenate([[0], *(np.diff(e) * ~f for e, f in zip(edges, flags, strict=True))]).cumsum()
     plan = _with_cuts_moved(new, ends, left)
     largest = max(chunk_items)
-    sizes = (items_within(operation.codec, shard.chunk_bytes, operation.item_bytes) for shard in plan.shards)
+    how, summed = (operation.codec, operation.item_bytes), len(plan.members)
+    sizes = (items_within(how[0], shard.chunk_bytes, how[1], summed) for shard in plan.shards)
     cut = tuple(max(1, min(largest, size)) for size in sizes)
     bits = [np.diff(np.interp(e, ends, left)) == 0 for e in _edges(plan, operation.items, cut)]
     return Remaining(plan, cut, tuple(np.packbits(of_shard, bitorder="little").tobytes() for of_shard in bits))

@@ -33,7 +33,7 @@ from tradewind.planning.control import control_seconds
 from tradewind.planning.host import HostCost
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes
-from tradewind.wire.codecs import AUTO, wire_bytes
+from tradewind.wire.codecs import AUTO, sum_sizes, wire_bytes
 
 PLANNERS = ("star", "ring", "mtree", "fapt", "optimal", "auto")
 WARM_UP_BYTES = 400_000
@@ -112,8 +112,10 @@ def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dic
         if system not in (GLOO, GLOO_BEST, HIVEMIND):
             name, codec = planner_and_codec(system)
             try:
-                plan = make_plan(name, network, wire_bytes(codec, nbytes // 4, 4), **host_options(name))
-                predicted = predict(plan, network, host=host if codec == AUTO else coded_host(codec, host))
+                size, sizes = wire_bytes(codec, nbytes // 4, 4, len(network)), sum_sizes(codec, len(network))
+                plan = make_plan(name, network, size, sum_sizes=sizes, **host_options(name))
+                coded = host if codec == AUTO else coded_host(codec, host, contributions=len(network))
+                predicted = predict(plan, network, host=coded)
                 plans[system] = plan.with_prediction(predicted)
             except ImpossibleProblem as error:
                 refused.append(f"{system}: {error}")

@@ -35,6 +35,7 @@ from tradewind.errors import BadFrame, InternalError
 from tradewind.node import events as ev
 from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, RoundComplete, RoundHalted, Transmit
 from tradewind.node.engine.buffers import Buffers, Early, EarlyChunks
+from tradewind.node.engine.layout import ShardWork
 from tradewind.node.engine.outgoing import Outgoing
 from tradewind.node.engine.receiving import RoundState, ShardState, Sum
 from tradewind.node.engine.scatter import ScatteredChunks
@@ -339,17 +340,24 @@ class Engine:
             if not sum_.busy and shard.place[origin] == sum_.applied:
                 sum_.busy = True
                 finish = work.is_root and sum_.applied + 1 == len(work.children)
-                buffer = self._coded_buffer(state, header)
-                action = Receive(How.ADD, peer, header, buffer, own=sum_.applied == 0, finish=finish)
+                room = self._room(state, work, header.index) if finish else 0
+                buffer = self._coded_buffer(state, header, room)
+                action = Receive(How.ADD, peer, header, buffer, own=sum_.applied == 0, finish=finish, room=room)
                 self._actions.append(self._work.begun(action))
                 return
         self._keep(peer, header, state.number)
 
-    def _coded_buffer(self, state: RoundState, header: FrameHeader) -> int | None:
+    @staticmethod
+    def _room(state: RoundState, work: ShardWork, index: int) -> int:
+        """Return the bytes that the encoded sum of a chunk may need; 0 if they are those of its parts."""
+        varies = state.layout.codec is not None and state.layout.codec.varies
+        return state.layout.payload_bytes(work, index) if varies else 0
+
+    def _coded_buffer(self, state: RoundState, header: FrameHeader, room: int = 0) -> int | None:
         """Return a pinned buffer for an encoded chunk that is to be added or stored; None if it is not encoded."""
         if state.layout.codec is None:
             return None
-        return self._buffers.new(header.payload_bytes, state.number, pins=1)
+        return self._buffers.new(max(room, header.payload_bytes), state.number, pins=1)
 
     def _keep(self, peer: int, header: FrameHeader, owner: int | None) -> None:
         buffer = self._buffers.new(header.payload_bytes, owner, pins=1)
@@ -459,7 +467,7 @@ class Engine:
         parts = tuple(sum_.kept.pop(place) for place in places)
         own = sum_.applied == 0 and work.contributes and bool(work.children)
         if not work.in_place and sum_.into is None:
-            sum_.into = self._buffers.new(self._buffers[parts[0]].nbytes, state.number) if own else parts[0]
+            sum_.into = self._place_of_sum(state, work, index, parts[0], fresh=own)
         finish = work.is_root and complete
         is_sum = parts == (sum_.into,) and not own and not finish  # the first part at a helper is the sum so far
         if is_sum and not state.weighs:
@@ -468,13 +476,21 @@ class Engine:
         sum_.busy = True
         copy = not work.children
         which = state.number, state.version, work.shard, index
-        encodes = finish and work.in_place and state.layout.keeps_result(work)
-        action = Combine(*which, own, parts, sum_.into, finish, copy, sum_.applied, encodes)
+        encodes, encoded = finish and work.in_place and state.layout.keeps_result(work), None
         if encodes:
-            sum_.into = parts[0]
+            encoded = self._place_of_sum(state, work, index, parts[0])
+        room = self._room(state, work, index)
+        action = Combine(*which, own, parts, sum_.into, finish, copy, sum_.applied, encoded, room)
+        if encoded is not None:
+            sum_.into = encoded
         for buffer in action.buffers:
             self._buffers.pin(buffer)
         self._actions.append(self._work.begun(action))
+
+    def _place_of_sum(self, state: RoundState, work: ShardWork, index: int, part: int, fresh: bool = False) -> int:
+        """Return the buffer for a sum: that of its first part, or a new one if that must be, or has too little room."""
+        nbytes, room = self._buffers[part].nbytes, self._room(state, work, index)
+        return self._buffers.new(max(nbytes, room), state.number) if fresh or nbytes < room else part
 
     def _combined(self, action: Combine) -> None:
         alive = [self._buffers.unpin(buffer, self._actions) for buffer in action.buffers]
@@ -482,7 +498,7 @@ class Engine:
         if state is None or state.version != action.version or state.halted:
             return
         assert all(alive)
-        kept = action.parts[0] if action.encodes else action.into
+        kept = action.into if action.encoded is None else action.encoded
         for buffer in action.parts:
             if buffer != kept:
                 self._doom(buffer)

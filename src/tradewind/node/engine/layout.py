@@ -22,7 +22,7 @@ from itertools import accumulate
 from tradewind.errors import BadPlan
 from tradewind.planning.collective import demand_key
 from tradewind.planning.plan import Plan, Route, Shard, split_points
-from tradewind.wire.codecs import BLOCK_ITEMS, NONE, Codec, codec_of, items_within, wire_bytes
+from tradewind.wire.codecs import NONE, Codec, codec_of, items_within, wire_bytes
 from tradewind.wire.frames import MAX_CHUNK_BYTES, MAX_PATH_SITES, Phase
 
 KEPT_BYTES = 40 * 2**20
@@ -101,11 +101,18 @@ class Layout:
     is_member: bool = True
     codec: Codec | None = None
     """How chunks are encoded; None: they are sent as they are."""
+    contributions: int = 1
+    """Number of arrays that are summed."""
 
     def payload_bytes(self, work: ShardWork, index: int) -> int:
-        """Return the size of a chunk on the wire."""
+        """Return the size of a chunk on the wire; of a codec whose sizes vary, the most that any sum of it has."""
         items = min(work.chunk_items, work.items - index * work.chunk_items)
-        return items * self.item_bytes if self.codec is None else self.codec.most_bytes(items)
+        return items * self.item_bytes if self.codec is None else self.codec.most_bytes(items, self.contributions)
+
+    def fits(self, work: ShardWork, index: int, nbytes: int) -> bool:
+        """Whether a chunk can have this size on the wire."""
+        most = self.payload_bytes(work, index)
+        return 0 < nbytes <= most if self.codec is not None and self.codec.varies else nbytes == most
 
     def keeps_result(self, work: ShardWork) -> bool:
         """Whether this site keeps chunks of the result beside its array, until it has sent them on: encoded ones."""
@@ -151,14 +158,15 @@ def lay_out(
         raise BadPlan(
             f"plan {plan.planner!r} needs {len(plan.shards)} chunk sizes, one for each shard, got {len(chunk_items)}."
         )
-    given_bytes = [wire_bytes(codec, n, item_bytes) for n in chunk_items]
-    nbytes, coded = wire_bytes(codec, items, item_bytes), codec != NONE
+    made, summed = codec_of(codec), len(plan.members)
+    given_bytes = [n * item_bytes if made is None else made.most_bytes(n, summed) for n in chunk_items]
+    nbytes, coded = wire_bytes(codec, items, item_bytes, summed), codec != NONE
     chunk_bytes, window = _chunks_and_window(plan, nbytes, given_bytes, scattered, coded)
     spans = shard_spans(plan, items, _part_starts(plan, numbers, items, form.sizes))
     cut = list(chunk_items)
     if not chunk_items:
-        limits = [items_within(codec, limit, item_bytes) for limit in chunk_bytes]
-        step = BLOCK_ITEMS if coded else 1
+        limits = [items_within(codec, limit, item_bytes, summed) for limit in chunk_bytes]
+        step = 1 if made is None else made.block_items
         cut = [_even_cut(span.items, limit, step) for span, limit in zip(spans, limits, strict=True)]
     shards = tuple(
         _shard_work(number, shard, spans[number], numbers, members, site, cut[number])
@@ -174,7 +182,8 @@ def lay_out(
         helpers=frozenset(numbers[name] for name in plan.sites if name not in members),
         overlaps=len(_splits(plan)) > 1 and not plan.collective.is_parted,
         scattered=scattered,
-        codec=codec_of(codec),
+        codec=made,
+        contributions=summed,
         is_member=site in members,
     )
 

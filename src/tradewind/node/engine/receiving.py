@@ -130,8 +130,8 @@ class RoundState:
             raise _unfit(origin, header, f"the plan does not expect it at {site}")
         if header.chunks != shard.work.chunks:
             raise _unfit(origin, header, f"it is one of {header.chunks} chunks, expected {shard.work.chunks}")
-        expected = self.layout.payload_bytes(shard.work, header.index)
-        if header.payload_bytes != expected:
+        if not self.layout.fits(shard.work, header.index, header.payload_bytes):
+            expected = self.layout.payload_bytes(shard.work, header.index)
             raise _unfit(origin, header, f"it has {header.payload_bytes} bytes, expected {expected}")
         contributed = header.phase is Phase.BROADCAST and shard.work.receives and shard.work.reduces
         if early and contributed and not self.layout.scattered:

@@ -32,9 +32,9 @@ EXACT, CODED = 1e-9, 3e-6
 class StormChecks:
     """The checks of one storm."""
 
-    def __init__(self, names: Sequence[str], tolerance: float = EXACT) -> None:
-        """`tolerance`: largest relative error of a result."""
-        self.names, self._tolerance = tuple(names), tolerance
+    def __init__(self, names: Sequence[str], tolerance: float = EXACT, stride: int = 1) -> None:
+        """`tolerance`: largest relative error of a result. `stride`: how far apart the items are that are not zero."""
+        self.names, self._tolerance, self._stride = tuple(names), tolerance, stride
         self.steps = self.alone = self.repaired = self.inline = self.early_bytes = 0
         self.weighted = 0
         """Steps whose members had different weights, and some of whose chunks were sent early."""
@@ -71,18 +71,24 @@ class StormChecks:
         self._brought[answer.round, who] = values
         self._weights[answer.round, who] = dict(zip(values, m.value_of_each(answer.weights, len(values)), strict=True))
 
+    def array_of(self, value: float, items: int) -> np.ndarray[Any, Any]:
+        """The array that a rank contributes: this value, with zeros between."""
+        array = np.zeros(items)
+        array[:: self._stride] = value
+        return array
+
     def ended(self, worker: SimulatedWorker, operation: int, array: np.ndarray[Any, Any], value: float) -> Outcome:
         """Check a step that has ended."""
         result = worker.results.pop(operation)
         if isinstance(result, TradewindError):
             raise InternalError(f"{worker.name}: step {operation} failed: {result}")
-        if not (array == value).all():
+        if not np.array_equal(array, self.array_of(value, len(array))):
             raise InternalError(f"{worker.name}: the input of step {operation} has changed.")
         outcome = worker.outcomes.pop(operation)
         self.steps += 1
         if outcome.round is None:
             self.alone += 1
-            if not (result == value).all():
+            if not np.array_equal(result, array):
                 raise InternalError(f"{worker.name}: step {operation} ended alone with a result that is not its input.")
             return outcome
         self.repaired += outcome.repaired
@@ -109,7 +115,10 @@ class StormChecks:
                 total = sum(weights[name] for name in members)
                 means.append(sum(weights[name] * brought[name] for name in members) / total)
         least = self._tolerance
-        wrong = [item for item in np.unique(result) if not any(abs(item - mean) <= least * abs(mean) for mean in means)]
+        if result[np.arange(len(result)) % self._stride > 0].any():
+            raise InternalError(f"{worker.name}: round {outcome.round} of {left} has items that no member contributed.")
+        found = np.unique(result[:: self._stride])
+        wrong = [item for item in found if not any(abs(item - mean) <= least * abs(mean) for mean in means)]
         if wrong:
             raise InternalError(
                 f"{worker.name}: round {outcome.round} of {left} has {wrong[:3]}, not one of {means} ({gone} lost)."

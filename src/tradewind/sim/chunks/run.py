@@ -123,6 +123,8 @@ class ChunkDriver:
     def _exact_arrays(self, codec: Codec) -> dict[str, list[Array]]:
         """Arrays whose every partial sum is encoded without loss, and shows which ranks have contributed to it."""
         signs = [self.random.choice([-1.0, 1.0], items) for items in self.setup.items]
+        for of in signs:
+            of[np.arange(len(of)) % codec.exact_stride > 0] = 0.0
         return {
             name: [(codec.exact * 2.0**rank * of).astype(self.setup.dtype) for of in signs]
             for rank, name in enumerate(self.setup.network.names)

@@ -27,7 +27,7 @@ from tradewind.sim.chunks.silence import Silences
 from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import NONE
+from tradewind.wire.codecs import NONE, codec_of
 
 CALM_STEPS = 3
 """The number of rounds with other members that every rank must complete after the storm."""
@@ -120,7 +120,9 @@ class StormRun:
         self.storm, self.clock = storm, Clock()
         self.random = np.random.default_rng(storm.seed)
         self.names = storm.network.names
-        self.checks = StormChecks(self.names, EXACT if storm.codec == NONE else CODED)
+        coded = codec_of(storm.codec)
+        tolerance, stride = (EXACT, 1) if coded is None else (CODED, coded.exact_stride)
+        self.checks = StormChecks(self.names, tolerance, stride)
         self.deadlines = Deadlines(storm.patience_s)
         self.controllers = [self._controller(index) for index in range(storm.controllers)]
         self.trainers: dict[str, Trainer] = {}
@@ -272,7 +274,7 @@ class StormRun:
             return
         self._value += 1
         value = float(self._value)
-        array = np.full(self.storm.items, value)
+        array = self.checks.array_of(value, self.storm.items)
         number = trainer.worker.submit(array, "mean", part=0, codec=self.storm.codec)
         trainer.step, trainer.asked_s = (number, array, value), self.clock.now_s
         self.checks.submitted(trainer.worker, number, value)
@@ -447,7 +449,7 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
 
 def coded_storm(storm: Storm) -> Storm:
     """The same storm with encoded rounds, by a codec that encodes equal items without loss."""
-    return replace(storm, codec=("int8", "int4", "fp8")[storm.seed % 3], inline_bytes=0)
+    return replace(storm, codec=("int8", "int4", "topk-256", "fp8", "topk")[storm.seed % 5], inline_bytes=0)
 
 
 def strict_storm_of(seed: int, events: int = 20) -> Storm:

@@ -41,7 +41,7 @@ from tradewind.sim.chunks.links import Connection, Frame
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
 from tradewind.wire.codecs import NONE
-from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind
+from tradewind.wire.frames import HEADER_BYTES, FrameHeader, FrameKind, header_for
 
 RUN = 1
 SPOILT = 77
@@ -219,7 +219,7 @@ class SimulatedWorker:
         if action is None or self.dead:  # the connection broke in the middle of it
             return
         if action.buffer is not None:
-            self._buffers[action.buffer][:] = body
+            self._buffers[action.buffer][: len(body)] = body
         if action.how is not How.KEEP and action.how is not How.DISCARD and action.header.round in self.plane.payloads:
             self.apply(action, self.plane.payloads[action.header.round], body)
         self.tell(ev.Received(action))
@@ -258,7 +258,7 @@ class SimulatedWorker:
                     case Receive(buffer=buffer):
                         received = action
                         if buffer is not None:
-                            self._buffers[buffer] = bytearray(action.header.payload_bytes)
+                            self._buffers[buffer] = bytearray(action.buffer_bytes)
                     case Combine():
                         self._begin_to_combine(action)
                     case Transmit():
@@ -284,8 +284,8 @@ class SimulatedWorker:
             raise InternalError(f"{self.name} counts {kept} kept bytes wrongly.")
 
     def _begin_to_combine(self, action: Combine) -> None:
-        if action.into is not None and action.into not in self._buffers:
-            self._buffers[action.into] = bytearray(len(self._buffers[action.parts[0]]))
+        if action.made is not None and action.made not in self._buffers:
+            self._buffers[action.made] = bytearray(max(action.room, len(self._buffers[action.parts[0]])))
         nbytes = sum(len(self._buffers[part]) for part in action.parts)
         self.clock.at(self.clock.now_s + self._work_s(nbytes), Priority.ARRIVAL, self._combine, action)
 
@@ -300,7 +300,7 @@ class SimulatedWorker:
         body: bytes | bytearray | memoryview = b""
         if action.source is Source.KEPT:
             assert action.buffer is not None
-            body = self._buffers[action.buffer]
+            body = self.plane.kept(action, self._buffers[action.buffer])
         elif action.source is Source.PADDING:
             body = bytes(action.header.payload_bytes)
         elif action.source is not Source.NOTHING:
@@ -309,7 +309,7 @@ class SimulatedWorker:
             body = lost if sent is None else sent
         idle = self._idle[action.peer]
         connection = idle.pop(int(self._random.integers(len(idle))) if len(idle) > 1 else 0)
-        frame = Frame(action.header, bytes(body), HEADER_BYTES + len(body))
+        frame = Frame(header_for(action.header, len(body)), bytes(body), HEADER_BYTES + len(body))
         self._leaving[connection] = action
         connection.send(frame, lambda: self._left(action, connection))
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tradewind.network import Network
+from tradewind.planning.hops import sizes_up
 from tradewind.planning.plan import Plan, Route, Shard
 from tradewind.sim.clock import Clock
 from tradewind.sim.fluid.discipline import rank
@@ -45,6 +46,8 @@ class Tree:
     progress: float
     up: dict[str, Route]
     down: dict[str, list[Route]]
+    sizes_up: dict[str, float] = field(default_factory=dict)
+    """Of sparse arrays, the size of what each site sends up, relative to `bits`."""
     gatherings: dict[str, Gathering] = field(default_factory=dict)
     """The gatherings of sites that wait for contributions, by name."""
     relays: list[Gathering] = field(default_factory=list)
@@ -91,6 +94,7 @@ class StoreAndForward:
         self._first_on_line: dict[Line, float] = {}
         self._early = dict(early or {})
         self._complete = complete
+        self._sizes_up = sizes_up(plan) if plan.sum_sizes else []
 
     def start(self) -> None:
         """Send the contributions of the leaves."""
@@ -178,7 +182,8 @@ class StoreAndForward:
             down[route[0]].append(route)
         bits = 8.0 * shard.fraction * self.plan.nbytes / self.pieces
         up = {route[0]: route for route in shard.reduce}
-        return Tree(number * self.pieces + piece, shard.root, bits, (piece + 0.5) / self.pieces, up, down)
+        sizes = self._sizes_up[number] if self.plan.sum_sizes else {}
+        return Tree(number * self.pieces + piece, shard.root, bits, (piece + 0.5) / self.pieces, up, down, sizes)
 
     # --- what happens on arrival -------------------------------------------------------------------------
 
@@ -231,7 +236,7 @@ class StoreAndForward:
             )
             tree.relays.append(gathering)
         line = links.lines.get(src * self._sites + dst) or links.line(src, dst)  # mostly known: saves a call per flow
-        bits = tree.bits
+        bits = tree.bits * (tree.sizes_up.get(route[0], 1.0) if phase == REDUCE else 1.0)
         if self._early and phase == REDUCE:
             early = self._early.pop((src, dst, tree.shard), None)
             if early is not None:
