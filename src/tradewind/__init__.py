@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tradewind.catalog import load_network
     from tradewind.control.awareness import Awareness
     from tradewind.formats import read_network
-    from tradewind.network import Link, Network, Site, Trunk
+    from tradewind.network import Link, Machine, Network, Site, Trunk
     from tradewind.planning import make_plan, predict, register_planner
     from tradewind.planning.bound import Bound, bound
     from tradewind.planning.check import check
@@ -31,6 +31,7 @@ _HOMES = {
     "read_network": "tradewind.formats",
     "Awareness": "tradewind.control.awareness",
     "Link": "tradewind.network",
+    "Machine": "tradewind.network",
     "Network": "tradewind.network",
     "Site": "tradewind.network",
     "Trunk": "tradewind.network",
@@ -66,6 +67,7 @@ __all__ = [
     "HostCost",
     "KVStore",
     "Link",
+    "Machine",
     "Network",
     "Plan",
     "Prediction",

@@ -12,12 +12,14 @@ by all traffic from one zone to another (DS-Sync's rack uplinks). Zone `*` on on
 
 Several ranks may be on one site. `with_ranks` gives the network whose rows are ranks: those of one site exchange over
 its local network, which counts as unlimited, and share what the site has: its NIC, and its link to each other site.
+A site may consist of machines, a second level of the same model: ranks of one machine share its NIC for everything that
+leaves the machine, to other sites and to other machines of the site.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -38,12 +40,23 @@ LOCAL_BPS = 100e9
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine of a site with a NIC of its own: `egress_bps` and `ingress_bps`, infinite if not limited."""
+
+    name: str
+    ranks: int = 1
+    egress_bps: float = math.inf
+    ingress_bps: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """A place with its own network attachment: a data center, a cloud region, a rack or a machine.
 
     `lat` and `lon` are in degrees; `egress_bps` and `ingress_bps` are NIC capacities in bit/s, infinite if not limited.
-    `ranks` is the number of ranks on it. In a network of ranks (`Network.with_ranks`), `place` is the site that a rank
-    is on; the capacities are those of the site, shared by its ranks.
+    `ranks` is the number of ranks on it. They fill its `machines` in order; a site without any is a single machine. In
+    a network of ranks (`Network.with_ranks`), `place` is the site that a rank is on; the capacities are those of the
+    site, shared by its ranks.
     """
 
     name: str
@@ -55,6 +68,32 @@ class Site:
     ingress_bps: float = math.inf
     ranks: int = 1
     place: str | None = None
+    machines: tuple[Machine, ...] = ()
+
+    def machine_of(self, rank: str) -> Machine | None:
+        """The machine that the rank of this name is on, by its number; None for a site without machines.
+
+        Ranks beyond those that the machines have, such as some that join later, count as on the last machine.
+
+        >>> fra = Site("fra", machines=(Machine("m0", ranks=2), Machine("m1")))
+        >>> [fra.machine_of(f"fra/{number}").name for number in range(4)]
+        ['m0', 'm0', 'm1', 'm1']
+        """
+        left = _by_number(rank)[0]
+        for machine in self.machines:
+            if left < machine.ranks:
+                return machine
+            left -= machine.ranks
+        return self.machines[-1] if self.machines else None
+
+    def with_capacities(self, change: Callable[[float, float], tuple[float, float]]) -> Site:
+        """The site with other NIC capacities, its machines' included; `change` gets both and returns both."""
+        machines = []
+        for machine in self.machines:
+            out_bps, in_bps = change(machine.egress_bps, machine.ingress_bps)
+            machines.append(replace(machine, egress_bps=out_bps, ingress_bps=in_bps))
+        out_bps, in_bps = change(self.egress_bps, self.ingress_bps)
+        return replace(self, egress_bps=out_bps, ingress_bps=in_bps, machines=tuple(machines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +280,13 @@ class Network:
 
     @cached_property
     def egress_bps(self) -> npt.NDArray[np.float64]:
-        """NIC capacity out of each site; infinite if not limited."""
-        return np.array([site.egress_bps for site in self.sites])
+        """NIC capacity out of each site, at most that of its machines together; infinite if not limited."""
+        return np.array([min(s.egress_bps, _together(m.egress_bps for m in s.machines)) for s in self.sites])
 
     @cached_property
     def ingress_bps(self) -> npt.NDArray[np.float64]:
-        """NIC capacity into each site; infinite if not limited."""
-        return np.array([site.ingress_bps for site in self.sites])
+        """NIC capacity into each site, at most that of its machines together; infinite if not limited."""
+        return np.array([min(s.ingress_bps, _together(m.ingress_bps for m in s.machines)) for s in self.sites])
 
     @cached_property
     def trunk_members(self) -> tuple[npt.NDArray[np.bool_], ...]:
@@ -311,6 +350,53 @@ class Network:
         together: npt.NDArray[np.bool_] = np.equal.outer(self.first_row, self.first_row)
         return together
 
+    # --- machines of a site --------------------------------------------------------------------------
+
+    @cached_property
+    def has_machines(self) -> bool:
+        """Whether rows are ranks on machines that have NICs of their own."""
+        return any(machine is not None for machine in self.machines)
+
+    @cached_property
+    def machines(self) -> tuple[Machine | None, ...]:
+        """The machine of each row; None for rows that are sites, and for ranks of a site without machines."""
+        return tuple(site.machine_of(site.name) if site.place else None for site in self.sites)
+
+    def machine_named(self, rank: str) -> Machine | None:
+        """The machine of a rank by its name, which need not be in the network; None if its site has none."""
+        place = self.site_of(rank)
+        return None if place is None else self.sites[self.places.index(place)].machine_of(rank)
+
+    @cached_property
+    def machine_row(self) -> npt.NDArray[np.int64]:
+        """For each row, the first row on the same machine, which stands for what the ranks of the machine share."""
+        first: dict[tuple[str, Machine | None], int] = {}
+        keys = zip(self.places, self.machines, strict=True)
+        return np.array([first.setdefault(key, row) for row, key in enumerate(keys)], dtype=np.int64)
+
+    @cached_property
+    def is_same_machine(self) -> npt.NDArray[np.bool_]:
+        """The pairs of rows that are on one machine."""
+        together: npt.NDArray[np.bool_] = np.equal.outer(self.machine_row, self.machine_row)
+        return together
+
+    @cached_property
+    def machine_egress_bps(self) -> npt.NDArray[np.float64]:
+        """The capacity out of each row's machine; infinite if not limited."""
+        return np.array([math.inf if machine is None else machine.egress_bps for machine in self.machines])
+
+    @cached_property
+    def machine_ingress_bps(self) -> npt.NDArray[np.float64]:
+        """The capacity into each row's machine; infinite if not limited."""
+        return np.array([math.inf if machine is None else machine.ingress_bps for machine in self.machines])
+
+    def by_machine(self, carried: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """What leaves and what enters each machine, given what rows send each other; in the first row of each."""
+        leaving, found = np.where(self.is_same_machine, 0.0, carried), np.zeros((2, len(self)))
+        np.add.at(found[0], self.machine_row, leaving.sum(axis=1))
+        np.add.at(found[1], self.machine_row, leaving.sum(axis=0))
+        return found[0], found[1]
+
     def between_sites_only(self, carried: Matrix) -> Matrix:
         """What each link between sites carries, given that of each row: in the first row and column of both sites."""
         if not self.shares_sites:
@@ -349,7 +435,7 @@ class Network:
 
         Rows are in the order of the sites. Raises `UnknownName` for a rank of a site that the network does not have.
         """
-        if names is None and all(site.ranks == 1 for site in self.sites):
+        if names is None and all(site.ranks == 1 and not (site.machines and not site.place) for site in self.sites):
             return self
         sites = self.sites_only()
         at: dict[str, list[str]] = {site.name: [] for site in sites.sites}
@@ -358,7 +444,8 @@ class Network:
             if place is None:
                 raise UnknownName("site", site_named_by(name) or name, sites.names)
             at[place].append(name)
-        if all(ranks in ([], [place]) for place, ranks in at.items()):
+        has_machines = any(site.machines for site in sites.sites)
+        if not has_machines and all(ranks in ([], [place]) for place, ranks in at.items()):
             used = [place for place in at if at[place]]
             return sites if len(used) == len(sites) else sites.subnetwork(used)
         rows = [(sites.index[place], name) for place, ranks in at.items() for name in sorted(ranks, key=_by_number)]
@@ -377,11 +464,11 @@ class Network:
         )
 
     def with_ranks_each(self, ranks: int) -> Network:
-        """Return the network between sites with this many ranks at each of them."""
+        """Return the network between sites with this many ranks at each of them, and without their machines."""
         sites = self.sites_only()
         return Network(
             sites.name,
-            (replace(site, ranks=ranks) for site in sites.sites),
+            (replace(site, ranks=ranks, machines=()) for site in sites.sites),
             sites.bandwidth_bps,
             sites.latency_s,
             sites.loss,
@@ -430,7 +517,6 @@ class Network:
         A link that exists in one direction only is left out.
         """
         both = (self.bandwidth_bps > 0) & (self.bandwidth_bps.T > 0)
-        nic = [min(site.egress_bps, site.ingress_bps) for site in self.sites]
         capacity: dict[tuple[str, str], float] = {}
         for t in self.trunks:
             key = (min(t.src_zone, t.dst_zone), max(t.src_zone, t.dst_zone))
@@ -440,7 +526,7 @@ class Network:
         ]
         return Network(
             self.name,
-            (replace(s, egress_bps=c, ingress_bps=c) for s, c in zip(self.sites, nic, strict=True)),
+            (s.with_capacities(lambda out_bps, in_bps: (min(out_bps, in_bps),) * 2) for s in self.sites),
             np.where(both, np.minimum(self.bandwidth_bps, self.bandwidth_bps.T), 0.0),
             np.maximum(self.latency_s, self.latency_s.T),
             np.maximum(self.loss, self.loss.T),
@@ -452,7 +538,7 @@ class Network:
         """Return the network with all links, NICs and trunks turned around."""
         return Network(
             self.name,
-            (replace(s, egress_bps=s.ingress_bps, ingress_bps=s.egress_bps) for s in self.sites),
+            (s.with_capacities(lambda out_bps, in_bps: (in_bps, out_bps)) for s in self.sites),
             self.bandwidth_bps.T,
             self.latency_s.T,
             self.loss.T,
@@ -478,7 +564,7 @@ class Network:
             raise BadNetwork(f"network {self.name!r}: the scale factor must be finite and > 0, got {factor}.")
         return Network(
             self.name,
-            (replace(s, egress_bps=s.egress_bps * factor, ingress_bps=s.ingress_bps * factor) for s in self.sites),
+            (s.with_capacities(lambda out_bps, in_bps: (out_bps * factor, in_bps * factor)) for s in self.sites),
             self.bandwidth_bps * factor,
             self.latency_s,
             self.loss,
@@ -538,11 +624,8 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
             raise BadNetwork(
                 f"network {name!r}: site {site.name!r} has {site.ranks} ranks; expected a number from 1 to {MAX_RANKS}."
             )
-        for what, cap in (("egress", site.egress_bps), ("ingress", site.ingress_bps)):
-            if not cap > 0:  # also refuses NaN; infinity means uncapped
-                raise BadNetwork(
-                    f"network {name!r}: site {site.name!r} has {what} {cap:g} bit/s; it must be above zero."
-                )
+        _check_caps(name, f"site {site.name!r}", site)
+        _check_machines(name, site)
         for what, degrees, limit in (("lat", site.lat, 90), ("lon", site.lon, 360)):
             if degrees is not None and not abs(degrees) <= limit:
                 raise BadNetwork(
@@ -550,6 +633,31 @@ def _check_sites(name: str, sites: tuple[Site, ...]) -> None:
                 )
         if (site.lat is None) != (site.lon is None):
             raise BadNetwork(f"network {name!r}: site {site.name!r} has only one of lat and lon. Give both or none.")
+
+
+def _check_caps(name: str, what: str, of: Site | Machine) -> None:
+    for way, cap in (("egress", of.egress_bps), ("ingress", of.ingress_bps)):
+        if not cap > 0:  # also refuses NaN; infinity means uncapped
+            raise BadNetwork(f"network {name!r}: {what} has {way} {cap:g} bit/s; it must be above zero.")
+
+
+def _check_machines(name: str, site: Site) -> None:
+    seen: set[str] = set()
+    for machine in site.machines:
+        what = f"machine {machine.name!r} of site {site.name!r}"
+        if not machine.name or machine.name in seen:
+            raise BadNetwork(f"network {name!r}: {what} needs a name that no other machine of the site has.")
+        seen.add(machine.name)
+        if not (isinstance(machine.ranks, int) and 1 <= machine.ranks <= MAX_RANKS):
+            raise BadNetwork(
+                f"network {name!r}: {what} has {machine.ranks} ranks; expected a number from 1 to {MAX_RANKS}."
+            )
+        _check_caps(name, what, machine)
+
+
+def _together(caps_bps: Iterable[float]) -> float:
+    """What NICs carry together; infinite if there are none."""
+    return sum(caps_bps) or math.inf
 
 
 def _check_links(name: str, sites: tuple[Site, ...], bandwidth: Matrix, latency: Matrix, loss: Matrix) -> None:

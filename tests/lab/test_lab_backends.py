@@ -16,7 +16,7 @@ from tradewind.catalog.traces import BandwidthTrace
 from tradewind.errors import BadNetwork, BadOption, CannotEmulate, UnknownName
 from tradewind.lab import htb
 from tradewind.lab.session import Lab
-from tradewind.network import Link, Network, Site, Trunk
+from tradewind.network import Link, Machine, Network, Site, Trunk
 
 SITES = [Site("a"), Site("b"), Site("c-1")]
 
@@ -192,6 +192,7 @@ def test_links_are_named_by_their_ends_even_if_these_have_dashes() -> None:
         (line(latency_s=0.01), "htb", "htb has no latency"),
         (line(loss=0.1), "htb", "htb has no loss"),
         (line(loss=0.1), "inproc", "inproc has no loss"),
+        (Network("m", [Site("a", machines=(Machine("m"),)), *SITES[1:]], line().bandwidth_bps), "delay", "no machines"),
         (line().scaled(1e5), "htb", "--scale 0.0"),
         (line().scaled(1e-4), "delay", "slower than"),
         (Network("nothing", SITES, np.zeros((3, 3))), "delay", "no links"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tradewind.lab.inproc import measure_wan, miniature, run_inproc
-from tradewind.network import Network, Site
+from tradewind.network import Machine, Network, Site
 from tradewind.runtime.group import Group
 from tradewind.runtime.options import Tolerance
 from tradewind.runtime.shaping import ShapedNetwork
@@ -38,6 +38,25 @@ def test_nics_are_shared_between_links() -> None:
     assert shape.reserve("a", "b", 10**6)[0] == pytest.approx(101.0)
     assert shape.reserve("a", "c", 10**6)[0] == pytest.approx(102.0)
     assert shape.reserve("b", "c", 10**6)[0] == pytest.approx(100.008, abs=1e-6), "other NICs are independent"
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_nics_of_machines_are_shared_by_their_ranks_within_and_between_sites() -> None:
+    machines = (Machine("m0", 2, egress_bps=8e6), Machine("m1", 1))
+    sites = [Site("a", ranks=3, machines=machines), Site("b")]
+    shape = ShapedNetwork(Network("machines", sites, 1e9 * (1 - np.eye(2))).with_ranks())
+    assert shape.reserve("a/0", "b", 10**6)[0] == pytest.approx(101.0)
+    assert shape.reserve("a/1", "a/2", 10**6)[0] == pytest.approx(102.0), "another machine of the site"
+    assert shape.reserve("a/0", "a/1", 10**6)[0] < 100.01, "nothing leaves the machine"
+    assert shape.reserve("a/2", "b", 10**6)[0] < 100.02, "a machine without a limit"
+
+
+def test_ranks_on_machines_of_a_shaped_network_sum() -> None:
+    machines = (Machine("m0", 2, 4e8, 4e8), Machine("m1", 1, 2e8, 2e8))
+    network = Network("machines", [Site("a", ranks=3, machines=machines), Site("b", ranks=2)], 5e8 * (1 - np.eye(2)))
+    assert (
+        run_inproc(network, lambda group: float(group.all_reduce(np.full(300_000, 2.0**group.rank))[-1])) == [31.0] * 5
+    )
 
 
 def test_ranks_on_a_shaped_network_sum_and_broadcast() -> None:

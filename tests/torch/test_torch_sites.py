@@ -35,7 +35,17 @@ def entries(count: int, **common: Any) -> list[Entry]:
 def test_ranks_of_one_host_share_a_site_where_nothing_is_given() -> None:
     found = site_of_each(range(5), entries(5, world=5, host=lambda rank: "ab"[rank > 2]))
     assert found == ["host0", "host0", "host0", "host1", "host1"]
-    assert rank_names(found) == ("host0/0", "host0/1", "host0/2", "host1/0", "host1/1")
+    assert rank_names(found, entries(5)) == ("host0/0", "host0/1", "host0/2", "host1/0", "host1/1")
+
+
+def test_ranks_are_on_the_machine_of_their_host_name_or_fill_machines_host_by_host() -> None:
+    sites, machines = ["fra"] * 4 + ["nyc"], {"fra": [("a", 2), ("b", 3)]}
+    named = entries(5, hostname=lambda rank: "babax"[rank], machines=machines)
+    assert rank_names(sites, named) == ("fra/2", "fra/0", "fra/3", "fra/1", "nyc")
+    unnamed = entries(5, host=lambda rank: "xyxyz"[rank], hostname="c", machines=machines)
+    assert rank_names(sites, unnamed) == ("fra/0", "fra/2", "fra/1", "fra/3", "nyc")
+    with pytest.raises(BadOption, match="machine 'a' of site 'fra' has 4 ranks, but the network file says 2"):
+        rank_names(sites, entries(5, hostname="a", machines=machines))
 
 
 @pytest.mark.parametrize("hosts", ["aaaa", "abcd", ["", "", "a", "b"]])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tradewind.errors import BadNetwork
 from tradewind.formats.text import decode
-from tradewind.network import Link, Network, Site, Trunk
+from tradewind.network import Link, Machine, Network, Site, Trunk
 
 Vector = npt.NDArray[np.float64]
 
@@ -43,6 +43,15 @@ class EgressPrices(msgspec.Struct, forbid_unknown_fields=True):
         return within if same else self.internet
 
 
+class MachineDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A machine of a site in a file; a missing cap means no cap."""
+
+    name: str
+    ranks: int = 1
+    egress_mbps: float | None = None
+    ingress_mbps: float | None = None
+
+
 class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A site in a file; a missing cap means no cap."""
 
@@ -55,8 +64,10 @@ class SiteDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     ingress_mbps: float | None = None
     egress_usd_per_gb: float | EgressPrices | None = None
     """Price of its links that have none; read, and written as the prices of links."""
-    ranks: int = 1
-    """How many ranks are on it."""
+    ranks: int | None = None
+    """How many ranks are on it; None: as many as its machines have, or one."""
+    machines: list[MachineDocument] = []
+    """Machines with NICs of their own, which ranks fill in this order."""
 
 
 class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -179,18 +190,42 @@ def _price(link: LinkDocument, src: SiteDocument | None, dst: SiteDocument | Non
 
 
 def _site(site: SiteDocument) -> Site:
+    machines = tuple(
+        Machine(machine.name, machine.ranks, *_caps(machine, f"machine {machine.name!r} of site {site.name!r}"))
+        for machine in site.machines
+    )
+    room = sum(machine.ranks for machine in machines) or 1
+    ranks = room if site.ranks is None else site.ranks
+    if machines and ranks > room:
+        raise BadNetwork(
+            f"site {site.name!r} has {ranks} ranks, but its machines have {room}. Leave out ranks of the site, or "
+            "correct those of its machines."
+        )
+    caps = _caps(site, f"site {site.name!r}")
+    return Site(site.name, site.zone, site.provider, site.lat, site.lon, *caps, ranks=ranks, machines=machines)
+
+
+def _caps(of: SiteDocument | MachineDocument, what: str) -> tuple[float, float]:
+    """The capacities of a NIC out and in, in bit/s; infinite if there are none."""
     caps: list[float] = []
-    for what, mbps in (("egress_mbps", site.egress_mbps), ("ingress_mbps", site.ingress_mbps)):
+    for name, mbps in (("egress_mbps", of.egress_mbps), ("ingress_mbps", of.ingress_mbps)):
         caps.append(math.inf if mbps is None else mbps * MBPS)
         if mbps is not None and math.isinf(caps[-1]):
-            raise BadNetwork(f"site {site.name!r} has {what} {mbps:g}, which is too large. Leave it out for no cap.")
-    return Site(site.name, site.zone, site.provider, site.lat, site.lon, caps[0], caps[1], site.ranks)
+            raise BadNetwork(f"{what} has {name} {mbps:g}, which is too large. Leave it out for no cap.")
+    return caps[0], caps[1]
 
 
 def _site_document(site: Site) -> SiteDocument:
-    caps = [None if math.isinf(bps) else _in_mbps([bps])[0] for bps in (site.egress_bps, site.ingress_bps)]
-    egress, ingress = caps
-    return SiteDocument(site.name, site.zone, site.provider, site.lat, site.lon, egress, ingress, ranks=site.ranks)
+    machines = [MachineDocument(machine.name, machine.ranks, *_caps_mbps(machine)) for machine in site.machines]
+    room = sum(machine.ranks for machine in machines) or 1
+    ranks = None if site.ranks == room else site.ranks
+    caps = _caps_mbps(site)
+    return SiteDocument(site.name, site.zone, site.provider, site.lat, site.lon, *caps, ranks=ranks, machines=machines)
+
+
+def _caps_mbps(of: Site | Machine) -> tuple[float | None, float | None]:
+    egress, ingress = (None if math.isinf(bps) else _in_mbps([bps])[0] for bps in (of.egress_bps, of.ingress_bps))
+    return egress, ingress
 
 
 def _in_mbps(bps: Sequence[float] | Vector) -> list[float]:

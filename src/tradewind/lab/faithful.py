@@ -35,6 +35,8 @@ def obstacle(backend: str, network: Network) -> str | None:
     if backend == "htb":
         lacks += ["latency"] if network.latency_s.any() else []
         lacks += ["NIC caps or trunks"] if network.has_shared_capacity else []
+    if backend != "inproc" and any(site.machines for site in network.sites):
+        lacks.append("machines within a site")
     if backend in ("htb", "inproc") and network.loss.any():
         lacks.append("loss")
     return f"{backend} has no {' and no '.join(lacks)}, but {network.name!r} has" if lacks else None

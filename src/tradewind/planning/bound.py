@@ -33,7 +33,7 @@ Other collectives have their own limit (`demand_bound`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -89,13 +89,14 @@ def least_bytes(nbytes: int, sum_sizes: Sequence[float] = ()) -> int:
 def bound(network: Network, members: tuple[str, ...], nbytes: int, collective: Collective = ALL_REDUCE) -> Bound:
     """The limit for a collective over `nbytes` among `members`; other sites may help.
 
-    For ranks that share sites, that of an all-reduce is the limit between their sites.
+    For ranks that share sites, that of an all-reduce is the limit between their sites, or of a machine's NIC.
     """
     if collective != ALL_REDUCE:
         from tradewind.planning.demand_bound import demand_bound
 
         return demand_bound(network, members, nbytes, collective)
-    if network.shares_sites and len(sites := network.sites_of(members)) > 1:
+    ranks, network_of_ranks = members, network
+    if (network.shares_sites or network.has_machines) and len(sites := network.sites_of(members)) > 1:
         network, members = network.sites_only(), sites
     rows = np.array([network.index[name] for name in members])
     rate = hop_rate_bps(network)
@@ -107,13 +108,33 @@ def bound(network: Network, members: tuple[str, ...], nbytes: int, collective: C
     if seconds > transfer_s * (1 + _NOTABLE):
         latency_argument = f"{decided_by} needs {format_duration(seconds)}; for larger tensors, "
     exact = network.is_symmetric and not network.has_shared_capacity and len(members) == len(network)
-    return Bound(
+    found = Bound(
         seconds=seconds,
         rate_bps=weakest.rate_bps,
         exact=exact,
         argument=latency_argument + _argument(network, weakest, exact),
         parts=_parts(network, weakest.labels),
         latency_argument=latency_argument,
+    )
+    return _within_machines(found, network_of_ranks, ranks, nbytes) if network_of_ranks.has_machines else found
+
+
+def _within_machines(found: Bound, network: Network, members: tuple[str, ...], nbytes: int) -> Bound:
+    """The bound, or that of the slowest NIC of a machine with members: each sends and receives all bytes once."""
+    rows = [network.index[name] for name in members]
+    nic_bps = np.minimum(network.machine_egress_bps[rows], network.machine_ingress_bps[rows])
+    row = rows[int(nic_bps.argmin())]
+    machine, rate_bps = network.machines[row], float(nic_bps.min())
+    if machine is None or rate_bps >= found.rate_bps:
+        return found
+    return replace(
+        found,
+        seconds=max(found.seconds, 8.0 * nbytes / rate_bps),
+        rate_bps=rate_bps,
+        exact=False,
+        argument=f"everything must leave and enter {machine.name} of {network.places[row]} once, whose NIC carries "
+        f"{format_rate(rate_bps)}; an upper bound, not known to be reachable",
+        parts=_parts(network, network.is_same_machine[row].astype(np.int64)),
     )
 
 

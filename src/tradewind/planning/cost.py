@@ -155,7 +155,8 @@ def link_seconds(link_bytes: Matrix, network: Network) -> Matrix:
 def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
     """The longest time in s that any link, NIC or trunk needs for its bytes, and its name.
 
-    Ranks of one site share its NIC and its links to other sites, but not those between each other.
+    Ranks of one site share its NIC and its links to other sites, but not those between each other. Ranks of one machine
+    share its NIC.
     """
     between_bytes, names = network.between_sites_only(link_bytes), network.places
     bits = 8.0 * between_bytes
@@ -173,7 +174,19 @@ def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
         candidate = (float(bits[mask].sum() / trunk.capacity_bps), f"trunk {trunk.name}")
         worst = max(worst, candidate, key=lambda w: w[0])
-    return worst
+    return max(worst, *_busiest_machines(link_bytes, network), key=lambda w: w[0]) if network.has_machines else worst
+
+
+def _busiest_machines(link_bytes: Matrix, network: Network) -> Iterator[tuple[float, str]]:
+    """The longest time in s that a NIC of a machine needs for its bytes, each way, and its name."""
+    out_bits, in_bits = network.by_machine(8.0 * link_bytes)
+    for what, seconds in (
+        ("egress of", out_bits / network.machine_egress_bps),
+        ("ingress of", in_bits / network.machine_ingress_bps),
+    ):
+        k = int(seconds.argmax())
+        machine = network.machines[k]
+        yield float(seconds[k]), f"{what} {network.places[k]}{'' if machine is None else f' ({machine.name})'}"
 
 
 def transfer_seconds(plan: Plan, network: Network, hops: Hops) -> float:
@@ -182,11 +195,21 @@ def transfer_seconds(plan: Plan, network: Network, hops: Hops) -> float:
     bits = bits * hop_sizes(plan, hops)
     src, dst = network.first_row[hops.src], network.first_row[hops.dst]
     is_local = src == dst
+    machine_s = 0.0
+    if network.has_machines:
+        ends = network.machine_row[hops.src], network.machine_row[hops.dst]
+        leaving = np.where(ends[0] == ends[1], 0.0, bits)
+        caps_bps = network.machine_egress_bps, network.machine_ingress_bps
+        machine_s = max(
+            (np.bincount(end, weights=leaving, minlength=n) / cap_bps).max()
+            for end, cap_bps in zip(ends, caps_bps, strict=True)
+        )
     own = np.where(is_local, hops.src * n + hops.dst, src * n + dst)
     links, of_link = np.unique(own, return_inverse=True)
     link_s = (np.bincount(of_link, weights=bits) / network.bandwidth_bps.ravel()[links]).max(initial=0.0)
     src, dst, bits = src[~is_local], dst[~is_local], bits[~is_local]
     seconds = [
+        machine_s,
         link_s,
         (np.bincount(src, weights=bits, minlength=n) / network.egress_bps).max(),
         (np.bincount(dst, weights=bits, minlength=n) / network.ingress_bps).max(),
@@ -210,9 +233,13 @@ class NetworkCapacities(Mapping[Resource, float]):
             case ("link" | "pair", int(i), int(j)):
                 return float(self.network.bandwidth_bps[i, j])
             case ("out", int(i)):
-                return self.network.sites[i].egress_bps
+                return float(self.network.egress_bps[i])
             case ("in", int(i)):
-                return self.network.sites[i].ingress_bps
+                return float(self.network.ingress_bps[i])
+            case ("machine-out", int(i)):
+                return float(self.network.machine_egress_bps[i])
+            case ("machine-in", int(i)):
+                return float(self.network.machine_ingress_bps[i])
             case ("trunk", int(k)):
                 return self.network.trunks[k].capacity_bps
         raise KeyError(resource)
@@ -223,9 +250,17 @@ class NetworkCapacities(Mapping[Resource, float]):
         yield from (("pair", i, j) for i, j in self._pairs)
         yield from ((side, i) for i in range(n) for side in ("out", "in"))
         yield from (("trunk", k) for k in range(len(self.network.trunks)))
+        yield from ((side, i) for i in self._machines for side in ("machine-out", "machine-in"))
 
     def __len__(self) -> int:
-        return self.network.link_count + len(self._pairs) + 2 * len(self.network) + len(self.network.trunks)
+        shared = len(self._pairs) + 2 * len(self.network) + len(self.network.trunks) + 2 * len(self._machines)
+        return self.network.link_count + shared
+
+    @property
+    def _machines(self) -> list[int]:
+        """The machines with NICs of their own, by the first row of each."""
+        rows: list[int] = sorted(set(self.network.machine_row.tolist())) if self.network.has_machines else []
+        return [row for row in rows if self.network.machines[row] is not None]
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
@@ -239,13 +274,17 @@ class NetworkCapacities(Mapping[Resource, float]):
 def resources_of(network: Network, src: int, dst: int) -> tuple[Resource, ...]:
     """The capacities that a transfer from one site, or rank of a site, to its neighbour uses."""
     link = ("link", src, dst)
+    machines: tuple[Resource, ...] = ()
+    if network.has_machines and not network.is_same_machine[src, dst]:
+        ends = zip(("machine-out", "machine-in"), (src, dst), strict=True)
+        machines = tuple((side, int(network.machine_row[i])) for side, i in ends if network.machines[i] is not None)
     if network.shares_sites:
         if network.is_local[src, dst]:
-            return (link,)
+            return (link, *machines)
         src, dst = int(network.first_row[src]), int(network.first_row[dst])
     shared = (("pair", src, dst),) if network.shares_sites else ()
     trunks = (("trunk", k) for k, mask in enumerate(network.trunk_members) if mask[src, dst])
-    return (link, *shared, ("out", src), ("in", dst), *trunks)
+    return (link, *shared, ("out", src), ("in", dst), *trunks, *machines)
 
 
 @dataclass(frozen=True, slots=True)

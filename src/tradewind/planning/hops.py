@@ -112,7 +112,11 @@ def hop_rate_bps(network: Network) -> Matrix:
     rate = np.minimum(rate, network.ingress_bps[None, :])
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
         rate = np.where(mask, np.minimum(rate, trunk.capacity_bps), rate)
-    return np.where(network.is_local, network.bandwidth_bps, rate) if network.shares_sites else rate
+    rate = np.where(network.is_local, network.bandwidth_bps, rate) if network.shares_sites else rate
+    if not network.has_machines:
+        return rate
+    by_machine = np.minimum.outer(network.machine_egress_bps, network.machine_ingress_bps)
+    return np.where(network.is_same_machine, rate, np.minimum(rate, by_machine))
 
 
 def hop_rates_bps(network: Network, hops: Hops) -> npt.NDArray[np.float64]:
@@ -123,7 +127,11 @@ def hop_rates_bps(network: Network, hops: Hops) -> npt.NDArray[np.float64]:
     for trunk, mask in zip(network.trunks, network.trunk_members, strict=True):
         rate = np.where(mask[src, dst], np.minimum(rate, trunk.capacity_bps), rate)
     is_local = network.first_row[src] == network.first_row[dst]
-    return np.where(is_local, network.bandwidth_bps[src, dst], rate)
+    rate = np.where(is_local, network.bandwidth_bps[src, dst], rate)
+    if not network.has_machines:
+        return rate
+    by_machine = np.minimum(network.machine_egress_bps[src], network.machine_ingress_bps[dst])
+    return np.where(network.machine_row[src] == network.machine_row[dst], rate, np.minimum(rate, by_machine))
 
 
 @dataclass(frozen=True, slots=True)

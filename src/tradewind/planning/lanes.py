@@ -8,12 +8,20 @@ between sites says. Within a site that is a reduce-scatter before and an all-gat
 
 The number of lanes is the same at every site. A site with fewer ranks owns several lanes a rank, so that sites of 8, 4
 and 1 ranks need nothing else. Owners change from shard to shard, which balances shards that are too small to be cut.
+
+Where a site has machines with NICs of their own, the ranks of each machine add up first, so that a lane crosses between
+two machines once each way. Machines own lanes in proportion to what their NICs carry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from tradewind.network import Network
 from tradewind.planning.plan import Plan, Route, Shard
@@ -21,6 +29,10 @@ from tradewind.planning.plan import Plan, Route, Shard
 LEAST_LANE_BYTES = 256 * 1024
 """A lane has at least this many bytes: smaller ones cost frames and gain nothing."""
 
+_CLOSE = 1e-9
+"""Two machines whose NICs end within this share of each other count as equal: the first one is taken."""
+
+Floats = npt.NDArray[np.float64]
 PlanSites = Callable[[Network, tuple[str, ...], dict[str, object]], Plan]
 """Plans between these members of a network, with these options."""
 
@@ -64,19 +76,97 @@ def spread(plan: Plan, network: Network, members: Sequence[str]) -> Plan:
     for name, place in zip(network.names, network.places, strict=True):
         if place not in plan.members:
             here.setdefault(place, []).append(name)
-    lanes = max(len(here[site]) for site in plan.members)
-    shards: list[Shard] = []
-    for number, shard in enumerate(plan.shards):
-        parts = max(1, min(lanes, int(shard.fraction * plan.nbytes) // LEAST_LANE_BYTES))
-        for part in range(parts):
-            owner = {site: ranks[(number + part) % len(ranks)] for site, ranks in here.items()}
-            shards.append(_lane(shard, parts, owner, [(owner[site], here[site]) for site in plan.members]))
+    most = max(len(here[site]) for site in plan.members)
+    counts = [max(1, min(most, int(shard.fraction * plan.nbytes) // LEAST_LANE_BYTES)) for shard in plan.shards]
+    lanes = [_Lane(number, part, parts) for number, parts in enumerate(counts) for part in range(parts)]
+    owners: dict[str, list[str]] = {}
+    for site, ranks in here.items():
+        rows = [network.index[name] for name in ranks]
+        is_capped = np.isfinite(network.machine_egress_bps[rows]) | np.isfinite(network.machine_ingress_bps[rows])
+        if is_capped.any():
+            owners[site] = _owners_by_nic(plan, network, site, ranks, lanes)
+        else:
+            owners[site] = [ranks[(lane.shard + lane.part) % len(ranks)] for lane in lanes]
+    shards = []
+    for position, lane in enumerate(lanes):
+        owner = {site: owned[position] for site, owned in owners.items()}
+        local = [edge for site in plan.members for edge in _within(network, here[site], owner[site], lane)]
+        shards.append(_cut(plan.shards[lane.shard], lane.parts, owner, local))
     return replace(plan, members=tuple(members), shards=tuple(shards))
 
 
-def _lane(shard: Shard, parts: int, owner: Mapping[str, str], groups: Sequence[tuple[str, Sequence[str]]]) -> Shard:
-    """One of `parts` equal parts of a shard, on the ranks that own it, each with the other ranks of its site."""
-    others = [(own, name) for own, names in groups for name in names if name != own]
+class _Lane(NamedTuple):
+    """One of `parts` equal parts of a shard."""
+
+    shard: int
+    part: int
+    parts: int
+
+
+def _by_machine(network: Network, ranks: Sequence[str]) -> dict[int, list[str]]:
+    """These ranks of a site by their machines; all of them together where it has none."""
+    found: dict[int, list[str]] = {}
+    for name in ranks:
+        found.setdefault(int(network.machine_row[network.index[name]]), []).append(name)
+    return found
+
+
+def _within(network: Network, ranks: Sequence[str], own: str, lane: _Lane) -> list[tuple[str, str]]:
+    """The edges of a lane within a site, from parent to child: machine by machine, and then to its owner."""
+    edges = []
+    for names in _by_machine(network, ranks).values():
+        head = own if own in names else names[(lane.shard + lane.part) % len(names)]
+        edges += [(head, name) for name in names if name != head]
+        edges += [(own, head)] if head != own else []
+    return edges
+
+
+def _owners_by_nic(plan: Plan, network: Network, site: str, ranks: Sequence[str], lanes: Sequence[_Lane]) -> list[str]:
+    """For each lane the rank of a site that owns it, so that the NICs of its machines end at the same time.
+
+    Lanes are given away one by one, the largest first, each to the machine with which the busiest NIC of the site ends
+    soonest, and there to the rank that owns least. A lane costs its owner's machine what its tree sends and receives at
+    this site, and a copy each way for every other machine.
+    """
+    machines = _by_machine(network, ranks)
+    rows = list(machines)
+    caps_bps = np.stack([network.machine_egress_bps[rows], network.machine_ingress_bps[rows]])
+    own, other = _copies(plan, site, len(rows) if site in plan.members else 1)
+    sizes = np.array([plan.shards[lane.shard].fraction / lane.parts for lane in lanes])
+    load = np.zeros_like(caps_bps)
+    owned = dict.fromkeys(ranks, 0.0)
+    found = [""] * len(lanes)
+    for position in np.argsort(-sizes, kind="stable").tolist():
+        size, number = float(sizes[position]), lanes[position].shard
+        chosen, least, after = 0, np.inf, load
+        for k in range(len(rows)):
+            more = np.full_like(load, other[number] * size)
+            more[:, k] = own[number] * size
+            busiest = float(((load + more) / caps_bps).max())
+            if busiest < least * (1 - _CLOSE):
+                chosen, least, after = k, busiest, load + more
+        load = after
+        name = min(machines[rows[chosen]], key=lambda rank: (owned[rank], ranks.index(rank)))
+        owned[name] += size
+        found[position] = name
+    return found
+
+
+def _copies(plan: Plan, site: str, machines: int) -> tuple[list[Floats], list[float]]:
+    """For each shard, how often its lanes cross the NIC, out and in, of the owner's machine; and of other machines."""
+    own: list[Floats] = []
+    other: list[float] = []
+    for shard in plan.shards:
+        hops = [hop for route in (*shard.reduce, *shard.broadcast) for hop in pairwise(route)]
+        ways = [float(bool(tree)) * (machines - 1) for tree in (shard.broadcast, shard.reduce)]
+        out_in = [sum(hop[end] == site for hop in hops) + ways[end] for end in (0, 1)]
+        own.append(np.array(out_in, dtype=np.float64))
+        other.append(1.0 if machines > 1 else 0.0)
+    return own, other
+
+
+def _cut(shard: Shard, parts: int, owner: Mapping[str, str], local: Sequence[tuple[str, str]]) -> Shard:
+    """One of `parts` equal parts of a shard, on the ranks that own it, with the edges within sites."""
 
     def between(tree: tuple[Route, ...]) -> tuple[Route, ...]:
         return tuple(tuple(owner[site] for site in route) for route in tree)
@@ -85,7 +175,7 @@ def _lane(shard: Shard, parts: int, owner: Mapping[str, str], groups: Sequence[t
         shard,
         fraction=shard.fraction / parts,
         root=owner[shard.root],
-        reduce=(*between(shard.reduce), *((name, own) for own, name in others)),
-        broadcast=(*between(shard.broadcast), *others) if shard.broadcast else (),
+        reduce=(*between(shard.reduce), *((child, parent) for parent, child in local)),
+        broadcast=(*between(shard.broadcast), *local) if shard.broadcast else (),
         rate_bps=None if shard.rate_bps is None else shard.rate_bps / parts,
     )

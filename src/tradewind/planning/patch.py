@@ -87,18 +87,21 @@ def patch_plan(plan: Plan, network: Network, failover: Failover = "reroute") -> 
 def _with_stand_ins(plan: Plan, network: Network) -> Plan:
     """The plan with another rank of the same site in the place of each lost rank, where the site has one left.
 
-    So the trees between sites stay as they are, and with them what crosses between sites.
+    So the trees between sites stay as they are, and with them what crosses between sites. A rank of the same machine is
+    preferred, so that no more crosses between machines either.
     """
     if not any(site.place for site in network.sites):
         return plan
     here: dict[str, list[str]] = {}
     for name, place in zip(network.names, network.places, strict=True):
         here.setdefault(place, []).append(name)
-    lost = {
-        name: here[str(network.site_of(name))]
-        for name in plan.sites
-        if network.site_of(name) and name not in network.index
-    }
+
+    def left(name: str) -> list[str]:
+        ranks = here[str(network.site_of(name))]
+        machine = network.machine_named(name)
+        return [rank for rank in ranks if network.machines[network.index[rank]] == machine] or ranks
+
+    lost = {name: left(name) for name in plan.sites if network.site_of(name) and name not in network.index}
     shards = tuple(
         _renamed(shard, {name: ranks[number % len(ranks)] for name, ranks in lost.items()})
         if shard.broadcast

@@ -56,6 +56,8 @@ def _shared_bottlenecks(network: Network) -> Iterator[str]:
     for site in network.sites_only().sites:
         if site.ranks > 1:
             yield f"the {site.ranks} ranks of {site.name!r} share its links"
+        if site.machines:
+            yield f"{site.name!r} has machines with NICs of their own"
     for j, site in enumerate(network.sites):
         into = np.zeros((len(network), len(network)), dtype=bool)
         into[:, j] = True

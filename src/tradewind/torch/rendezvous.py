@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -250,6 +251,9 @@ class Entry(msgspec.Struct, omit_defaults=True):
     """Number of the rank's node, if torchrun runs several."""
     host: str = ""
     """What ranks on the same host, and no others, have in common."""
+    hostname: str = ""
+    machines: dict[str, list[tuple[str, int]]] = {}
+    """Machines of the sites that have any, each with its number of ranks; rank 0's are used."""
     tradewind: str = ""
     torch: str = ""
     """Versions that the rank runs."""
@@ -273,7 +277,7 @@ def identify(place: Place, options: RunOptions) -> Identity:
     """
     entry = Entry(options.site, tradewind=version.__version__, torch=str(torch.__version__))
     entry.world = place.size if place.is_world else torch.distributed.get_world_size()
-    entry.node, entry.host = node_of(os.environ), host_of(os.environ)
+    entry.node, entry.host, entry.hostname = node_of(os.environ), host_of(os.environ), socket.gethostname()
     entry.wants_certificate = _needs_certificates(options)
     try:
         network = load_network(options.network)
@@ -283,6 +287,7 @@ def identify(place: Place, options: RunOptions) -> Identity:
         if network is not None:
             entry.network = network.name
             entry.sites = [site.name for site in network.sites for _ in range(site.ranks)]
+            entry.machines = {s.name: [(m.name, m.ranks) for m in s.machines] for s in network.sites if s.machines}
     except TradewindError as error:
         publish_problem(place, error)
         raise
@@ -292,7 +297,7 @@ def identify(place: Place, options: RunOptions) -> Identity:
     sites = site_of_each(place.global_ranks, entries)
     if len(set(sites)) == 1:
         network = None  # it describes no link within a site
-    names = rank_names(sites)
+    names = rank_names(sites, entries)
     return Identity(names[place.rank], network, bind, advertise, names)
 
 
@@ -422,16 +427,47 @@ def _by_host(global_ranks: Sequence[int], entries: Sequence[Entry], sites: list[
     return [site or f"rank{own}" for site, own in zip(named, global_ranks, strict=True)]
 
 
-def rank_names(sites: Sequence[str]) -> tuple[str, ...]:
-    """The name of each rank by its site: the site's, or numbered if several ranks share it.
+def rank_names(sites: Sequence[str], entries: Sequence[Entry]) -> tuple[str, ...]:
+    """The name of each rank by its site: the site's, or numbered if several ranks share it or it has machines.
 
-    >>> rank_names(["fra", "fra", "nyc"])
+    >>> rank_names(["fra", "fra", "nyc"], [Entry()] * 3)
     ('fra/0', 'fra/1', 'nyc')
     """
-    count = Counter(sites)
-    return tuple(
-        rank_name(site, sites[:place].count(site)) if count[site] > 1 else site for place, site in enumerate(sites)
-    )
+    names = list(sites)
+    for site, count in Counter(sites).items():
+        here = [place for place, other in enumerate(sites) if other == site]
+        machines = entries[0].machines.get(site)
+        if machines:
+            for place, number in zip(here, _numbers(site, machines, [entries[k] for k in here]), strict=True):
+                names[place] = rank_name(site, number)
+        elif count > 1:
+            for number, place in enumerate(here):
+                names[place] = rank_name(site, number)
+    return tuple(names)
+
+
+def _numbers(site: str, machines: Sequence[tuple[str, int]], entries: Sequence[Entry]) -> list[int]:
+    """The numbers of a site's ranks, which say on which of its machines each is.
+
+    Where all host names are names of machines, a rank is on the machine of its name. Otherwise hosts fill the machines
+    in the order of their first ranks. Raises `BadOption`, on every rank, if a host has more ranks than its machine.
+    """
+    room = dict(machines)
+    by_name = all(entry.hostname in room for entry in entries)
+    hosts = [entry.hostname if by_name else entry.host for entry in entries]
+    order = list(room) if by_name else list(dict.fromkeys(hosts))
+    numbers, next_of = [0] * len(entries), 0
+    for host in order:
+        here = [place for place, other in enumerate(hosts) if other == host]
+        if by_name and len(here) > room[host]:
+            raise BadOption(
+                f"machine {host!r} of site {site!r} has {len(here)} ranks, but the network file says {room[host]}. "
+                'Correct "ranks" of the machine, or start fewer there.'
+            )
+        for number, place in enumerate(here, next_of):
+            numbers[place] = number
+        next_of += room[host] if by_name else len(here)
+    return numbers
 
 
 # --- addresses -----------------------------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tradewind.fluid import Resource
-from tradewind.network import Matrix, Network
+from tradewind.network import Matrix, Network, Site
 from tradewind.planning.cost import NetworkCapacities, resources_of
 
 Indices = npt.NDArray[np.int64]
@@ -81,12 +80,13 @@ class TrueNetwork:
         return rates
 
     def shared_rates_bps(self) -> npt.NDArray[np.float64]:
-        """The present rates of outgoing NICs, incoming NICs, trunks and links that ranks share, in this order."""
+        """The present rates of NICs out and in, trunks, links that ranks share, and machines' NICs, in this order."""
         network, n = self.network, len(self.network)
         trunks = [trunk.capacity_bps for trunk in network.trunks]
         pairs = network.bandwidth_bps.ravel() if network.shares_sites else np.zeros(0)
+        machines = [network.machine_egress_bps, network.machine_ingress_bps] if network.has_machines else []
         rates: npt.NDArray[np.float64] = np.concatenate(
-            [network.egress_bps, network.ingress_bps, np.array(trunks), pairs]
+            [network.egress_bps, network.ingress_bps, np.array(trunks), pairs, *machines]
         )
         for resource, taken_bps in self._background_bps.items():
             match resource:
@@ -94,6 +94,8 @@ class TrueNetwork:
                     position = k + {"out": 0, "in": n, "trunk": 2 * n}[kind]
                 case ("pair", int(i), int(j)):
                     position = 2 * n + len(trunks) + i * n + j
+                case ("machine-out" | "machine-in" as kind, int(k)):
+                    position = 2 * n + len(trunks) + len(pairs) + k + (n if kind == "machine-in" else 0)
                 case _:
                     continue
             rates[position] = max(0.0, rates[position] - taken_bps)
@@ -198,10 +200,11 @@ def misjudged(network: Network, noise: float, rng: np.random.Generator) -> Error
 
 def _with_errors(network: Network, link_error: Matrix, nic_error: np.ndarray) -> Network:
     """The network with an error on every value. A link that only its NICs limit has the error of its NICs."""
-    sites = tuple(
-        replace(site, egress_bps=site.egress_bps * error, ingress_bps=site.ingress_bps * error)
-        for site, error in zip(network.sites, nic_error.tolist(), strict=True)
-    )
+
+    def wrong(site: Site, error: float) -> Site:
+        return site.with_capacities(lambda out_bps, in_bps: (out_bps * error, in_bps * error))
+
+    sites = tuple(wrong(site, error) for site, error in zip(network.sites, nic_error.tolist(), strict=True))
     estimated = network.bandwidth_bps * link_error
     nics = np.minimum.outer(network.egress_bps, network.ingress_bps)
     if math.isfinite(nics.min()):

@@ -71,7 +71,7 @@ class PipelinedRounds:
         self._witness = witness
         self.index = truth.network.index
         n = len(truth.network)
-        numbers = 2 * n * n + 2 * n + len(truth.network.trunks)
+        numbers = 2 * n * n + 4 * n + len(truth.network.trunks)
         self.flows = 0
         self.lost_bits = 0.0
         self._users = np.zeros(numbers, dtype=np.int32)
@@ -128,7 +128,8 @@ class PipelinedRounds:
     def _demand(self, link_bytes: Matrix) -> tuple[Indices, Vector]:
         """The capacities that limit such a load, and the bits on each.
 
-        They are numbered: links, NICs out, NICs in, trunks, and links between sites that several ranks share.
+        They are numbered: links, NICs out, NICs in, trunks, links between sites that several ranks share, and NICs of
+        machines out and in.
         """
         network, n = self._network, len(self._network)
         bits, counts = 8.0 * link_bytes, self._truth.limits_hosts
@@ -139,10 +140,20 @@ class PipelinedRounds:
                 np.where(np.isfinite(network.ingress_bps) | counts, between.sum(axis=0), 0.0),
                 np.array([between[mask].sum() for mask in network.trunk_members]),
                 between.ravel() if network.shares_sites else np.zeros(0),
+                *(self._machine_bits(bits) if network.has_machines else ()),
             ]
         )
         links, others = np.flatnonzero(bits), np.flatnonzero(shared)
         return np.concatenate([links, n * n + others]), np.concatenate([bits.ravel()[links], shared[others]])
+
+    def _machine_bits(self, bits: Matrix) -> tuple[Vector, Vector]:
+        """The bits through each machine's NIC out and in, where it has a limit."""
+        network = self._network
+        out_bits, in_bits = network.by_machine(bits)
+        return (
+            np.where(np.isfinite(network.machine_egress_bps), out_bits, 0.0),
+            np.where(np.isfinite(network.machine_ingress_bps), in_bits, 0.0),
+        )
 
     def _capacity_bps(self, numbers: Indices) -> Vector:
         n = len(self._network)
