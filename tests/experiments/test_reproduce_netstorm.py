@@ -23,7 +23,11 @@ from tradewind.experiments.papers.netstorm.simulated import (
 )
 from tradewind.experiments.papers.work import Workers
 
-FIGURES = [name for name in experiment_names() if name.startswith("netstorm/")]
+FIGURES = [
+    pytest.param(name, marks=pytest.mark.slow) if name == "netstorm/fig20" else name
+    for name in experiment_names()
+    if name.startswith("netstorm/")
+]
 
 
 @pytest.fixture(scope="module")

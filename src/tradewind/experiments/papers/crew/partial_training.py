@@ -58,28 +58,28 @@ class _Worker:
     last_group: tuple[str, ...] = ()
 
 
-def train(p: int, reduce_s: float, conditions: Conditions, trial: int) -> TrainingResult:
+def train(p: int, reduce_s: float, conditions: Conditions, trial: int, workers: int = WORKERS) -> TrainingResult:
     """Train to the target; each reduce takes a random time within 20% of `reduce_s` (the paper's x)."""
-    return _Training(p, reduce_s, conditions, trial).run()
+    return _Training(p, reduce_s, conditions, trial, workers).run()
 
 
 class _Training:
-    def __init__(self, p: int, reduce_s: float, conditions: Conditions, trial: int) -> None:
+    def __init__(self, p: int, reduce_s: float, conditions: Conditions, trial: int, workers: int) -> None:
         self.data: Digits = load_digits()
         self.reduce_s = reduce_s
-        seeds = np.random.SeedSequence(trial).spawn(2 + WORKERS)
+        seeds = np.random.SeedSequence(trial).spawn(2 + workers)
         self.rng = np.random.default_rng(seeds[0])
         dealer = np.random.default_rng(seeds[1])
-        hands = deal(self.data.train_labels, WORKERS, dealer, conditions.concentration)
+        hands = deal(self.data.train_labels, workers, dealer, conditions.concentration)
         first = fresh_model(dealer)
-        names = [f"w{i}" for i in range(WORKERS)]
+        names = [f"w{i}" for i in range(workers)]
         self.workers = {
             name: _Worker(hand, first.copy(), np.random.default_rng(seed))
             for name, hand, seed in zip(names, hands, seeds[2:], strict=True)
         }
         self.step_times = load_compute_times(conditions.compute_times)
         self.clock = Clock()
-        mesh = np.ones((WORKERS, WORKERS)) - np.eye(WORKERS)
+        mesh = np.ones((workers, workers)) - np.eye(workers)
         self.policy = make_policy("partial", Network("mesh", [Site(n) for n in names], mesh), names, seed=trial, p=p)
         self.all_rounds = self.repeated = 0
 
