@@ -36,6 +36,8 @@ from tradewind.experiments.papers.report import Switched, mean
 from tradewind.sim import simulate
 
 NON_BLOCKING = "CREW non-blocking"
+ENOUGH_ROUNDS = 150
+"""Rounds of a worker that show how groups form."""
 SLOWEST = 6.0
 """The longest compute time of Fig. 9, times T2."""
 _READY_AGAIN = (
@@ -48,6 +50,7 @@ _AT_ONCE = (
     "before it does."
 )
 _TAKES = "Links are busy with other rounds, and a scatter that begins early takes from them what it gains."
+_NO_DELAY = "Control messages take no time in the simulator, so that a blocking scatter waits for none of them."
 _LONGER = "A round of more workers takes longer anyway, so computing weighs less in it."
 _SHORTER = "Rounds on N2 are shorter, so the same compute time weighs more there."
 _WHOLE = (
@@ -65,7 +68,7 @@ _IN_STEP = (
 
 def repeated_trial(conditions: Conditions, workers: int, p: int, reduce_s: float, trial: int) -> float:
     """The share of rounds whose members were also together in their previous round."""
-    return train(p, reduce_s, conditions, trial, workers).repeated
+    return train(p, reduce_s, conditions, trial, workers, ENOUGH_ROUNDS).repeated
 
 
 def _groups(setting: Setting) -> Iterator[Switched]:
@@ -94,8 +97,8 @@ def _groups(setting: Setting) -> Iterator[Switched]:
 # --- Figures 4 to 7 --------------------------------------------------------------------------------------------------
 
 
-def workers_trial(case: Case, workers: int, rounds_each: int, trial: int) -> Training:
-    """A case with another number of workers."""
+def workers_trial(case: Case, workers: int, rounds_each: int, trial: int, control_s: float = 0.0) -> Training:
+    """A case with another number of workers, and with control messages that take a time."""
     result = simulate(
         load_network(NETWORKS[case.network], n=workers, seed=trial),
         CONTENDERS[case.contender],
@@ -105,17 +108,19 @@ def workers_trial(case: Case, workers: int, rounds_each: int, trial: int) -> Tra
         nbytes=MODEL_BYTES,
         policy_options={"p": case.p},
         stop_after_rounds=max(1, rounds_each * workers // case.p),
+        control_s=control_s,
     )
     return Training(rounds_within(result, case.seconds), result.average_sync_s)
 
 
-def _over(setting: Setting, over: str, under: str, case: Case, workers: int, trials: int, rounds_each: int) -> float:
+def _over(
+    setting: Setting, over: str, under: str, case: Case, workers: int, rounds_each: int, control_s: float = 0.0
+) -> float:
     """One contender's rounds over another's."""
     rounds = []
     for contender in (over, under):
-        calls = [
-            (replace(case, contender=contender), workers, rounds_each, trial) for trial in setting.trial_numbers(trials)
-        ]
+        own = replace(case, contender=contender)
+        calls = [(own, workers, rounds_each, trial, control_s) for trial in setting.trial_numbers(2)]
         found = setting.workers.map(workers_trial, calls, "reasons: number of workers")
         rounds.append(mean([one.rounds for one in found]))
     return rounds[0] / rounds[1]
@@ -124,7 +129,7 @@ def _over(setting: Setting, over: str, under: str, case: Case, workers: int, tri
 def _aggregators(setting: Setting) -> Iterator[Switched]:
     few, many = (
         max(
-            _over(setting, CREW, OPR, Case(CREW, *workload, p, seconds=200.0), workers, 3, 10)
+            _over(setting, CREW, OPR, Case(CREW, *workload, p, seconds=200.0), workers, 10)
             for workload in WORKLOADS[::3]
         )
         for workers, p in ((8, 4), (60, 5))
@@ -152,17 +157,18 @@ def _blocks(setting: Setting) -> Iterator[Switched]:
 
 
 def _non_blocking(setting: Setting) -> Iterator[Switched]:
-    def gains(workers: int, scales: Sequence[int]) -> list[float]:
+    def gains(workers: int, scales: Sequence[int], control_s: float = 0.0) -> list[float]:
         return [
-            _over(setting, NON_BLOCKING, CREW, Case(CREW, *workload, p), workers, 2, 10)
+            _over(setting, NON_BLOCKING, CREW, Case(CREW, *workload, p), workers, 10, control_s)
             for workload in WORKLOADS[::3]
             for p in scales
         ]
 
-    many, few, alone = gains(60, (4, 5)), gains(8, (4, 5)), gains(12, (12,))
+    many = gains(60, (4, 5))
     tests = (
-        (_AT_ONCE, "8 workers instead of 60, of which few are ready at a time", few),
-        (_TAKES, "one round at a time: all of 12 workers in every round", alone),
+        (_AT_ONCE, "8 workers instead of 60, of which few are ready at a time", gains(8, (4, 5))),
+        (_TAKES, "one round at a time: all of 12 workers in every round", gains(12, (12,))),
+        (_NO_DELAY, "control messages that take 150 ms each way", gains(60, (4, 5), 0.15)),
     )
     for cause, off, without in tests:
         yield Switched(FIG6.claims[0], cause, off, "least gain in rounds", min(many), min(without), 1.0)

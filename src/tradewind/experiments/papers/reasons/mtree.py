@@ -305,10 +305,20 @@ def _counts(setting: Setting) -> Iterator[Switched]:
         min(best.values()),
         0.8,
     )
-    slowest = {r: max(results[t, 0.7, k, r, (10,)].milp_s for t in TOPOLOGIES for k in trials) for r in READINGS}
-    measure = "seconds of processor time of the slowest program"
+    few = (1, 2, 3, 5, 8)
+    skews = (LEAST, MOST_SKEWED)
+    slowest = {
+        r: max(
+            found.milp_s
+            for found in setting.workers.map(
+                count_trial, [("equinix20-like", sk, 0, r, few) for sk in skews], "reasons: programs"
+            )
+        )
+        for r in READINGS
+    }
+    measure = "seconds of processor time of the slowest program on equinix20-like"
     off = "the local reading, which offers few trees"
-    yield Switched(FIG13.claims[2], _MANY_OFFERED, off, measure, slowest["global"], slowest["local"], 1.0, True)
+    yield Switched(FIG13.claims[2], _MANY_OFFERED, off, measure, slowest["global"], slowest["local"], 1.0, at_most=True)
 
 
 REASONS = of_paper(
