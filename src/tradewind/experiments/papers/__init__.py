@@ -78,6 +78,7 @@ _EXPERIMENTS = {
     "netstorm/fig18/live": "tradewind.experiments.papers.netstorm.live_systems:FIG18_LIVE",
     "netstorm/fig19": "tradewind.experiments.papers.netstorm.scale:FIG19",
     "netstorm/fig19/live": "tradewind.experiments.papers.netstorm.live_scale:FIG19",
+    "netstorm/fig19a": "tradewind.experiments.papers.netstorm.slices:FIG19A",
     "netstorm/fig20": "tradewind.experiments.papers.netstorm.live_scale:FIG20",
     "netstorm/fig20/live": "tradewind.experiments.papers.netstorm.live_scale:FIG20_LIVE",
     "tradewind/stragglers": "tradewind.experiments.stragglers.systems:STRAGGLERS",
