@@ -12,7 +12,7 @@ from experiments import check_experiment
 from tradewind.experiments.papers import Setting, experiment_names
 from tradewind.experiments.papers.netstorm import simulated as netstorm
 from tradewind.experiments.papers.netstorm.example import LINKS_PER_SITE, random_overlay, worked_example
-from tradewind.experiments.papers.netstorm.scale import cluster_network
+from tradewind.experiments.papers.netstorm.scale import MODELS, cluster_network
 from tradewind.experiments.papers.netstorm.simulated import (
     ALEXNET_BYTES,
     FAPT,
@@ -21,9 +21,14 @@ from tradewind.experiments.papers.netstorm.simulated import (
     changing_rates,
     throughput_trial,
 )
+from tradewind.experiments.papers.netstorm.slices import cut, deal, tensors
 from tradewind.experiments.papers.work import Workers
 
-FIGURES = [name for name in experiment_names() if name.startswith("netstorm/")]
+FIGURES = [
+    pytest.param(name, marks=pytest.mark.slow) if name == "netstorm/fig20" else name
+    for name in experiment_names()
+    if name.startswith("netstorm/")
+]
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +72,13 @@ def test_the_optimal_plan_is_not_slower_than_fapt_and_following_pays() -> None:
     for trial in range(3):
         ours, theirs = (throughput_trial(TOPOLOGIES[name], False, ALEXNET_BYTES, trial) for name in (OPTIMAL, FAPT))
         assert ours >= theirs * (1 - 1e-6)
+
+
+def test_dealing_chunks_by_number_is_uneven_where_tensors_are_small() -> None:
+    even = [1 / 9] * 9
+    by_model = {model: deal(cut(tensors(model)), even) for model in ("AlexNet", "ResNet-152")}
+    spread = {model: max(shares) - min(shares) for model, shares in by_model.items()}
+    assert all(abs(sum(shares) - 1) < 1e-9 for shares in by_model.values())
+    assert spread["ResNet-152"] > spread["AlexNet"]
+    assert sum(tensors("ResNet-152")) == MODELS["ResNet-152"] and len(tensors("ResNet-152")) == 467
+    assert max(cut(tensors("AlexNet"))) == 1_000_000

@@ -194,7 +194,7 @@ def test_every_live_figure_is_found_by_the_papers_name() -> None:
 
 def test_an_experiment_without_the_form_that_was_asked_for_is_refused() -> None:
     with pytest.raises(BadOption, match="only a live form"):
-        resolve_experiments(["netstorm/fig20"])
+        resolve_experiments(["ds-sync/racks"])
     with pytest.raises(BadOption, match="no live form"):
         resolve_experiments(["mtree/fig6"], live=True)
     assert "--jobs" in tradewind("reproduce", "netstorm/fig13", "--live", "--jobs", "1024").output

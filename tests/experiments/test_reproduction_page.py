@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.experiments.papers import experiment
+from tradewind.experiments.papers import every_name, experiment
 from tradewind.experiments.papers.judged_code import judged_code
-from tradewind.experiments.papers.page import OLD, counts_sentence, reproduction_page, rows_of
-from tradewind.experiments.papers.report import Verdict, pooled, verdict_of, verdict_of_gains, verdict_of_range
+from tradewind.experiments.papers.page import OLD, causes_sentence, counts_sentence, reproduction_page, rows_of
+from tradewind.experiments.papers.report import (
+    Finding,
+    Switched,
+    Verdict,
+    pooled,
+    verdict_of,
+    verdict_of_gains,
+    verdict_of_range,
+)
 from tradewind.experiments.papers.saved import SavedOutcome, load
 
 H, P, F = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
@@ -78,10 +86,66 @@ def test_a_claim_with_a_computed_and_a_live_experiment_is_one_row(tmp_path: Path
     assert len(rows_of(found)) == 1 and counts_sentence(found).startswith("Of 1 claims judged, 0 hold, 1 hold in part")
 
 
-def test_a_tested_reason_stands_in_the_remarks(tmp_path: Path) -> None:
+def switched(claim: str, before: float, after: float, needed: float, at_most: bool = False) -> dict[str, object]:
+    told = {"claim": claim, "cause": "Links are slow.", "off": "fast links", "measure": "the gain is"}
+    return told | {"before": before, "after": after, "needed": needed, "at_most": at_most}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "needed", "at_most", "finding"),
+    [
+        (1.0, 1.8, 2.0, False, Finding.EXPLAINS),
+        (1.0, 1.79, 2.0, False, Finding.PARTLY),
+        (1.0, 1.19, 2.0, False, Finding.REFUTED),
+        (1.0, 0.5, 2.0, False, Finding.REFUTED),  # the wrong way
+        (2.0, 3.0, 2.0, False, Finding.ABSENT),
+        (2.0, 1.1, 1.0, True, Finding.EXPLAINS),
+        (2.0, 2.5, 1.0, True, Finding.REFUTED),
+        (0.9, 0.5, 1.0, True, Finding.ABSENT),
+    ],
+)
+def test_a_cause_counts_by_how_much_of_the_difference_goes_with_it(
+    before: float, after: float, needed: float, at_most: bool, finding: Finding
+) -> None:
+    assert Switched("c", "x", "y", "z", before, after, needed, at_most).finding is finding
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict", "remark", "counted"),
+    [
+        (0.2, "does not hold", "explains it.", "explains 1, and 0 in part; 0 have"),
+        (0.1, "holds in part", "explains part of it.", "explains 0, and 1 in part; 0 have"),
+        (0.01, "does not hold", "refuted. The cause is unknown.", "0 in part; 1 have"),
+    ],
+)
+def test_a_switched_cause_stands_in_the_remarks(
+    tmp_path: Path, after: float, verdict: str, remark: str, counted: str
+) -> None:
     (text,) = experiment("netstorm/fig16").claims
-    told = {"text": text, "ours": "x", "verdict": "does not hold", "reason": "R.", "tested": "Off: Y."}
-    assert row_of(saved(tmp_path, "netstorm/fig16", claims=[told]), text)[4] == "R. Off: Y."
+    told = {"text": text, "ours": "x", "verdict": verdict, "reason": "R. Links are slow."}
+    saved(tmp_path, "netstorm/fig16", claims=[told])
+    assert row_of(load(tmp_path), text)[4] == "R. Links are slow. Reason not tested."
+    found = saved(tmp_path, "reasons/netstorm", switched=[switched(text, 0.0, after, 0.2)])
+    assert row_of(found, text)[4] == (
+        f"R. Links are slow. Tested with fast links: the gain is {after:g} instead of 0, at least 0.2 needed: {remark}"
+    )
+    assert counted in causes_sentence(found)
+
+
+def test_a_difference_that_the_experiment_does_not_show_is_no_test(tmp_path: Path) -> None:
+    (text,) = experiment("netstorm/fig16").claims
+    saved(tmp_path, "netstorm/fig16", "does not hold")
+    found = saved(tmp_path, "reasons/netstorm", switched=[switched(text, 0.3, 0.4, 0.2)])
+    assert row_of(found, text)[4].endswith("not seen in this experiment. Reason not tested.")
+    found = saved(tmp_path, "reasons/netstorm", quick=True, switched=[switched(text, 0.0, 0.2, 0.2)])
+    assert row_of(found, text)[4] == "Reason not tested."
+
+
+def test_stored_causes_are_of_claims_that_an_experiment_judges() -> None:
+    stored = load(Path(__file__).parents[2] / "docs" / "benchmarks" / "data" / "reproduction")
+    known = {text for name in every_name() for text in experiment(name).claims}
+    named = {one.claim for outcome in stored.values() for one in outcome.switched}
+    assert named and named <= known
 
 
 def test_a_quick_run_gives_no_verdict(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -190,8 +191,11 @@ def _show(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> None:
     show(screen, numbers)
     for claim in outcome.claims:
         screen.print(f"{claim.verdict.upper()}: {claim.text}")
-        remarks = "".join(f" {text}" for text in (claim.reason, claim.tested) if text)
-        screen.print(f"  ours: {claim.ours}.{remarks}")
+        screen.print(f"  ours: {claim.ours}.{f' {claim.reason}' if claim.reason else ''}")
+    for one in outcome.switched:
+        screen.print(f"{one.finding.upper()}: {one.cause}")
+        screen.print(f"  claim: {one.claim}")
+        screen.print(f"  {one.told}")
     for note in outcome.notes:
         screen.print(f"note: {note}")
     screen.print()
@@ -207,9 +211,9 @@ def _document(each: Experiment, outcome: Outcome, paths: tuple[Path, ...]) -> di
         "rows": [list(row) for row in outcome.rows],
         "claims": [
             {"claim": claim.text, "ours": claim.ours, "verdict": str(claim.verdict), "reason": claim.reason}
-            | ({"tested": claim.tested} if claim.tested else {})
             for claim in outcome.claims
         ],
+        "switched": [asdict(one) | {"finding": str(one.finding)} for one in outcome.switched],
         "notes": list(outcome.notes),
         "files": [str(path) for path in paths],
     }

@@ -78,11 +78,14 @@ _EXPERIMENTS = {
     "netstorm/fig18/live": "tradewind.experiments.papers.netstorm.live_systems:FIG18_LIVE",
     "netstorm/fig19": "tradewind.experiments.papers.netstorm.scale:FIG19",
     "netstorm/fig19/live": "tradewind.experiments.papers.netstorm.live_scale:FIG19",
-    "netstorm/fig20/live": "tradewind.experiments.papers.netstorm.live_scale:FIG20",
+    "netstorm/fig19a": "tradewind.experiments.papers.netstorm.slices:FIG19A",
+    "netstorm/fig20": "tradewind.experiments.papers.netstorm.live_scale:FIG20",
+    "netstorm/fig20/live": "tradewind.experiments.papers.netstorm.live_scale:FIG20_LIVE",
     "tradewind/stragglers": "tradewind.experiments.stragglers.systems:STRAGGLERS",
     "tradewind/stragglers/live": "tradewind.experiments.stragglers.systems:STRAGGLERS_LIVE",
     "tradewind/stragglers-skewed": "tradewind.experiments.stragglers.systems:SKEWED",
     "tradewind/stragglers-skewed/live": "tradewind.experiments.stragglers.systems:SKEWED_LIVE",
+    "tradewind/chosen": "tradewind.experiments.stragglers.chosen:CHOSEN",
     "tradewind/alexnet": "tradewind.experiments.stragglers.systems:ALEXNET",
     "tradewind/alexnet/live": "tradewind.experiments.stragglers.systems:ALEXNET_LIVE",
     "tradewind/alexnet-skewed": "tradewind.experiments.stragglers.systems:ALEXNET_SKEWED",
@@ -94,6 +97,12 @@ _EXPERIMENTS = {
     "tradewind/changing": "tradewind.experiments.papers.netstorm.live_systems:CHANGING",
     "tradewind/changing/live": "tradewind.experiments.papers.netstorm.live_systems:CHANGING_LIVE",
     "tradewind/combinations/live": "tradewind.experiments.stragglers.systems:TRIED",
+    "reasons/mtree": "tradewind.experiments.papers.reasons.mtree:REASONS",
+    "reasons/crew": "tradewind.experiments.papers.reasons.crew:REASONS",
+    "reasons/selective": "tradewind.experiments.papers.reasons.selective:REASONS",
+    "reasons/ds-sync": "tradewind.experiments.papers.reasons.ds_sync:REASONS",
+    "reasons/netstorm": "tradewind.experiments.papers.reasons.netstorm:REASONS",
+    "reasons/tradewind": "tradewind.experiments.papers.reasons.tradewind:REASONS",
 }
 
 

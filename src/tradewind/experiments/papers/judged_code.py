@@ -23,7 +23,7 @@ def judged_code(name: str) -> str:
     MTREE's figures and NetStorm's first compare plans; others run the controller and the nodes in the simulator, or
     live with everything below PyTorch.
     """
-    if name.startswith("mtree/") or name == "netstorm/fig1":
+    if name.startswith("mtree/") or name in ("netstorm/fig1", "reasons/mtree"):
         return _fingerprint(_TREES)
     return _fingerprint((*_CORE, "runtime", "wire", "lab", "torch") if name.endswith(LIVE) else (*_CORE, "sim"))
 

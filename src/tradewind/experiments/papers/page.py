@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
 from typing import NamedTuple
 
 from tradewind.experiments.papers import LIVE, every_name, experiment
-from tradewind.experiments.papers.report import Verdict, pooled
+from tradewind.experiments.papers.report import Finding, Switched, Verdict, pooled
 from tradewind.experiments.papers.saved import SavedClaim, SavedOutcome
 from tradewind.experiments.papers.unjudged import UNJUDGED
 
@@ -24,7 +26,7 @@ PAPERS = {
     "tradewind": "All of them at once, and Tradewind",
 }
 OLD = "†"
-_UNTESTED = "Reason not tested."
+_UNTESTED, _UNKNOWN = "Reason not tested.", "The cause is unknown."
 _INTRODUCTION = f"""# What the papers claim, and what we see
 
 Every claim of the five papers that a computation can judge, in our words with the paper's numbers, beside our own
@@ -35,8 +37,12 @@ connections in an emulated network ([*live*](../guides/reproduce.md#live-figures
   in our best case). A gain is what goes beyond 1: twice as fast is a gain of 1. Numbers that the paper calls equal
   differ by 10% at most.
 - **holds in part**: the direction is right, with at least half of the claimed gain, in at least half of the cases.
-- **does not hold**: everything else. The remark says why, and which experiment switched that cause off; or that the
-  reason was not tested.
+- **does not hold**: everything else.
+
+Where a claim does not hold, or only in part, the remark names the suspected cause, and an experiment that switched it
+off: one number with the cause and without it, and the number that the claim needs. A cause **explains** a difference if
+at least 80% of it go with the cause, **part of it** from 20% on; otherwise it is **refuted**. A claim whose suspected
+causes are all refuted has an unknown cause. `tradewind reproduce reasons` runs these experiments.
 
 A larger gain than claimed counts as held. Where several experiments judge a claim, it holds if it does in all of them,
 and in part if it does at least in part in half of them. Quick runs (`--quick`) give no verdict: *to be run again*, like
@@ -47,6 +53,31 @@ shows them with all numbers, `tradewind reproduce NAME --live` those of a live r
 This page is generated from the JSON files of earlier runs in `docs/benchmarks/data/reproduction`:
 `tradewind reproduce --page FILE --out DIR`.
 """
+
+
+class Cause(StrEnum):
+    """What is known of the cause of a difference."""
+
+    EXPLAINED = "explained"
+    PARTLY = "explained in part"
+    UNKNOWN = "unknown"
+    UNTESTED = "not tested"
+    NOT_ASKED = "no difference"
+
+
+_CAUSES = {Finding.EXPLAINS: Cause.EXPLAINED, Finding.PARTLY: Cause.PARTLY, Finding.REFUTED: Cause.UNKNOWN}
+
+
+class Tested(NamedTuple):
+    """A cause that was switched off, and the experiment in which it was."""
+
+    switched: Switched
+    outcome: SavedOutcome
+
+    @property
+    def finding(self) -> Finding:
+        """What it has shown."""
+        return self.switched.finding
 
 
 class Seen(NamedTuple):
@@ -68,6 +99,18 @@ class Row:
     paper: str
     text: str
     seen: list[Seen] = field(default_factory=list)
+    switched: list[Tested] = field(default_factory=list)
+
+    @property
+    def cause(self) -> Cause:
+        """What is known of why the claim does not hold; of one that holds, nothing is asked."""
+        if self.verdict() in (None, Verdict.HOLDS):
+            return Cause.NOT_ASKED
+        found = {one.finding for one in self.switched}
+        for finding, cause in _CAUSES.items():
+            if finding in found:
+                return cause
+        return Cause.UNTESTED
 
     def verdict(self, live: bool | None = None) -> Verdict | None:
         """The verdict of the live or the computed experiments, or of both; None if no full run has one."""
@@ -83,6 +126,11 @@ def rows_of(saved: Mapping[str, SavedOutcome]) -> list[Row]:
         for claim in saved[name].claims if name in saved else ():
             row = rows.setdefault(claim.text, Row(name.partition("/")[0], claim.text))
             row.seen.append(Seen(claim, saved[name]))
+    for name in every_name():
+        if name in saved and not saved[name].quick:
+            for one in saved[name].switched:
+                if one.claim in rows:
+                    rows[one.claim].switched.append(Tested(one, saved[name]))
     return list(rows.values())
 
 
@@ -111,15 +159,36 @@ def counts_sentence(saved: Mapping[str, SavedOutcome]) -> str:
     return f"Of {judged} claims judged, {told}."
 
 
+def causes_sentence(saved: Mapping[str, SavedOutcome]) -> str:
+    """For how many claims that do not hold, or in part, the cause was tested, as one sentence."""
+    causes = Counter(row.cause for row in rows_of(saved))
+    missed = causes.total() - causes[Cause.NOT_ASKED]
+    return (
+        f"Of {missed} claims that do not hold, or only in part (our own aims included), a tested cause explains "
+        f"{causes[Cause.EXPLAINED]}, and {causes[Cause.PARTLY]} in part; {causes[Cause.UNKNOWN]} have an unknown cause "
+        f"(what was suspected is refuted), and {causes[Cause.UNTESTED]} one that was not tested."
+    )
+
+
 def _summary(rows: list[Row], saved: Mapping[str, SavedOutcome]) -> Iterator[str]:
-    yield "| paper | claims judged | " + " | ".join(Verdict) + " | to be run again | not judged |"
-    yield "|---|---|---|---|---|---|---|"
+    causes = (Cause.EXPLAINED, Cause.PARTLY, Cause.UNKNOWN, Cause.UNTESTED)
+    yield (
+        "| paper | claims judged | "
+        + " | ".join(Verdict)
+        + " | to be run again | not judged | cause "
+        + (" | cause ".join(causes) + " |")
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for paper, title in PAPERS.items():
-        counts = _counts([row for row in rows if row.paper == paper])
+        own = [row for row in rows if row.paper == paper]
+        counts, why = _counts(own), Counter(row.cause for row in own)
         cells = [str(counts[verdict]) for verdict in (*Verdict, None)]
-        yield f"| {title} | {counts.total() - counts[None]} | {' | '.join(cells)} | {len(UNJUDGED[paper])} |"
+        cells += [str(len(UNJUDGED[paper])), *(str(why[cause]) for cause in causes)]
+        yield f"| {title} | {counts.total() - counts[None]} | {' | '.join(cells)} |"
     yield ""
     yield f"{counts_sentence(saved)} A claim counts once, with its computed and live experiments together."
+    yield ""
+    yield causes_sentence(saved)
     missing = [name for name in every_name() if name not in saved]
     if missing:
         yield ""
@@ -161,12 +230,17 @@ def _seen(row: Row) -> str:
 
 
 def _remarks(row: Row) -> str:
-    """The reasons, each once, and for each claim that does not hold how its reason was tested."""
+    """The reasons, each once, and how the suspected causes were tested."""
+    causes = {one.switched.cause for one in row.switched}
     found: list[str] = []
     for one in row.seen:
-        found.append(one.claim.reason)
-        if one.claim.verdict is Verdict.FAILS and not one.outcome.quick:
-            found.append(one.claim.tested or _UNTESTED)
+        text = one.claim.reason
+        for cause in causes:
+            text = text.replace(cause, "").strip()
+        found.append(text)
+    for cause, several in groupby(row.switched, lambda one: one.switched.cause):
+        found += [cause, *(one.switched.told + (OLD if one.outcome.is_old else "") for one in several)]
+    found.append({Cause.UNTESTED: _UNTESTED, Cause.UNKNOWN: _UNKNOWN}.get(row.cause, ""))
     return " ".join(text for text in dict.fromkeys(found) if text)
 
 

@@ -38,8 +38,70 @@ class Claim:
     ours: str
     verdict: Verdict
     reason: str = ""
-    tested: str = ""
-    """The experiment that switched the suspected cause of a difference off, and its result; empty: there was none."""
+    """What the numbers mean, and the suspected cause of a difference; `Switched` tells whether it was tested."""
+
+
+class Finding(StrEnum):
+    """What switching a suspected cause off has shown."""
+
+    EXPLAINS = "explains it"
+    PARTLY = "explains part of it"
+    REFUTED = "refuted"
+    ABSENT = "difference not seen in this experiment"
+
+
+LITTLE = 0.2
+"""Fraction of a difference below which a cause counts as refuted; from `MOST` on it explains the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """A suspected cause of a difference to a paper, and one number with that cause and with it switched off.
+
+    >>> slow = Switched("It is twice as fast.", "Links are slow.", "fast links", "times as fast", 1.2, 1.9, 2.0)
+    >>> f"{slow.moved:.3f}", str(slow.finding)
+    ('0.875', 'explains it')
+    """
+
+    claim: str
+    """The text of the claim."""
+    cause: str
+    off: str
+    """How the cause was switched off."""
+    measure: str
+    """What the numbers are."""
+    before: float
+    """The number with the cause."""
+    after: float
+    """The number without it."""
+    needed: float
+    """The number from which on the claim would hold."""
+    at_most: bool = False
+    """Whether the claim needs at most that number, rather than at least."""
+
+    @property
+    def moved(self) -> float:
+        """The share of the difference between our number and the needed one that went with the cause."""
+        return (self.after - self.before) / (self.needed - self.before)
+
+    @property
+    def finding(self) -> Finding:
+        """What the experiment has shown."""
+        sign = -1 if self.at_most else 1
+        if sign * (self.before - self.needed) >= 0:
+            return Finding.ABSENT
+        if self.moved >= LITTLE:
+            return Finding.EXPLAINS if self.moved >= MOST else Finding.PARTLY
+        return Finding.REFUTED
+
+    @property
+    def told(self) -> str:
+        """The experiment and its result as a sentence."""
+        limit = "at most" if self.at_most else "at least"
+        return (
+            f"Tested with {self.off}: {self.measure} {shown(self.after)} instead of {shown(self.before)}, {limit} "
+            f"{shown(self.needed)} needed: {self.finding}."
+        )
 
 
 def verdict_of(cases: Iterable[bool]) -> Verdict:
@@ -116,6 +178,8 @@ class Outcome:
     panels: tuple[Panel, ...]
     claims: tuple[Claim, ...]
     notes: tuple[str, ...] = ()
+    switched: tuple[Switched, ...] = ()
+    """Experiments on the causes of differences, of these claims or of others."""
 
 
 def mean(values: Sequence[float]) -> float:

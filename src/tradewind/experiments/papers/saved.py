@@ -10,7 +10,7 @@ import msgspec
 from tradewind.errors import InputError
 from tradewind.experiments.papers import Experiment, Setting
 from tradewind.experiments.papers.judged_code import judged_code
-from tradewind.experiments.papers.report import Outcome, Verdict
+from tradewind.experiments.papers.report import Outcome, Switched, Verdict
 
 SUFFIX = ".json"
 
@@ -23,7 +23,6 @@ class SavedClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdict: Verdict | None
     """None: judged by an earlier rule, and the numbers that were stored do not decide it under the present one."""
     reason: str = ""
-    tested: str = ""
 
 
 class SavedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +41,8 @@ class SavedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Day of the run, in UTC."""
     code: str = ""
     """Fingerprint of the code that it judges; empty in results from before it was stored."""
+    switched: tuple[Switched, ...] = ()
+    """Experiments on the causes of differences."""
 
     @property
     def is_old(self) -> bool:
@@ -67,12 +68,11 @@ def to_json(each: Experiment, outcome: Outcome, setting: Setting) -> bytes:
         setting.trials,
         outcome.columns,
         outcome.rows,
-        tuple(
-            SavedClaim(claim.text, claim.ours, claim.verdict, claim.reason, claim.tested) for claim in outcome.claims
-        ),
+        tuple(SavedClaim(claim.text, claim.ours, claim.verdict, claim.reason) for claim in outcome.claims),
         outcome.notes,
         datetime.now(UTC).strftime("%Y-%m-%d"),
         judged_code(each.name),
+        outcome.switched,
     )
     return msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
 

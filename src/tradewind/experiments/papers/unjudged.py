@@ -22,14 +22,6 @@ UNJUDGED: dict[str, tuple[tuple[str, str], ...]] = {
             "and ASP does not, is judged with another model and data set (ds-sync/fig7 to fig9).",
         ),
     ),
-    "netstorm": (
-        (
-            "Fig. 19(a): AlexNet trains faster than ResNet-152 of the same size, as its large tensors are sliced more "
-            "evenly.",
-            "It needs an implementation that slices tensor by tensor, NetStorm's prototype on MXNET, which is not "
-            "available: Tradewind slices the whole model, so that the effect cannot occur (fig19 judges the growth "
-            "with the size).",
-        ),
-    ),
+    "netstorm": (),
     "tradewind": (),
 }

@@ -184,16 +184,25 @@ def spread(values: Sequence[float]) -> float:
 
 
 def measure(
-    setting: Setting, label: str, systems: Mapping[str, System], published: int, virtual: bool = False, **of_turn: Any
+    setting: Setting,
+    label: str,
+    systems: Mapping[str, System],
+    published: int,
+    virtual: bool = False,
+    live_length: bool = False,
+    first_seed: int = 0,
+    **of_turn: Any,
 ) -> Trials:
     """Train every system from every seed: in the lab, or on virtual time. `of_turn` are further fields of every `Turn`.
 
-    In the lab each seed has eight processes, in which all systems take turns.
+    In the lab each seed has eight processes, in which all systems take turns. `live_length`: turns on virtual time are
+    as long as those in the lab.
     """
     task = TASKS[of_turn.get("task", "digits")]
-    share = (QUICK_SHARE if setting.quick else 1.0) * task.stretch * task.turns * (task.virtual_turns if virtual else 1)
+    longer = task.virtual_turns if virtual and not live_length else 1
+    share = (QUICK_SHARE if setting.quick else 1.0) * task.stretch * task.turns * longer
     turns = [
-        tuple(Turn(one, trial, share * one.seconds, **of_turn) for one in systems.values())
+        tuple(Turn(one, first_seed + trial, share * one.seconds, **of_turn) for one in systems.values())
         for trial in setting.trial_numbers(published)
     ]
     if virtual:

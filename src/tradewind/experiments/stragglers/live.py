@@ -85,6 +85,8 @@ class Turn:
     sites: int = SITES
     task: str = "digits"
     """What is trained, a name in `tasks.TASKS`."""
+    learning_rate: float = 1.0
+    """Learning rate, times the task's."""
 
 
 class SiteCurve(msgspec.Struct, frozen=True):

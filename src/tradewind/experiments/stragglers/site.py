@@ -134,7 +134,7 @@ def make_learner(turn: Turn, slower: float = 1.0) -> Any:
     """A site's learner: the same first model at all sites. `slower` divides the learning rate."""
     task = TASKS[turn.task]
     return importlib.import_module("tradewind.torch.learner").Learner(
-        task.kind, turn.trial, task.learning_rate / slower
+        task.kind, turn.trial, task.learning_rate * turn.learning_rate / slower
     )
 
 

@@ -40,7 +40,7 @@ class TrainingResult:
     """The result of one training to the target accuracy."""
 
     rounds: tuple[int, ...]
-    """Rounds of each worker until a model that it received reached the target; `MOST_ROUNDS` if none did."""
+    """Rounds of each worker until a model that it received reached the target; the most allowed if none did."""
     reached: bool
     """Whether all workers reached the target."""
     repeated: float
@@ -58,28 +58,37 @@ class _Worker:
     last_group: tuple[str, ...] = ()
 
 
-def train(p: int, reduce_s: float, conditions: Conditions, trial: int) -> TrainingResult:
+def train(
+    p: int,
+    reduce_s: float,
+    conditions: Conditions,
+    trial: int,
+    workers: int = WORKERS,
+    most_rounds: int = MOST_ROUNDS,
+) -> TrainingResult:
     """Train to the target; each reduce takes a random time within 20% of `reduce_s` (the paper's x)."""
-    return _Training(p, reduce_s, conditions, trial).run()
+    return _Training(p, reduce_s, conditions, trial, workers, most_rounds).run()
 
 
 class _Training:
-    def __init__(self, p: int, reduce_s: float, conditions: Conditions, trial: int) -> None:
+    def __init__(
+        self, p: int, reduce_s: float, conditions: Conditions, trial: int, workers: int, most_rounds: int
+    ) -> None:
         self.data: Digits = load_digits()
-        self.reduce_s = reduce_s
-        seeds = np.random.SeedSequence(trial).spawn(2 + WORKERS)
+        self.reduce_s, self.most_rounds = reduce_s, most_rounds
+        seeds = np.random.SeedSequence(trial).spawn(2 + workers)
         self.rng = np.random.default_rng(seeds[0])
         dealer = np.random.default_rng(seeds[1])
-        hands = deal(self.data.train_labels, WORKERS, dealer, conditions.concentration)
+        hands = deal(self.data.train_labels, workers, dealer, conditions.concentration)
         first = fresh_model(dealer)
-        names = [f"w{i}" for i in range(WORKERS)]
+        names = [f"w{i}" for i in range(workers)]
         self.workers = {
             name: _Worker(hand, first.copy(), np.random.default_rng(seed))
             for name, hand, seed in zip(names, hands, seeds[2:], strict=True)
         }
         self.step_times = load_compute_times(conditions.compute_times)
         self.clock = Clock()
-        mesh = np.ones((WORKERS, WORKERS)) - np.eye(WORKERS)
+        mesh = np.ones((workers, workers)) - np.eye(workers)
         self.policy = make_policy("partial", Network("mesh", [Site(n) for n in names], mesh), names, seed=trial, p=p)
         self.all_rounds = self.repeated = 0
 
@@ -89,7 +98,7 @@ class _Training:
         self.clock.run(until_s=float("inf"))
         reached = [worker.rounds_to_target for worker in self.workers.values()]
         return TrainingResult(
-            tuple(MOST_ROUNDS if rounds is None else rounds for rounds in reached),
+            tuple(self.most_rounds if rounds is None else rounds for rounds in reached),
             None not in reached,
             self.repeated / self.all_rounds,
         )
@@ -128,7 +137,7 @@ class _Training:
             member.rounds += 1
             if there and member.rounds_to_target is None:
                 member.rounds_to_target = member.rounds
-        if all(w.rounds_to_target or w.rounds >= MOST_ROUNDS for w in self.workers.values()):
+        if all(w.rounds_to_target or w.rounds >= self.most_rounds for w in self.workers.values()):
             self.clock.stop()
             return
         self._tell(RoundFinished(asked.round, asked.members, seconds))

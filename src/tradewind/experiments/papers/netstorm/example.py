@@ -52,7 +52,7 @@ def worked_example() -> float:
     names = [f"v{k:02d}" for k in range(1, SITES + 1)]
     parents = {child: top for top, children in CHILDREN.items() for child in children} | dict.fromkeys(CHILDREN, "v01")
     delays = {c: SUBTREE_DELAY[p] if p in CHILDREN else UPWARD_DELAY[c] for c, p in parents.items()}
-    network = _network("netstorm-fig1", names, {(c, p): delays[c] for c, p in parents.items()})
+    network = delay_network("netstorm-fig1", names, {(c, p): delays[c] for c, p in parents.items()})
     shard = tree_shard(Routes(network), UNIT_BYTES, 1.0, "v01", parents, parents)
     plan = Plan("balanced-tree", network.name, network.names, UNIT_BYTES, (shard,))
     return cost(plan, network, pipelined=False).seconds / 2
@@ -68,10 +68,10 @@ def random_overlay(trial: int, sites: int = SITES) -> Network:
     more = round((LINKS_PER_SITE - 1) * sites)
     pairs += [chords[k] for k in sorted(rng.choice(len(chords), size=more, replace=False).tolist())]
     delays = rng.integers(LEAST_DELAY, MOST_DELAY, size=len(pairs), endpoint=True).astype(float)
-    return _network(f"overlay-{sites}-seed{trial}", names, dict(zip(pairs, delays.tolist(), strict=True)))
+    return delay_network(f"overlay-{sites}-seed{trial}", names, dict(zip(pairs, delays.tolist(), strict=True)))
 
 
-def _network(name: str, names: list[str], delays: dict[tuple[str, str], float]) -> Network:
+def delay_network(name: str, names: list[str], delays: dict[tuple[str, str], float]) -> Network:
     """A network of links in both directions with these delays per unit of data."""
     bandwidth_bps = np.zeros((len(names), len(names)))
     for (a, b), delay in delays.items():

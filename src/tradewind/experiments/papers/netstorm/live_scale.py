@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tradewind.experiments.papers import Experiment, Setting
+from tradewind.experiments.papers import Experiment, Setting, in_both_forms
 from tradewind.experiments.papers.netstorm.live import COMPRESSION, PRO, SHRINK, TRADEWIND, System
 from tradewind.experiments.papers.netstorm.live_trials import QUICK_STATIC_S, Measured, measure
 from tradewind.experiments.papers.netstorm.scale import (
@@ -152,16 +152,16 @@ def judge_fig20(curves: Mapping[str, Mapping[float, float]]) -> tuple[Claim, ...
     )
 
 
-def _run_fig20(setting: Setting) -> Outcome:
+def _run_fig20(setting: Setting, label: str, virtual: bool) -> Outcome:
     kept = {name: _values(parameter, setting.quick) for name, parameter in PARAMETERS.items()}
-    label = {PARAMETERS[name].systems[value]: f"{name} {value:g}" for name in kept for value in kept[name]}
-    systems = {text: system for system, text in label.items()}  # defaults that parameters share run once
+    named = {PARAMETERS[name].systems[value]: f"{name} {value:g}" for name in kept for value in kept[name]}
+    systems = {text: system for system, text in named.items()}  # defaults that parameters share run once
     length_s = None if setting.quick else SENSITIVITY_S
-    found = measure(setting, "netstorm/fig20 live", systems, seconds=length_s)
+    found = measure(setting, label, systems, seconds=length_s, virtual=virtual)
     curves: dict[str, dict[float, float]] = {}
     rows: list[tuple[Cell, ...]] = []
     for name, parameter in PARAMETERS.items():
-        played = {value: found.played["dynamic", label[parameter.systems[value]]] for value in kept[name]}
+        played = {value: found.played["dynamic", named[parameter.systems[value]]] for value in kept[name]}
         rates = {value: median(one.rate for one in turns) for value, turns in played.items()}
         curves[name] = {value: rate / max(rates.values()) for value, rate in rates.items()}
         for value, turns in played.items():
@@ -183,4 +183,4 @@ def _run_fig20(setting: Setting) -> Outcome:
     )
 
 
-FIG20 = Experiment("netstorm/fig20/live", "NetStorm Fig. 20, live: sensitivity", _FIG20_CLAIMS, _run_fig20)
+FIG20, FIG20_LIVE = in_both_forms("netstorm/fig20", "NetStorm Fig. 20: sensitivity", _FIG20_CLAIMS, _run_fig20)

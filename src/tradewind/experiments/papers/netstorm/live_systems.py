@@ -113,7 +113,7 @@ STAGES = {
     NETSTORM_PRO: PRO,
     OURS: TRADEWIND,
 }
-_FIG18_CLAIMS = (
+FIG18_CLAIMS = (
     "NetStorm-lite, multi-root FAPT alone, is 5.5 times as fast as MXNET.",
     "NetStorm-std, with network awareness, is another 20% faster.",
     "NetStorm-pro, with auxiliary paths too, is 7.5 times as fast as MXNET.",
@@ -128,19 +128,19 @@ def judge_fig18(found: Measured) -> tuple[Claim, ...]:
     auxiliary = found.ratio("dynamic", NETSTORM_PRO, NETSTORM_STD)
     ours, ours_over_pro = (found.ratio("dynamic", OURS, name) for name in (MXNET, NETSTORM_PRO))
     return (
-        Claim(_FIG18_CLAIMS[0], f"{lite:.1f} times", verdict_of_gains([lite - 1], 4.5)),
+        Claim(FIG18_CLAIMS[0], f"{lite:.1f} times", verdict_of_gains([lite - 1], 4.5)),
         Claim(
-            _FIG18_CLAIMS[1],
+            FIG18_CLAIMS[1],
             f"{aware - 1:.0%} faster",
             verdict_of_gains([aware - 1], 0.2),
         ),
         Claim(
-            _FIG18_CLAIMS[2],
+            FIG18_CLAIMS[2],
             f"{pro:.1f} times; ours {ours:.1f} times, {ours_over_pro:.2f} times NetStorm-pro",
             verdict_of_gains([pro - 1], 6.5),
         ),
         Claim(
-            _FIG18_CLAIMS[3],
+            FIG18_CLAIMS[3],
             f"multi-root FAPT {lite:.2f} times MXNET, awareness {aware:.2f} times that, auxiliary paths "
             f"{auxiliary:.2f} times that",
             verdict_of(step > 1 for step in (lite, aware, auxiliary)),
@@ -163,9 +163,7 @@ def _run_fig18(setting: Setting, label: str, virtual: bool) -> Outcome:
     return Outcome(COLUMNS, found.rows(MXNET), panels, judge_fig18(found), (*found.notes, aims(found)))
 
 
-FIG18, FIG18_LIVE = in_both_forms(
-    "netstorm/fig18", "NetStorm Fig. 18: its parts, one by one", _FIG18_CLAIMS, _run_fig18
-)
+FIG18, FIG18_LIVE = in_both_forms("netstorm/fig18", "NetStorm Fig. 18: its parts, one by one", FIG18_CLAIMS, _run_fig18)
 
 # --- our aim on NetStorm's changing network ---------------------------------------------------------------
 
