@@ -13,22 +13,18 @@ import pytest
 
 from certificate_files import issue, options
 from drill_ranks import drill_on_loopback
+from proxies import HIDDEN, Proxy
 from ranks import free_port
 from tradewind.runtime.certificate_authority import Authority
 
-HIDDEN = "127.0.0.2"
-"""Where rank 1 listens; others are told the address of the man in the middle."""
 
-
-class Proxy:
-    """Forwards connections, and changes one byte of each, at a random place after the handshake."""
+class Tampering(Proxy):
+    """Changes one byte of each connection, at a random place after the handshake."""
 
     def __init__(self, port: int, seed: int = 0) -> None:
         self.changed = 0
         self._random, self._lock, self._armed = random.Random(seed), threading.Lock(), threading.Event()
-        self._port, self._open = port, True
-        self._listener = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(port)
 
     def arm(self) -> None:
         """Change bytes from now on."""
@@ -38,50 +34,19 @@ class Proxy:
         """Only forward from now on."""
         self._armed.clear()
 
-    def close(self) -> None:
-        """Accept no more connections."""
-        self._open = False
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while self._open:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection((HIDDEN, self._port), timeout=10.0)
-                far.settimeout(None)
-            except OSError:
-                near.close()
-                continue
-            threading.Thread(target=self._serve, args=(near, far), daemon=True).start()
-
-    def _serve(self, near: socket.socket, far: socket.socket) -> None:
-        done = threading.Event()
-        back = threading.Thread(target=self._forward, args=(far, near, done), daemon=True)
-        with near, far:
-            back.start()
-            self._forward(near, far, done)
-            back.join()
-
-    def _forward(self, source: socket.socket, sink: socket.socket, done: threading.Event) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket, is_call: bool, shared: threading.Event) -> None:
+        """Pass bytes on, and change one of both directions."""
+        del is_call
         with self._lock:
             at = self._random.randrange(20_000, 400_000)
-        with contextlib.suppress(OSError):
-            while data := bytearray(source.recv(65536)):
-                if self._armed.is_set() and not done.is_set() and (at := at - len(data)) < 0:
-                    with self._lock:
-                        if not done.is_set():
-                            data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
-                            self.changed += 1
-                            done.set()
-                sink.sendall(data)
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        while data := bytearray(source.recv(65536)):
+            if self._armed.is_set() and not shared.is_set() and (at := at - len(data)) < 0:
+                with self._lock:
+                    if not shared.is_set():
+                        data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+                        self.changed += 1
+                        shared.set()
+            sink.sendall(data)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +67,7 @@ def test_every_changed_byte_is_noticed_and_no_result_is_wrong(security: str, cha
         hidden = {"bind": HIDDEN, "advertise": "127.0.0.1", "ports": port} if rank else {}
         return {**options(files[rank], security), **hidden, "connections": 1}
 
-    man = Proxy(port)
+    man = Tampering(port)
     with contextlib.closing(man):
         address = f"127.0.0.1:{free_port()}"
         with drill_on_loopback(2, address, own, {"pause_s": 0.0}, patience_s=6.0) as run:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import queue
 import resource
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tradewind.network import Network, Site
 from tradewind.runtime.group import Group
 from tradewind.runtime.worker import Pool
 
+PAIR = Network("pair", [Site("rank0"), Site("rank1")], 1e8 * (1 - np.eye(2)))
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 ALLOWED_BYTES = 64 * 2**20
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's own account")
@@ -77,6 +81,42 @@ def test_chunks_of_ever_new_sizes_leave_no_memory_behind_that_fits_none_of_the_n
         for buffer in in_use:
             pool.give_back(buffer)
         assert pool.held_bytes <= 4 * 2 * most_bytes * 2
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_a_connection_that_broke_is_freed_with_its_buffers_at_once(polled: bool) -> None:
+    """Each has 256 KiB: in a process with many objects the garbage collector looks at all of them rarely."""
+    made: queue.SimpleQueue[weakref.ref[socket.socket]] = queue.SimpleQueue()
+    options: dict[str, Any] = {"network": PAIR} if polled else {}
+
+    def connected(rank: int, _: str, sock: socket.socket) -> None:
+        if rank == 0:
+            made.put(weakref.ref(sock))
+
+    def body(group: Group) -> list[bool]:
+        freed = []
+        for _ in range(3):
+            group.all_reduce(np.ones(1000))
+            if group.rank == 0:
+                first = made.get(timeout=40.0)
+                sock = first()
+                assert sock is not None
+                sock.shutdown(socket.SHUT_RDWR)
+                del sock
+                until_s = time.monotonic() + 20
+                while first() is not None and time.monotonic() < until_s:  # its threads end by themselves
+                    time.sleep(0.01)
+                freed.append(first() is None)
+            group.barrier()
+        return freed
+
+    gc.collect()
+    gc.disable()
+    try:
+        found = run_ranks(2, body, connected=connected, connections=1, local_sockets=False, tolerant=True, **options)
+    finally:
+        gc.enable()
+    assert found == [[True] * 3, []]
 
 
 def available_bytes() -> int:

@@ -416,6 +416,7 @@ class Peers:
             self._broken[bundle.name] += 1
             for link in bundle.links:
                 self._past.setdefault(bundle.name, Traffic()).add(link.traffic)
+            bundle.links = []  # each refers to the bundle: their buffers would wait for the garbage collector
             again = not self._closed and peer in self._roster
             now_s = time.monotonic()
             if again:
