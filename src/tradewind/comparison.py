@@ -22,6 +22,9 @@ from tradewind.planning.plan import Plan, Prediction
 from tradewind.planning.shape import Shape, plan_shape
 from tradewind.planning.shortfall import explain_shortfall
 
+REPORT_S = 0.1
+"""The least interval between reports of progress."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:
@@ -141,14 +144,27 @@ def timed_plan(
     options: Mapping[str, object] | None = None,
     collective: Collective = ALL_REDUCE,
     sum_sizes: tuple[float, ...] = (),
+    progress: Callable[[float, float], None] | None = None,
 ) -> Plan:
     """Make a plan and record in it how long planning took, without the time to load the planner's modules.
 
-    The planner gets a clock, so its `time_limit_s` takes effect.
+    The planner gets a clock, so its `time_limit_s` takes effect; `progress` is called with the seconds so far and that
+    limit, where the planner has one, when it looks at the clock.
     """
     options = options or {}
-    planner_options(name, options)
+    limit_s = getattr(planner_options(name, options), "time_limit_s", None)
     start_s = time.perf_counter()
     given: dict[str, Any] = {**options, "collective": collective, "sum_sizes": sum_sizes}
-    plan = make_plan(name, network, nbytes, members, limit=limit, clock=time.monotonic, **given)
+
+    said_s = start_s
+
+    def clock() -> float:
+        nonlocal said_s
+        now_s = time.perf_counter()
+        if progress is not None and limit_s is not None and now_s - said_s >= REPORT_S:  # searches look at it often
+            said_s = now_s
+            progress(min(now_s - start_s, limit_s), limit_s)
+        return now_s
+
+    plan = make_plan(name, network, nbytes, members, limit=limit, clock=clock, **given)
     return plan.with_planning_seconds(time.perf_counter() - start_s)

@@ -9,7 +9,10 @@ import sys
 
 import pytest
 
+from tradewind.catalog import load_network
 from tradewind.cli.progress import progress, set_silent, time_left
+from tradewind.comparison import timed_plan
+from tradewind.planning.bound import bound
 
 VERB = [sys.executable, "-m", "tradewind", "simulate", "mesh", "--option", "n=5", "--scheme", "bsp-ring"]
 SHORT = ["--seconds", "200", "--bytes", "2MB"]
@@ -34,6 +37,19 @@ def test_a_long_verb_shows_in_a_terminal_how_long_it_still_takes() -> None:
     table, said = said_to_a_terminal()
     assert "simulating bsp-ring" in said and " of 200" in said and " left" in said
     assert "bsp-ring" in table and "left" not in table
+
+
+def test_a_planner_with_a_time_limit_says_how_much_of_it_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tradewind.comparison.REPORT_S", 0.0)
+    reported: list[tuple[float, float]] = []
+    network = load_network("mesh", n=5)
+    members = network.names
+
+    def note(done: float, total: float) -> None:
+        reported.append((done, total))
+
+    timed_plan("auto", network, 10_000_000, members, bound(network, members, 10_000_000), progress=note)
+    assert reported and all(0 < done <= total == 20.0 for done, total in reported)
 
 
 def test_nothing_is_shown_with_json() -> None:

@@ -155,3 +155,16 @@ def test_egress_of_more_than_100_sites_has_its_price() -> None:
     view = RunModel.of(done.trace).view()
     assert view["egress_cost"] == pytest.approx(network.egress_usd(done.link_bytes)) and view["egress_cost"] > 0
     assert all(link["limit_bps"] for link in view["links"] if link["bytes"])
+
+
+def test_a_lost_rank_stays_lost_when_the_round_ends_that_it_was_lost_in() -> None:
+    """The end of a round is an activity of all of its members, and comes after the loss of one."""
+    model = RunModel(live=True)
+    for name in ("a", "b"):
+        model.add(Record("decision", 0, 0, name, phase="join", reason="it joined"))
+    model.add(Record("failure", 1, 1, "b", phase="rank", outcome="down", reason="killed"))
+    for name in ("a", "b"):
+        model.add(Record("sync", 0.5, 1.5, name, round=1))
+    assert {site["name"]: site["up"] for site in model.view()["sites"]} == {"a": True, "b": False}
+    model.add(Record("failure", 2, 2, "b", phase="rank", outcome="up"))
+    assert model.view()["sites"][1]["up"]

@@ -32,12 +32,6 @@ WITHIN_S = 2.0
 """Losses are on the page after this time."""
 
 
-def dom_of(url: str, folder: Path, wait_ms: int) -> str:
-    """The page's elements after its scripts have run."""
-    done = subprocess.run([*dumping(folder, wait_ms), url], check=True, capture_output=True, timeout=LONGEST_S)
-    return unescape(done.stdout.decode())
-
-
 def dumping(folder: Path, wait_ms: int) -> list[str]:
     """The command that prints the elements of the page whose address is added to it."""
     assert CHROMIUM is not None
@@ -68,7 +62,10 @@ def test_a_simulation_is_drawn(tmp_path: Path) -> None:
     assert result.trace is not None
     model = RunModel.of(result.trace)
     (tmp_path / "page.html").write_bytes(embed(msgspec.json.encode(model.view())))
-    dom = dom_of(f"file://{tmp_path}/page.html", tmp_path, 2000)
+    with browser(tmp_path) as page:
+        page.open(f"file://{tmp_path}/page.html")
+        page.wait_until("!!document.getElementById('n-rounds') && !!document.querySelector('.link')")
+        dom = unescape(page.evaluate("document.documentElement.outerHTML"))
     assert shown(dom, "rounds") == str(result.finished_rounds)
     assert shown(dom, "ranks-present") == "5 of 5"
     assert model.summary() in dom

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,15 +55,16 @@ def test_a_jump_of_the_clock_changes_nothing(by_s: float) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
 def test_a_full_disk_for_traces_ends_the_trace_and_not_the_run(tmp_path: Path) -> None:
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "drill", str(tmp_path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "drill", str(tmp_path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        with drill_on_loopback(2, f"127.0.0.1:{free_port()}", trace=str(tmp_path), patience_s=PATIENCE_S) as run:
+        options: dict[str, Any] = {"trace": str(tmp_path), "trace_minute_bytes": 0, "patience_s": PATIENCE_S}
+        with drill_on_loopback(2, f"127.0.0.1:{free_port()}", **options) as run:
             run.rounds(2, 2)
             assert "No space left" in run.warned(0, "the trace")
             run.rounds(5, 2)
             run.stop()
-        assert any(read_trace(tmp_path / "rank0.jsonl").kind("wait"))
+        assert any(read_trace(tmp_path / "rank0.jsonl.gz").kind("wait"))
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

@@ -24,7 +24,10 @@ from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.stats import GroupStats
-from tradewind.trace import Merged, Trace, merge_traces, read_trace, trace_files
+from tradewind.runtime.tracing import RankTrace
+from tradewind.trace import Merged, Record, Trace, merge_traces, read_trace, trace_files
+from tradewind.wire import messages as m
+from tradewind.wire.frames import FrameHeader, FrameKind
 
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e9 * (1 - np.eye(3)))
 ROUNDS = 5
@@ -122,6 +125,30 @@ def test_a_trace_holds_the_load_of_hosts(tmp_path: Path) -> None:
     run_ranks(2, body, trace=tmp_path)
     loads = [record for record in traced(tmp_path).trace.kind("host") if record.site == "rank0"]
     assert loads and all(0.0 <= (record.load or 0.0) <= 1.0 for record in loads)
+
+
+def test_retransmissions_are_traced_when_they_grow_and_explain_a_slow_round(tmp_path: Path) -> None:
+    """The file of a rank with its host's counters is enough for the cause of a slow round in a finished trace."""
+    rank = RankTrace(tmp_path, "a", lambda: None, {1: "b"}.get, None)
+    log = rank.flow_log(1)
+    for again in (0, 0, 7, 7):
+        rank.counted(m.Activity((("b", 10_000_000, again),), load=0.25, other_bps=0.0), time.monotonic())
+    log.sent(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=5_000_000, round=4), time.monotonic())
+    rank.writer.close()
+    trace = read_trace(rank.writer.path)
+    assert [(r.site, r.peer, r.retransmits) for r in trace.kind("link") if r.phase == "counted"] == [("a", "b", 7)]
+    assert [r.load for r in trace.kind("host")] == [0.25] * 4
+    assert [(r.round, r.sent_bytes) for r in trace.kind("flow")] == [(4, 5_000_000)]
+    begin_s = max(r.end_s for r in trace.records)
+    model = RunModel()
+    for number in range(4):
+        model.add(Record("flow", number, number + 1, "a", "b", number, sent_bytes=5e6, outcome="delivered"))
+        model.add(Record("round", number, number + 1, round=number, nbytes=5e6, outcome="finished"))
+    for record in trace.records:
+        model.add(record)
+    model.add(Record("flow", begin_s - 5, begin_s, "a", "b", 4, sent_bytes=5e6, outcome="delivered"))
+    model.add(Record("round", begin_s - 5, begin_s, round=4, nbytes=5e6, outcome="finished"))
+    assert [(found.cause, found.about) for found in model.diagnoses] == [("retransmissions", "a -> b")]
 
 
 def test_timeline_draws_a_live_run_on_one_clock(tmp_path: Path) -> None:

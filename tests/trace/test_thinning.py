@@ -29,6 +29,11 @@ def test_the_bytes_of_any_run_stay_within_the_rate_and_what_was_saved(pace: int,
     assert len(taken) * cost <= rate * (300 + SAVED_S) + pace * cost, "with the last second"
 
 
+def test_rounds_that_are_all_worth_it_stay_within_the_rate_too() -> None:
+    taken = run(Sampler(100.0), 300, 20, 60.0, frozenset(range(300 * 20)))
+    assert len(taken) * 60.0 <= 100.0 * (300 + SAVED_S) + 20 * 60.0
+
+
 @given(st.integers(1, 100), st.floats(1, 500))
 def test_a_run_below_the_rate_is_recorded_whole(pace: int, cost: float) -> None:
     assert len(run(Sampler(2.0 * pace * cost), 60, pace, cost)) == 60 * pace

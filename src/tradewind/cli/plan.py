@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,11 +83,12 @@ def run(
     nbytes = parse_size(size)
     found = resolve_network(network, seed, option, latency, default_bandwidth, prices, ranks_per_site)
     chosen = resolve_members(found, parse_names(members, "--members"))
-    with progress(f"planning {planner} on {found.name}"):
+    doing = f"planning {planner} on {found.name}, s of at most"
+    with progress(doing) as report:
         wanted = Collective.parse(collective, chosen[0])
         limit = bound(found, chosen, nbytes, wanted)
         if objective == "time":
-            plan = timed_plan(planner, found, nbytes, chosen, limit, options, wanted)
+            plan = timed_plan(planner, found, nbytes, chosen, limit, options, wanted, partial(report, doing))
         elif wanted.kind != "all-reduce":
             raise BadOption(f"--objective {objective} plans an all-reduce, got --collective {collective}.")
         else:

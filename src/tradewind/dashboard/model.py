@@ -208,7 +208,6 @@ class RunModel:
 
     def _activity(self, record: Record) -> None:
         site = self._site(record.site)
-        site.is_up = True
         site.spent_s[record.kind] += record.seconds
         site.activity.append((self.version, record.kind, record.start_s, record.end_s, record.round))
         if record.kind == "wait" and record.round is not None and record.outcome != "cut short":

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from threading import Event
 
 from msgspec import structs
@@ -241,9 +242,9 @@ class LiveRun:
             else:
                 model.add(self._timed(item))
         model.now_s = max(model.now_s, now_s - self._began_s)
-        for event in model.events:
-            if event["version"] > self._said and event["what"] == "slow round":
-                run_log.info("%s", event["reason"])
+        new = takewhile(lambda event: event["version"] > self._said, reversed(model.events))
+        for event in reversed([event for event in new if event["what"] == "slow round"]):
+            run_log.info("%s", event["reason"])
         self._said = model.version
 
     def _timed(self, record: Record) -> Record:

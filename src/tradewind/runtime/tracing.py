@@ -247,14 +247,19 @@ class RankTrace:
         for one in self._logs:
             one.name = one.name or self._peer_name(one.peer)  # a connection may be there before the roster
             sent.append((one.name, one.open.pop(number, None)))
-        found = [(peer, *key, *flow) for peer, flows in sent if peer and flows for key, flow in flows.items()]
-        if not found:
+        known = [(peer, flows) for peer, flows in sent if peer and flows]
+        if not known:
             return
         of_round = None if number == NO_ROUND else number
         if not self._flows.takes(self._ticks if of_round is None else number, is_special):
-            for peer, _, _, begin_s, end_s, nbytes in found:
-                self._totals.add("flow", self._name, peer, seconds=end_s - begin_s, nbytes=nbytes)
+            for peer, flows in known:
+                spent = {
+                    "seconds": sum(f[1] - f[0] for f in flows.values()),
+                    "nbytes": sum(f[2] for f in flows.values()),
+                }
+                self._totals.add("flow", self._name, peer, count=len(flows), **spent)
             return
+        found = [(peer, *key, *flow) for peer, flows in known for key, flow in flows.items()]
         for peer, shard, phase, begin_s, end_s, nbytes in found:
             self._flows.spent(
                 keep(

@@ -127,11 +127,19 @@ class Totals:
         self._sums: dict[tuple[str, str, str, str], list[float]] = {}
 
     def add(
-        self, what: str, site: str, peer: str = "", outcome: str = "", *, seconds: float = 0, nbytes: float = 0
+        self,
+        what: str,
+        site: str,
+        peer: str = "",
+        outcome: str = "",
+        *,
+        count: int = 1,
+        seconds: float = 0,
+        nbytes: float = 0,
     ) -> None:
-        """Add one activity, flow or round."""
+        """Add an activity, a flow or a round, or several of them."""
         sums = self._sums.setdefault((what, site, peer, outcome), [0, 0.0, 0])
-        sums[0] += 1
+        sums[0] += count
         sums[1] += seconds
         sums[2] += nbytes
 
