@@ -5,7 +5,8 @@ A GPT over characters learns the Jargon File, and a CNN Fashion-MNIST (Debian's 
 replicas are in one process: pseudo-gradients and outer steps are those of the production code, every hop of a round is
 encoded as by the production codecs, summed in float32 at one root; there is no network. Losses are those of the mean of
 the replicas' models on samples that are not trained with, at the end, as the mean of all seeds with their standard
-deviation. Bytes are what one replica sends in an all-reduce without waste, 2 (n - 1) / n of the encoded array. The
+deviation. Bytes are what one replica sends in an all-reduce without waste, 2 (n - 1) / n of the encoded array; where
+sums are sparse, (n - 1) / n of its own contribution and as much of the result. The
 optimizer is AdamW, whose learning rate falls to a tenth along a cosine; it is the same for all methods and was tuned
 for none, and outer optimizers have their published values. With few seeds, small models and few test samples the last
 digits are noise: compare the deviations.
@@ -47,6 +48,8 @@ TARGETS = (
     ("ddp int8 + feedback", "ddp", 0.2),
     ("ddp int4 + feedback", "ddp", 0.5),
     ("sparseloco", "diloco", 0.5),
+    ("sparseloco topk-256", "diloco", 0.5),
+    ("sparseloco topk-256, H / 4", "diloco", 0.5),
     ("streaming-diloco int4", "diloco", 0.5),
 )
 SITES, SITE_BPS = 8, 100e6

@@ -60,6 +60,7 @@ def methods(size: Size) -> list[Method]:
     sparse = PRESETS["sparseloco"].outer
     made.append(Method("sparseloco", "topk", outer=sparse, every=interval))
     made.append(Method("sparseloco topk-256", "topk-256", outer=sparse, every=interval))
+    made.append(Method("sparseloco topk-256, H / 4", "topk-256", outer=sparse, every=max(1, interval // 4)))
     fragments = 2 if size.layers < 4 else 4
     streaming = Outer(lr=0.4, fragments=fragments, delay=min(5, interval // fragments), mix=0.5)
     made.append(Method("streaming-diloco int4", "int4", outer=streaming, every=interval))

@@ -169,9 +169,9 @@ class DensePayload(CodedPayload):
                         codec.decode_step(encoded, came, start, items)
                         place = self._residual[first_item + start : first_item + end]
                         _store_lost(value, came, place, self.arithmetic.weight * float(scale))
-                    if out is None:
-                        continue
-                    codec.decode_step(encoded, total, start, items)
+                        np.copyto(total, came)
+                    elif out is not None:
+                        codec.decode_step(encoded, total, start, items)
                     value = total
                 if out is not None and not in_place:
                     narrow(value, out[start:end], dtype)

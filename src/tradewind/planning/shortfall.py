@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tradewind.network import Network
+from tradewind.planning.bound import least_bytes
 from tradewind.planning.cost import Cost, busiest_resource
 from tradewind.planning.hops import flatten, longest_path
 from tradewind.planning.plan import Plan, Prediction
@@ -26,7 +27,7 @@ def explain_shortfall(plan: Plan, network: Network, spent: Cost, predicted: Pred
     if predicted.efficiency >= _AT_THE_LIMIT:
         return "it is as fast as the limit"
     missing_s = predicted.seconds - predicted.bound_seconds
-    limit_transfer_s = 8.0 * plan.nbytes / predicted.bound_rate_bps
+    limit_transfer_s = 8.0 * least_bytes(plan.nbytes, plan.sum_sizes) / predicted.bound_rate_bps
     latency_s = _latency_seconds(plan, network)
     slow_transfer_s = spent.transfer_seconds - limit_transfer_s
     slow_handling_s = spent.processor_seconds - spent.transfer_seconds

@@ -193,6 +193,17 @@ def _rows(array: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         yield blocks, array[blocks * BLOCK_ITEMS :].reshape(1, -1)
 
 
+def _largest_magnitudes(rows: Floats, scratch: Floats) -> Floats:
+    """Return the largest magnitude of each row, NaN where one is; `scratch` has the form of `rows`.
+
+    Magnitudes are compared as whole numbers, in the order of which floats are: numpy does that in two thirds of the
+    time.
+    """
+    bits = np.bitwise_and(rows.view(np.uint32), np.uint32(0x7FFFFFFF), out=scratch.view(np.uint32))
+    largest_bits: npt.NDArray[np.uint32] = bits.max(axis=1)
+    return largest_bits.view(np.float32)
+
+
 def _blocks(items: int) -> int:
     return -(-items // BLOCK_ITEMS)
 
@@ -326,11 +337,11 @@ class Scaled(Dense):
         codes = self._codes(place, len(values))
         scratch = np.empty_like(values)
         for (block, rows), (_, scaled), (_, of) in zip(_rows(values), _rows(scratch), _rows(codes), strict=True):
-            top = np.abs(rows, out=scaled).max(axis=1)
+            top = _largest_magnitudes(rows, scaled)
             marked = ~np.isfinite(top)
             if marked.any():
                 rows = np.where(np.isfinite(rows), rows, np.float32(0))
-                np.abs(rows, out=scaled).max(axis=1, out=top)
+                top = _largest_magnitudes(rows, scaled)
             limits = np.where(marked, np.float32(self._limits(True)), np.float32(self._limits(False)))
             scale = self._scales(top, limits)
             if random is None:
@@ -410,7 +421,7 @@ class Int8(Scaled):
     """Whole numbers of a byte."""
 
     kind: ClassVar[str] = "int8"
-    nearest_s: ClassVar[float] = 1.1e-9
+    nearest_s: ClassVar[float] = 1.0e-9
     code: ClassVar[type[np.generic]] = np.int8
     limit: ClassVar[float] = 127.0
     stochastic_limit: ClassVar[float] = 126.0
@@ -440,7 +451,7 @@ class Int4(Int8):
     """Whole numbers of half a byte; the first of two is in the lower half."""
 
     kind: ClassVar[str] = "int4"
-    nearest_s: ClassVar[float] = 1.5e-9
+    nearest_s: ClassVar[float] = 1.3e-9
     limit: ClassVar[float] = 7.0
     stochastic_limit: ClassVar[float] = 6.0
     marks: ClassVar[tuple[float, float, float]] = (-8.0, 7.0, -7.0)
@@ -457,7 +468,10 @@ class Int4(Int8):
         np.copyto(out, (pairs & np.uint16(0x0F)) | ((pairs >> np.uint16(4)) & np.uint16(0xF0)), casting="unsafe")
 
     def _unpack(self, packed: Raw, out: Floats) -> None:
-        out[:] = np.take(_nibbles(), packed, mode="clip").view(np.float32)[: len(out)]
+        pairs = len(out) // 2
+        np.take(_nibbles(), packed[:pairs], out=out[: 2 * pairs].view(np.float64), mode="clip")
+        if len(out) % 2:
+            out[-1] = _nibbles()[packed[-1:]].view(np.float32)[0]
 
 
 @dataclass(frozen=True)

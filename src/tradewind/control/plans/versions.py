@@ -43,6 +43,14 @@ KEPT_KINDS = 256
 time."""
 
 
+class Carried(NamedTuple):
+    """What a plan carries."""
+
+    collective: Collective = ALL_REDUCE
+    sum_sizes: tuple[float, ...] = ()
+    """Of sparse arrays (`Plan.sum_sizes`)."""
+
+
 class Key(NamedTuple):
     """A kind of rounds: what a plan was made for."""
 
@@ -71,10 +79,11 @@ class PlanWanted:
 
     def make(self) -> PlanMade:
         """Make the plan and compare it with the current one; this can take seconds."""
-        members, nbytes, collective = self.key.members, self.key.nbytes, self.key.collective
-        more = self.options, self.fast, self.chunk_bytes, collective, self.key.sum_sizes
+        members, nbytes, carried = self.key.members, self.key.nbytes, Carried(self.key.collective, self.key.sum_sizes)
         try:
-            plan = finished_plan(self.planner, self.network, nbytes, members, *more)
+            plan = finished_plan(
+                self.planner, self.network, nbytes, members, self.options, self.fast, self.chunk_bytes, carried
+            )
         except TradewindError as error:
             return PlanMade(self.key, None, 0.0, str(error))
         before_s, after_s = cost(self.current, self.network).seconds, cost(plan, self.network).seconds
@@ -333,7 +342,8 @@ class Plans:
             given = patch_plan(given, network).plan if check(given, network) else given
             return given if given.collective == collective else derive_plan(given, collective, network)
         planner, options = self._planner_for(hint or "", nbytes)
-        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes, collective, sum_sizes
+        carried = Carried(collective, sum_sizes)
+        more = nbytes, members, options, self.view.is_guess, self._chunk_bytes, carried
         try:
             plan = finished_plan(planner, self._among(network, members), *more)
             if self._keeps_roots and planner == "fapt" and "fixed_roots" not in options:
@@ -382,13 +392,13 @@ def finished_plan(
     options: dict[str, Any],
     fast: bool,
     chunk_bytes: int | None = None,
-    collective: Collective = ALL_REDUCE,
-    sum_sizes: tuple[float, ...] = (),
+    carried: Carried | None = None,
 ) -> Plan:
     """Make a plan and set its chunk sizes: `chunk_bytes` if given, otherwise by the speed of network and hosts.
 
     `fast`: whether to assume a fast network, as for one that is unknown. `chunk_bytes` 0: sizes as planned.
     """
+    collective, sum_sizes = carried or Carried()
     plan = checked_plan(planner, network, nbytes, members, collective=collective, sum_sizes=sum_sizes, **options)
     if chunk_bytes == 0:
         return replace(plan, predicted=None)
