@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, Unpack
 
 from torch.distributed import PrefixStore
@@ -88,6 +90,19 @@ def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
             with_nccl=resolved.inner == "auto",
         )
     group.reconfiguration = Reconfiguration(made.store, made.group_id, place.timeout_s, resolved)
+
+    def split(members: tuple[int, ...], timeout: timedelta, name: str, own: Any) -> TradewindGroup:
+        child = SimpleNamespace(
+            store=PrefixStore(f"split/{name}/", made.store),
+            group_rank=members.index(made.group_rank),
+            group_size=len(members),
+            timeout=timeout,
+            group_id=name,
+            global_ranks_in_group=[ranks[member] for member in members],
+        )
+        return make_group(child, own if isinstance(own, RunOptions) else options, attempt)
+
+    group.split = split
     if resolved.compression != NONE:
         group.feedback = ErrorFeedback(resolved.compression, group)
     return group
