@@ -346,6 +346,24 @@ def check_subgroups_in_different_orders() -> None:
     dist.all_reduce(mine, group=groups[1])
 
 
+def check_a_group_is_split_where_pytorch_can() -> None:
+    rank = dist.get_rank()
+    try:
+        group = dist.split_group(split_ranks=[[0, 2], [1, 3]])
+    except RuntimeError as error:  # before 2.15 PyTorch splits groups on bound CUDA devices only
+        assert "No device associated" in str(error)
+        return
+    large = 300_000  # more than fits into messages
+    mine = of_rank(rank, large)
+    dist.all_reduce(mine, group=group)
+    torch.testing.assert_close(mine, of_all(large)[[rank % 2, rank % 2 + 2]].sum(0))
+    assert group.stats().peers, "it was planned, not delegated"
+    assert dist.get_process_group_ranks(group) == [rank % 2, rank % 2 + 2]
+    nested = dist.split_group(parent_pg=group, split_ranks=[[1]])
+    assert (nested == dist.GroupMember.NON_GROUP_MEMBER) == (rank < 2)
+    dist.destroy_process_group(group)
+
+
 def check_a_callback_that_exits_does_not_hold_up_others() -> None:
     world = dist.get_world_size()
     work = dist.all_reduce(torch.ones(3), async_op=True)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from torch_ranks import checks_of, launch
 from tradewind.errors import BadOption
 from tradewind.runtime.addresses import host_of
-from tradewind.torch.process_group import SharedGpu, refuse_shared_gpu
+from tradewind.torch.backend import make_group
+from tradewind.torch.process_group import SharedGpu, TradewindGroup, refuse_shared_gpu
 from tradewind.torch.rendezvous import Entry, rank_names, site_of_each
 
 
@@ -69,6 +75,27 @@ def test_the_host_is_the_node_of_torchrun_or_the_kernel_and_its_network() -> Non
     assert host_of({"GROUP_RANK": "3", "GROUP_WORLD_SIZE": "4"}) == "node 3"
     here = host_of({"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
     assert here == host_of({}) and len(here) > 36
+
+
+def test_a_group_needs_no_default_group_as_with_torchft() -> None:
+    def make(rank: int) -> TradewindGroup:
+        made = SimpleNamespace(store=store, group_rank=rank, group_size=2, timeout=timedelta(seconds=60))
+        made.group_id, made.global_ranks_in_group = "replicas", [0, 1]
+        return make_group(made, None, attempt="0")
+
+    assert not torch.distributed.is_initialized()
+    store = torch.distributed.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        groups = list(pool.map(make, range(2)))
+        tensors = list(pool.map(lambda group: reduced(group, 1.0 + group.rank()), groups))
+        list(pool.map(lambda group: group.shutdown(), groups))
+    assert [tensor.tolist() for tensor in tensors] == [[3.0] * 5] * 2
+
+
+def reduced(group: TradewindGroup, value: float) -> torch.Tensor:
+    tensor = torch.full((5,), value)
+    group.allreduce([tensor]).wait()
+    return tensor
 
 
 def test_two_ranks_on_one_gpu_are_told_of_the_inner_group() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, Unpack
 
 from torch.distributed import PrefixStore
@@ -31,8 +34,22 @@ def configure(options: RunOptions | None = None, **fields: Unpack[RunFields]) ->
 
 def create_group(made: Any, options: Any = None) -> TradewindGroup:
     """Create this rank's end of a process group; called by PyTorch, with `pg_options` as `options`."""
-    # After a restart by torchrun the store still holds the addresses of the processes of the previous attempt.
-    return make_group(made, options, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return make_group(made, options, attempt_of(os.environ))
+
+
+def attempt_of(environment: Mapping[str, str]) -> str:
+    """What tells a restart of all ranks by torchrun from the attempt before it.
+
+    The agent's store still holds the addresses of the processes of the previous attempt. A store in rank 0 ends with
+    it; there the number of restarts must not be used, because it differs between nodes that joined at different times.
+
+    >>> attempt_of({"TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    '2'
+    >>> attempt_of({"TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_USE_AGENT_STORE": "False"})
+    '0'
+    """
+    own_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "False"
+    return "0" if own_store else environment.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
@@ -73,6 +90,19 @@ def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
             with_nccl=resolved.inner == "auto",
         )
     group.reconfiguration = Reconfiguration(made.store, made.group_id, place.timeout_s, resolved)
+
+    def split(members: tuple[int, ...], timeout: timedelta, name: str, own: Any) -> TradewindGroup:
+        child = SimpleNamespace(
+            store=PrefixStore(f"split/{name}/", made.store),
+            group_rank=members.index(made.group_rank),
+            group_size=len(members),
+            timeout=timeout,
+            group_id=name,
+            global_ranks_in_group=[ranks[member] for member in members],
+        )
+        return make_group(child, own if isinstance(own, RunOptions) else options, attempt)
+
+    group.split = split
     if resolved.compression != NONE:
         group.feedback = ErrorFeedback(resolved.compression, group)
     return group

@@ -65,6 +65,10 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         super().__init__(rank, size)
         self.feedback: ErrorFeedback | None = None
         """The residuals of compressed all-reduces; None: floats are not compressed."""
+        self.split: Callable[[tuple[int, ...], timedelta, str, Any], TradewindGroup] | None = None
+        """Makes the group of some ranks of this one, given a timeout, a name and options; None: it cannot."""
+        self.store = store
+        self._children: list[ProcessGroup] = []
         self._rank, self._size, self._timeout = rank, size, timeout
         self._name, self._connect, self._owner = name, connect, OwnerProcess()
         self._channels: dict[int, Channel] = {}
@@ -165,9 +169,24 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         """The name under which the backend is registered."""
         return BACKEND
 
-    def splitGroup(self, *_: Any, **__: Any) -> Any:  # noqa: N802
-        """Not supported: raises `NotImplementedError`."""
-        raise NotImplementedError("a tradewind group cannot be split. Use torch.distributed.new_group instead.")
+    def splitGroup(  # noqa: N802
+        self, ranks: list[int], timeout: Any, opts: Any, group_name: str | None, group_desc: str | None, *_: Any
+    ) -> ProcessGroup | None:
+        """The group of these ranks of this group, a run of its own; None for other ranks. PyTorch 2.15 on the CPU."""
+        if self.split is None:
+            raise NotImplementedError("this tradewind group cannot be split. Use torch.distributed.new_group instead.")
+        if self._rank not in ranks:
+            return None
+        name = group_name or f"{self._name}:split:{'-'.join(map(str, ranks))}"
+        child = self.split(tuple(ranks), timeout or self._timeout, name, opts)
+        child._set_group_name(name)
+        child._set_group_desc(group_desc or "")
+        self._children.append(child)  # C++ keeps only its own half of it, without what Python overrides
+        return child
+
+    def get_group_store(self) -> Any:
+        """The store of the group, for which PyTorch asks a group that was split from another one."""
+        return self.store
 
     def mergeRemoteGroup(self, *_: Any, **__: Any) -> Any:  # noqa: N802
         """Not supported: raises `NotImplementedError`."""

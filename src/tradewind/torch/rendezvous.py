@@ -276,7 +276,8 @@ def identify(place: Place, options: RunOptions) -> Identity:
     publishes its error, and every other rank raises `BadOption` with it.
     """
     entry = Entry(options.site, tradewind=version.__version__, torch=str(torch.__version__))
-    entry.world = place.size if place.is_world else torch.distributed.get_world_size()
+    has_default = torch.distributed.is_initialized()  # torchft makes groups without one
+    entry.world = place.size if place.is_world or not has_default else torch.distributed.get_world_size()
     entry.node, entry.host, entry.hostname = node_of(os.environ), host_of(os.environ), socket.gethostname()
     entry.wants_certificate = _needs_certificates(options)
     try:
