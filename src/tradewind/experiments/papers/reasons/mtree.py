@@ -247,12 +247,16 @@ def _instance(setting: Setting) -> Iterator[Switched]:
 
 
 def _heights(setting: Setting) -> Iterator[Switched]:
-    calls = [(t, 0.7, k, r, HEIGHTS) for t in TOPOLOGIES for r in READINGS for k in _trials(setting, 3)]
+    drawn = [(sk, k) for sk in (LEAST, 0.5, MOST_SKEWED) for k in _trials(setting, 2)]
+    calls = [(t, sk, k, r, HEIGHTS) for t in TOPOLOGIES for r in READINGS for sk, k in drawn]
     results = dict(zip(calls, setting.workers.map(height_trial, calls, "reasons: heights"), strict=True))
 
+    def at_heights(topology: str, reading: Reading, what: str) -> list[float]:
+        several = [results[topology, sk, k, reading, HEIGHTS] for sk, k in drawn]
+        return [mean([getattr(one[place], what) for one in several]) for place in range(len(HEIGHTS))]
+
     def trees(topology: str, reading: Reading) -> list[float]:
-        several = [results[topology, 0.7, k, reading, HEIGHTS] for k in _trials(setting, 3)]
-        return [mean([one[place].trees for one in several]) for place in range(len(HEIGHTS))]
+        return at_heights(topology, reading, "trees")
 
     def stops(topology: str, reading: Reading, first: int) -> bool:
         at = trees(topology, reading)[first:]
@@ -271,9 +275,8 @@ def _heights(setting: Setting) -> Iterator[Switched]:
     )
 
     def throughput(topology: str, reading: Reading, low: int, high: int) -> float:
-        several = [results[topology, 0.7, k, reading, HEIGHTS] for k in _trials(setting, 3)]
-        found = [mean([one[p].throughput for one in several]) for p, h in enumerate(HEIGHTS) if low <= h <= high]
-        return max(found)
+        found = at_heights(topology, reading, "throughput")
+        return max(value for value, height in zip(found, HEIGHTS, strict=True) if low <= height <= high)
 
     six, eight = (min(throughput(*p, 0, h) / throughput(*p, 10, 10) for p in places) for h in (6, 8))
     cause = "On idn40-like and in the local reading trees of up to 7 or 8 hops still carry a little more."
@@ -298,7 +301,7 @@ def _counts(setting: Setting) -> Iterator[Switched]:
     best = {t: used[t] / limits[t] for t in TOPOLOGIES}
     yield Switched(
         FIG6.claims[0],
-        "On idn40-like nothing can reach it, because of its sparsest sites",
+        _SPARSE,
         off,
         "throughput with ten trees on every topology, at least",
         min(used.values()),
