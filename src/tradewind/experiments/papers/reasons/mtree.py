@@ -102,42 +102,27 @@ def _blink_rises(setting: Setting) -> Iterator[Switched]:
     yield Switched(FIG6.claims[6], _FEW_TREES, "up to 40 trees", measure, few, many, 1.0)
 
 
-def _over_blink(setting: Setting) -> Iterator[Switched]:
-    def least(trees: int) -> float:
-        def ratio(topology: str, sk: float) -> float:
-            pairs = [("mtree", ()), ("blink", (("max_trees", trees),))]
-            ours, other = (
-                setting.workers.map(
-                    scheme_trial, [(name, o, topology, sk, k) for k in _trials(setting)], "reasons: MTREE and BLINK"
-                )
-                for name, o in pairs
-            )
-            return mean(ours) / mean(other)
+def _least_over(setting: Setting, other: str, options: tuple[tuple[str, object], ...] = ()) -> float:
+    """MTREE's throughput over that of another scheme with these options, the least of all topologies and skewnesses."""
 
-        return min(ratio(topology, sk) for topology in TOPOLOGIES for sk in (LEAST, MOST_SKEWED))
+    def throughput(scheme: str, own: tuple[tuple[str, object], ...], topology: str, sk: float) -> float:
+        calls = [(scheme, own, topology, sk, trial) for trial in _trials(setting)]
+        return mean(setting.workers.map(scheme_trial, calls, f"reasons: {scheme}"))
 
+    places = [(topology, sk) for topology in TOPOLOGIES for sk in (LEAST, MOST_SKEWED)]
+    return min(throughput("mtree", (), *place) / throughput(other, options, *place) for place in places)
+
+
+def _over_others(setting: Setting) -> Iterator[Switched]:
     measure = "least throughput of MTREE over BLINK's"
-    yield Switched(FIG6.claims[1], _KIND_BLINK, "a BLINK of two trees", measure, least(5), least(2), 1.0)
-
-
-def _over_annealed(setting: Setting) -> Iterator[Switched]:
-    def least(options: tuple[tuple[str, object], ...]) -> float:
-        def ratio(topology: str, sk: float) -> float:
-            ours, other = (
-                setting.workers.map(
-                    scheme_trial, [(name, o, topology, sk, k) for k in _trials(setting)], "reasons: TOPOADOPT's steps"
-                )
-                for name, o in (("mtree", ()), ("topoadopt", options))
-            )
-            return mean(ours) / mean(other)
-
-        return min(ratio(topology, sk) for topology in TOPOLOGIES for sk in (LEAST, MOST_SKEWED))
-
-    before = least(())
-    measure = "least throughput of MTREE over TOPOADOPT's"
-    shorter, fewer = (("iterations", 30),), (("trees", 2),)
-    yield Switched(FIG6.claims[2], _STEPS, "30 steps of annealing", measure, before, least(shorter), 1.0)
-    yield Switched(FIG6.claims[2], _STEPS, "two trees", measure, before, least(fewer), 1.0)
+    few = _least_over(setting, "blink", (("max_trees", 2),))
+    yield Switched(
+        FIG6.claims[1], _KIND_BLINK, "a BLINK of two trees", measure, _least_over(setting, "blink"), few, 1.0
+    )
+    measure, before = "least throughput of MTREE over TOPOADOPT's", _least_over(setting, "topoadopt")
+    for off, options in (("30 steps of annealing", (("iterations", 30),)), ("two trees", (("trees", 2),))):
+        without = _least_over(setting, "topoadopt", options)
+        yield Switched(FIG6.claims[2], _STEPS, off, measure, before, without, 1.0)
 
 
 def pipelined_trial(scheme: str, options: tuple[tuple[str, object], ...], skewness: float, trial: int) -> float:
@@ -328,8 +313,7 @@ REASONS = of_paper(
     "mtree",
     "MTREE",
     (
-        _over_blink,
-        _over_annealed,
+        _over_others,
         _annealed_falls,
         _blink_rises,
         _fan_out,
