@@ -108,7 +108,7 @@ def test_the_verb_lists_runs_and_writes(tmp_path: Path) -> None:
     assert [entry["name"] for entry in json.loads(succeed("reproduce", "mtree", "--list", "--json"))] == FIGURES
     assert "mtree/fig13" in succeed("reproduce", "mtree", "--list")
     (found,) = json.loads(succeed("reproduce", "mtree/fig10", "--quick", "--out", tmp_path / "new", "--json"))
-    assert set(found) == {"name", "title", "columns", "rows", "claims", "notes", "files"}
+    assert set(found) == {"name", "title", "columns", "rows", "claims", "switched", "notes", "files"}
     assert {claim["verdict"] for claim in found["claims"]} <= {str(verdict) for verdict in Verdict}
     assert [Path(file).exists() for file in found["files"]] == [True, True]
     text = succeed("reproduce", "mtree/fig10", "--quick", "--out", tmp_path / "new")

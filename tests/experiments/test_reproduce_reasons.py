@@ -52,7 +52,7 @@ def test_switches_change_only_their_cause() -> None:
     best, even = annealed_trial("gscale", 0.9, 0)
     assert even < best  # the LP's rates are the best for these trees
     assert fan_out_trial("tall", "gscale", 0.9, 0) != fan_out_trial("mtree", "gscale", 0.9, 0)
-    sparse, complete = (overlay_delay("STAR", kind, 0) for kind in (False, True))
+    sparse, complete = (overlay_delay("STAR", kind, False, 0) for kind in (False, True))
     assert complete < sparse
     assert cluster_rate(5, True, 0) != cluster_rate(5, False, 0)
     mean_s, longest_s = gossip_trial(SHAPES[0], 0)

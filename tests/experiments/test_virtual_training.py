@@ -14,7 +14,8 @@ pytest.importorskip("sklearn")
 from tradewind.experiments.papers import Setting, experiment
 from tradewind.experiments.papers.work import Workers
 from tradewind.experiments.stragglers import virtual
-from tradewind.experiments.stragglers.live import SLOW_SITE, System, Turn, turn_network
+from tradewind.experiments.stragglers.curves import measure
+from tradewind.experiments.stragglers.live import SLOW_SITE, SiteCurve, System, Turn, turn_network
 from tradewind.experiments.stragglers.site import make_learner, site_data
 from tradewind.experiments.stragglers.tasks import TASKS
 from tradewind.experiments.stragglers.virtual import VirtualSites, play_virtual, setup_of
@@ -89,3 +90,28 @@ def test_the_computed_form_leaves_claims_to_the_figures_of_their_papers() -> Non
     assert set(computed.claims) < set(live.claims)
     outcome = computed.outcome(Setting(Workers(), trials=1, quick=True))
     assert [row[0] for row in outcome.rows][:2] == ["BSP, Gloo", "BSP, Gloo in its best order"]
+
+
+def test_a_turn_may_have_another_learning_rate() -> None:
+    still, usual = (make_learner(replace(BSP, learning_rate=factor)) for factor in (0.0, 1.0))
+    data, hand, rng = site_data(BSP, 0)
+    rows = rng.choice(hand, TASKS["digits"].batch, replace=False)
+    before = still.gather().copy()
+    for learner in (still, usual):
+        learner.step(data.train[rows], data.train_labels[rows])
+    assert np.array_equal(still.gather(), before) and not np.array_equal(usual.gather(), before)
+
+
+def test_seeds_and_lengths_of_turns_follow_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Turn] = []
+
+    def play(turn: Turn, folder: str | None) -> tuple[SiteCurve, ...]:
+        assert folder is None
+        asked.append(turn)
+        return ()
+
+    monkeypatch.setattr(virtual, "play_virtual", play)
+    system = {"one": System("tradewind", "bsp", "optimal", seconds=2.0)}
+    measure(Setting(Workers(), trials=2), "x", system, 5, virtual=True, first_seed=100)
+    measure(Setting(Workers()), "x", system, 1, virtual=True, live_length=True)
+    assert [(turn.trial, turn.seconds) for turn in asked] == [(100, 12.0), (101, 12.0), (0, 2.0)]

@@ -88,7 +88,8 @@ def run(
         wanted = Collective.parse(collective, chosen[0])
         limit = bound(found, chosen, nbytes, wanted)
         if objective == "time":
-            plan = timed_plan(planner, found, nbytes, chosen, limit, options, wanted, partial(report, doing))
+            shown = partial(report, doing)
+            plan = timed_plan(planner, found, nbytes, chosen, limit, options, wanted, progress=shown)
         elif wanted.kind != "all-reduce":
             raise BadOption(f"--objective {objective} plans an all-reduce, got --collective {collective}.")
         else:

@@ -207,7 +207,8 @@ def _paper(paper: str, rows: list[Row], saved: Mapping[str, SavedOutcome]) -> It
         yield "| " + " | ".join(map(_cell, cells)) + " |"
     if outcomes:
         yield ""
-        yield "Runs: " + "; ".join(_runs(outcomes)) + "."
+        tested = f"reasons/{paper}"
+        yield "Runs: " + "; ".join(_runs([*outcomes, *([saved[tested]] if tested in saved else [])])) + "."
     if UNJUDGED[paper]:
         yield ""
         yield "Not judged here:"
@@ -250,9 +251,12 @@ def _runs(outcomes: list[SavedOutcome]) -> Iterator[str]:
     for one in outcomes:
         usual = "one trial" if one.name.endswith(LIVE) else "the published number of trials"
         usual = "a quick run's few trials on a coarse grid" if one.quick else usual
+        group, _, figure = one.name.partition("/")
+        if group == "reasons":
+            usual, figure = "few trials of their own", "causes"
         words = usual if one.trials is None else f"{one.trials} trials"
         words += f" on {one.date}" if one.date else ""
-        how.setdefault(words, []).append(one.name.partition("/")[2])
+        how.setdefault(words, []).append(figure)
     for words, names in how.items():
         yield f"{', '.join(names)} with {words}" if len(how) > 1 else f"all with {words}"
 

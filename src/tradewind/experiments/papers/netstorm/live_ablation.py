@@ -81,7 +81,7 @@ FIG16 = Experiment("netstorm/fig16/live", "NetStorm Fig. 16, live: following the
 
 BUSY_BOUNDS, QUEUE_LENGTHS = (1, 2, 4), (1, 5)
 WITHOUT = "without auxiliary paths"
-_FIG17_CLAIMS = (
+FIG17_CLAIMS = (
     "With any of the settings auxiliary paths raise the throughput, by 30% to 65%.",
     "The best is PRIMARY_BUSY_BOUND 2 with AUXILIARY_QUEUE_LENGTH 5.",
 )
@@ -107,13 +107,13 @@ def judge_fig17(gains: dict[str, float]) -> tuple[Claim, ...]:
     chosen = gains[named(2, 5)]
     return (
         Claim(
-            _FIG17_CLAIMS[0],
+            FIG17_CLAIMS[0],
             f"by {min(gains.values()):.0%} to {max(gains.values()):.0%}",
             verdict_of_range(gains.values(), 0.3, 0.65),
             DETOURS_TAKE,
         ),
         Claim(
-            _FIG17_CLAIMS[1],
+            FIG17_CLAIMS[1],
             f"the best is {best}, {gains[best]:.0%}; 2 with 5 gives {chosen:.0%}",
             verdict_of([chosen > 0, gains[best] - chosen <= 0.02]),
             "Holds if it gains something and no other is better by more than two points. The cause is that of the row "
@@ -126,8 +126,8 @@ def switched_fig17(gains: dict[str, float], idle_only: float) -> tuple[Switched,
     """The cause of lost gains, switched off: detours over idle links only, which the paper does not ask for."""
     off, measure, chosen = "detours over idle links only", "the gain with 2 and 5 is", gains[named(2, 5)]
     return (
-        Switched(_FIG17_CLAIMS[0], DETOURS_TAKE, off, measure, chosen, idle_only, MOST * 0.3),
-        Switched(_FIG17_CLAIMS[1], DETOURS_TAKE, off, measure, chosen, idle_only, max(gains.values()) - 0.02),
+        Switched(FIG17_CLAIMS[0], DETOURS_TAKE, off, measure, chosen, idle_only, MOST * 0.3),
+        Switched(FIG17_CLAIMS[1], DETOURS_TAKE, off, measure, chosen, idle_only, max(gains.values()) - 0.02),
     )
 
 
@@ -168,4 +168,4 @@ def _run_fig17(setting: Setting, label: str, virtual: bool) -> Outcome:
     )
 
 
-FIG17, FIG17_LIVE = in_both_forms("netstorm/fig17", "NetStorm Fig. 17: auxiliary paths", _FIG17_CLAIMS, _run_fig17)
+FIG17, FIG17_LIVE = in_both_forms("netstorm/fig17", "NetStorm Fig. 17: auxiliary paths", FIG17_CLAIMS, _run_fig17)

@@ -102,42 +102,27 @@ def _blink_rises(setting: Setting) -> Iterator[Switched]:
     yield Switched(FIG6.claims[6], _FEW_TREES, "up to 40 trees", measure, few, many, 1.0)
 
 
-def _over_blink(setting: Setting) -> Iterator[Switched]:
-    def least(trees: int) -> float:
-        def ratio(topology: str, sk: float) -> float:
-            pairs = [("mtree", ()), ("blink", (("max_trees", trees),))]
-            ours, other = (
-                setting.workers.map(
-                    scheme_trial, [(name, o, topology, sk, k) for k in _trials(setting)], "reasons: MTREE and BLINK"
-                )
-                for name, o in pairs
-            )
-            return mean(ours) / mean(other)
+def _least_over(setting: Setting, other: str, options: tuple[tuple[str, object], ...] = ()) -> float:
+    """MTREE's throughput over that of another scheme with these options, the least of all topologies and skewnesses."""
 
-        return min(ratio(topology, sk) for topology in TOPOLOGIES for sk in (LEAST, MOST_SKEWED))
+    def throughput(scheme: str, own: tuple[tuple[str, object], ...], topology: str, sk: float) -> float:
+        calls = [(scheme, own, topology, sk, trial) for trial in _trials(setting)]
+        return mean(setting.workers.map(scheme_trial, calls, f"reasons: {scheme}"))
 
+    places = [(topology, sk) for topology in TOPOLOGIES for sk in (LEAST, MOST_SKEWED)]
+    return min(throughput("mtree", (), *place) / throughput(other, options, *place) for place in places)
+
+
+def _over_others(setting: Setting) -> Iterator[Switched]:
     measure = "least throughput of MTREE over BLINK's"
-    yield Switched(FIG6.claims[1], _KIND_BLINK, "a BLINK of two trees", measure, least(5), least(2), 1.0)
-
-
-def _over_annealed(setting: Setting) -> Iterator[Switched]:
-    def least(options: tuple[tuple[str, object], ...]) -> float:
-        def ratio(topology: str, sk: float) -> float:
-            ours, other = (
-                setting.workers.map(
-                    scheme_trial, [(name, o, topology, sk, k) for k in _trials(setting)], "reasons: TOPOADOPT's steps"
-                )
-                for name, o in (("mtree", ()), ("topoadopt", options))
-            )
-            return mean(ours) / mean(other)
-
-        return min(ratio(topology, sk) for topology in TOPOLOGIES for sk in (LEAST, MOST_SKEWED))
-
-    before = least(())
-    measure = "least throughput of MTREE over TOPOADOPT's"
-    shorter, fewer = (("iterations", 30),), (("trees", 2),)
-    yield Switched(FIG6.claims[2], _STEPS, "30 steps of annealing", measure, before, least(shorter), 1.0)
-    yield Switched(FIG6.claims[2], _STEPS, "two trees", measure, before, least(fewer), 1.0)
+    few = _least_over(setting, "blink", (("max_trees", 2),))
+    yield Switched(
+        FIG6.claims[1], _KIND_BLINK, "a BLINK of two trees", measure, _least_over(setting, "blink"), few, 1.0
+    )
+    measure, before = "least throughput of MTREE over TOPOADOPT's", _least_over(setting, "topoadopt")
+    for off, options in (("30 steps of annealing", (("iterations", 30),)), ("two trees", (("trees", 2),))):
+        without = _least_over(setting, "topoadopt", options)
+        yield Switched(FIG6.claims[2], _STEPS, off, measure, before, without, 1.0)
 
 
 def pipelined_trial(scheme: str, options: tuple[tuple[str, object], ...], skewness: float, trial: int) -> float:
@@ -247,12 +232,16 @@ def _instance(setting: Setting) -> Iterator[Switched]:
 
 
 def _heights(setting: Setting) -> Iterator[Switched]:
-    calls = [(t, 0.7, k, r, HEIGHTS) for t in TOPOLOGIES for r in READINGS for k in _trials(setting, 3)]
+    drawn = [(sk, k) for sk in (LEAST, 0.5, MOST_SKEWED) for k in _trials(setting, 2)]
+    calls = [(t, sk, k, r, HEIGHTS) for t in TOPOLOGIES for r in READINGS for sk, k in drawn]
     results = dict(zip(calls, setting.workers.map(height_trial, calls, "reasons: heights"), strict=True))
 
+    def at_heights(topology: str, reading: Reading, what: str) -> list[float]:
+        several = [results[topology, sk, k, reading, HEIGHTS] for sk, k in drawn]
+        return [mean([getattr(one[place], what) for one in several]) for place in range(len(HEIGHTS))]
+
     def trees(topology: str, reading: Reading) -> list[float]:
-        several = [results[topology, 0.7, k, reading, HEIGHTS] for k in _trials(setting, 3)]
-        return [mean([one[place].trees for one in several]) for place in range(len(HEIGHTS))]
+        return at_heights(topology, reading, "trees")
 
     def stops(topology: str, reading: Reading, first: int) -> bool:
         at = trees(topology, reading)[first:]
@@ -271,9 +260,8 @@ def _heights(setting: Setting) -> Iterator[Switched]:
     )
 
     def throughput(topology: str, reading: Reading, low: int, high: int) -> float:
-        several = [results[topology, 0.7, k, reading, HEIGHTS] for k in _trials(setting, 3)]
-        found = [mean([one[p].throughput for one in several]) for p, h in enumerate(HEIGHTS) if low <= h <= high]
-        return max(found)
+        found = at_heights(topology, reading, "throughput")
+        return max(value for value, height in zip(found, HEIGHTS, strict=True) if low <= height <= high)
 
     six, eight = (min(throughput(*p, 0, h) / throughput(*p, 10, 10) for p in places) for h in (6, 8))
     cause = "On idn40-like and in the local reading trees of up to 7 or 8 hops still carry a little more."
@@ -298,7 +286,7 @@ def _counts(setting: Setting) -> Iterator[Switched]:
     best = {t: used[t] / limits[t] for t in TOPOLOGIES}
     yield Switched(
         FIG6.claims[0],
-        "On idn40-like nothing can reach it, because of its sparsest sites",
+        _SPARSE,
         off,
         "throughput with ten trees on every topology, at least",
         min(used.values()),
@@ -325,8 +313,7 @@ REASONS = of_paper(
     "mtree",
     "MTREE",
     (
-        _over_blink,
-        _over_annealed,
+        _over_others,
         _annealed_falls,
         _blink_rises,
         _fan_out,
