@@ -142,20 +142,17 @@ def timed_plan(
     members: tuple[str, ...],
     limit: Bound,
     options: Mapping[str, object] | None = None,
-    collective: Collective = ALL_REDUCE,
-    sum_sizes: tuple[float, ...] = (),
     progress: Callable[[float, float], None] | None = None,
+    **given: Any,
 ) -> Plan:
     """Make a plan and record in it how long planning took, without the time to load the planner's modules.
 
     The planner gets a clock, so its `time_limit_s` takes effect; `progress` is called with the seconds so far and that
-    limit, where the planner has one, when it looks at the clock.
+    limit, where the planner has one, when it looks at the clock. `given`: further arguments of `make_plan`.
     """
     options = options or {}
     limit_s = getattr(planner_options(name, options), "time_limit_s", None)
     start_s = time.perf_counter()
-    given: dict[str, Any] = {**options, "collective": collective, "sum_sizes": sum_sizes}
-
     said_s = start_s
 
     def clock() -> float:
@@ -166,5 +163,5 @@ def timed_plan(
             progress(min(now_s - start_s, limit_s), limit_s)
         return now_s
 
-    plan = make_plan(name, network, nbytes, members, limit=limit, clock=clock, **given)
+    plan = make_plan(name, network, nbytes, members, limit=limit, clock=clock, **{**options, **given})
     return plan.with_planning_seconds(time.perf_counter() - start_s)

@@ -49,7 +49,9 @@ def encoded_plan(
     )
     sizes = sum_sizes(picked, len(plain.members))
     limit = bound(network, plain.members, least_bytes(nbytes, sizes), plain.collective)
-    plan = timed_plan(planner, network, nbytes, plain.members, limit, options, plain.collective, sizes)
+    plan = timed_plan(
+        planner, network, nbytes, plain.members, limit, options, collective=plain.collective, sum_sizes=sizes
+    )
     plan = plan.with_prediction(predict(plan, network, host=coded))
     assert plan.predicted is not None
     ratio = before / plan.predicted.seconds

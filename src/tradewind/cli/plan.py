@@ -89,7 +89,7 @@ def run(
         limit = bound(found, chosen, nbytes, wanted)
         if objective == "time":
             shown = partial(report, doing)
-            plan = timed_plan(planner, found, nbytes, chosen, limit, options, wanted, progress=shown)
+            plan = timed_plan(planner, found, nbytes, chosen, limit, options, shown, collective=wanted)
         elif wanted.kind != "all-reduce":
             raise BadOption(f"--objective {objective} plans an all-reduce, got --collective {collective}.")
         else:
