@@ -17,6 +17,9 @@ from proxies import HIDDEN, Proxy
 from ranks import free_port
 from tradewind.runtime.certificate_authority import Authority
 
+SURVIVED_BYTES = 4_000_000
+"""A connection that carries so much after a change goes on: the changed chunk was not needed any more."""
+
 
 class Tampering(Proxy):
     """Changes one byte of each connection, at a random place after the handshake."""
@@ -35,18 +38,27 @@ class Tampering(Proxy):
         self._armed.clear()
 
     def forward(self, source: socket.socket, sink: socket.socket, is_call: bool, shared: threading.Event) -> None:
-        """Pass bytes on, and change one of both directions."""
+        """Pass bytes on, and change one of both directions; another one if the connection goes on for long."""
         del is_call
-        with self._lock:
-            at = self._random.randrange(20_000, 400_000)
+        at, passed = self._draw(), 0
+        has_changed = False
         while data := bytearray(source.recv(65536)):
-            if self._armed.is_set() and not shared.is_set() and (at := at - len(data)) < 0:
+            passed += len(data)
+            if has_changed and passed > SURVIVED_BYTES:
+                has_changed, at, passed = False, self._draw(), 0
+                shared.clear()
+            if self._armed.is_set() and not shared.is_set() and passed > at:
                 with self._lock:
                     if not shared.is_set():
                         data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
                         self.changed += 1
+                        has_changed, passed = True, 0
                         shared.set()
             sink.sendall(data)
+
+    def _draw(self) -> int:
+        with self._lock:
+            return self._random.randrange(20_000, 400_000)
 
 
 @pytest.mark.parametrize(
