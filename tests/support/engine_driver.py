@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ class Opening:
 
     event: ev.OpenRound
     payload: RoundPayload
+    ahead: bool = False
+    """Whether it is opened ahead first."""
 
 
 @dataclass
@@ -94,8 +96,9 @@ class Driver:
         in_place: bool = False,
         codec: str = NONE,
         collective: CollectiveArrays | None = None,
+        ahead: float = 0.0,
     ) -> dict[str, Array]:
-        """A round to be carried out; returns where the results will be."""
+        """A round to be carried out; returns where results will be. `ahead`: the share of members that do so ahead."""
         items = len(next(iter(arrays.values()))) if collective is None else collective.items
         sizes = () if collective is None else collective.sizes
         results = {name: array if in_place else np.zeros_like(array) for name, array in arrays.items()}
@@ -109,7 +112,8 @@ class Driver:
             if codec != NONE:
                 payload = coded_payload(layout, how, arrays.get(name), results.get(name), version, number)
             opened = ev.OpenRound(number, version, layout, how.gathers)
-            self.workers[self.roster[name]].unopened.append(Opening(opened, payload))
+            early = name in arrays and bool(self.random.random() < ahead)
+            self.workers[self.roster[name]].unopened.append(Opening(opened, payload, early))
             for peer in layout.peers:
                 for connection in range(self.connections):
                     wire = (self.roster[name], peer, connection)
@@ -152,7 +156,9 @@ class Driver:
         worker = self.workers[site]
         opening = worker.unopened.pop(int(self.random.integers(len(worker.unopened))))
         worker.rounds[opening.event.round] = opening.payload
-        self.tell(site, opening.event)
+        if opening.ahead:
+            worker.unopened.append(Opening(opening.event, opening.payload))
+        self.tell(site, replace(opening.event, ahead=opening.ahead))
 
     def deliver(self, wire: tuple[int, int, int]) -> None:
         src, dst, _ = wire

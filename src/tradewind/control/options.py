@@ -84,6 +84,8 @@ class ControlOptions:
     """The number of rounds that the run will have; only traces and the live page use it."""
     helpers: bool = True
     """Whether plans may use ranks that are not members of the round."""
+    send_ahead: bool = True
+    """Whether ranks send first chunks of a round of all ranks before it starts, where it can be foreseen."""
     scatter_buffer_bytes: int = 40 * 2**20
     """Bytes that an aggregator may hold for rounds that it does not know yet, from all ranks together (non-blocking
     scatter)."""

@@ -12,6 +12,7 @@ from tradewind.control.outbox import Outbox
 from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.control.quorum import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
+from tradewind.control.rounds.ahead import Announced
 from tradewind.control.rounds.rounds import Rounds
 from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.schedule import RunOver, Schedule
@@ -59,6 +60,8 @@ class Term:
         self.schedule = Schedule(options, members, outbox, self.rounds)
         self.replanning = Replanning(plans, options.awareness, now_s)
         self.rounds.uses_auxiliary = self.replanning.uses_auxiliary
+        if options.send_ahead and not self.replanning.uses_auxiliary:
+            self.rounds.announced = Announced(plans, 1 if options.is_tolerant else m.POLICY_STREAM)
         self.electorate = Electorate(newest_electorates(reports) if reports else (frozenset(members.joined),))
         self.acting = False
         self._reports = reports

@@ -66,6 +66,8 @@ class OpenRound:
     """First round of the step that it is a part of, if the step has several parts."""
     weighs: bool = False
     """Whether contributions arrive without their weights, which aggregators apply: their senders did not know them."""
+    ahead: bool = False
+    """Whether the round has not started: only first chunks of the own array are sent, and what arrives is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ class DataPlane(Protocol):
     def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ScatteredRound | None) -> None:
         """Start a round with an operation's arrays (None: as a helper), or start it again by another version.
 
-        Reported by a `RoundComplete` when it is done.
+        Reported by a `RoundComplete` when it is done. `start.ahead`: the round has not started, and only first chunks
+        of the own array may be sent; it is opened once more when it starts, or closed.
         """
         ...
 
@@ -253,6 +254,12 @@ class Node:
         self._held: deque[m.Message | None] = deque()
         """Messages that wait for these arrays; None: end all operations without a controller."""
         self._waits = Waits()
+        self._ahead: dict[int, m.Start] = {}
+        """The round that each stream is expected to start next."""
+        self._opened_ahead: dict[int, int] = {}
+        """The round in each stream whose first chunks are sent although it has not started."""
+        self._floor = 0
+        """No round below this one is running or will start."""
 
     @property
     def term(self) -> int:
@@ -438,6 +445,7 @@ class Node:
             return
         if roster.term != self.term:
             self._scatters.forget()
+            self._forget_ahead()
         numbers = {address.site: address.number for address in roster.workers}
         gone = sorted(set(self.numbers.values()) - set(numbers.values()))
         self.numbers = numbers
@@ -466,6 +474,7 @@ class Node:
             return None
         self._held = deque(message for message in self._held if message is None)
         self._plans.clear()
+        self._forget_ahead()
         in_rounds = {held.operation for held in self._rounds.values()}
         return m.Report(
             term=self._roster.term,
@@ -530,6 +539,7 @@ class Node:
         if event is not None:
             self.data.scatter(event, number)
         self._send(self._ready(number))
+        self._open_ahead(stream)
 
     def _too_early(self, asked: PendingOperation) -> bool:
         """Whether it belongs to a step while an earlier step has not ended."""
@@ -561,6 +571,7 @@ class Node:
 
     def _end(self, stream: int, how: Succeeded | Failed) -> None:
         self._end_scatter(how.operation)
+        self._close_ahead(stream)
         self._actions.append(how)
         del self._asked[stream]
         del self._operations[how.operation]
@@ -580,7 +591,7 @@ class Node:
         if self.lost is not None:
             return
         self.lost = error
-        for round_ in sorted(self._rounds):
+        for round_ in sorted({*self._rounds, *self._opened_ahead.values()}):
             self.data.close(round_)
         self._actions += [Failed(number, error) for number in sorted(self._operations)]
         self._rounds.clear()
@@ -603,7 +614,40 @@ class Node:
             self._plans.pop(old, None)
         self.data.prepare(message.version, plan, message.forget)
 
+    def _open_ahead(self, stream: int) -> None:
+        """Send the first chunks of the round that a stream is expected to start next, if this rank has requested it.
+
+        The request and the answer take a round trip to the controller, in which links would be idle. Nothing is written
+        before the round starts. If another one starts instead, what was sent is not used.
+        """
+        start, number = self._ahead.get(stream), self._asked.get(stream)
+        plan = None if start is None else self._plans.get(start.version)
+        if start is None or plan is None or number is None or any(site not in self.numbers for site in plan.sites):
+            return
+        asked = self._operations[number]
+        is_expected = self._wants(start, plan.members) and asked.operation == start.operation
+        is_free = asked.array is None and asked.outcome is None
+        if is_expected and is_free and start.round >= self._floor:
+            del self._ahead[stream]
+            self._opened_ahead[stream] = start.round
+            self.data.open(start, plan, number, None)
+
+    def _close_ahead(self, stream: int, started: int | None = None) -> None:
+        """Forget what was sent before its round started, unless it is the round that has started now."""
+        self._ahead.pop(stream, None)
+        opened = self._opened_ahead.pop(stream, None)
+        if opened is not None and opened != started:
+            self.data.close(opened)
+
+    def _forget_ahead(self) -> None:
+        for stream in sorted({*self._ahead, *self._opened_ahead}):
+            self._close_ahead(stream)
+
     def _start(self, start: m.Start) -> None:
+        if start.ahead:
+            self._ahead[start.stream] = start
+            self._open_ahead(start.stream)
+            return
         plan = self._plans[start.version]
         members = plan.members
         is_member = self.site in members
@@ -612,6 +656,8 @@ class Node:
             return
         scattered = scattered_round(start, self.numbers)
         operation = self._asked[start.stream] if is_member else None
+        if is_member:
+            self._close_ahead(start.stream, start.round)
         self._rounds[start.round] = ActiveRound(start.version, members, operation)
         if operation is not None:
             about = members, *_weights_and_staleness(start, members), start.operation.nbytes, start.round
@@ -621,6 +667,7 @@ class Node:
                 self._operations[operation].scatter = None  # this round uses what was sent
         else:
             self._end_scatter(operation)
+        self._floor = max(self._floor, start.floor)
         self.data.forget_below(start.floor)
         self.data.open(start, plan, operation, scattered)
         if operation is not None:

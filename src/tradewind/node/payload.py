@@ -78,6 +78,8 @@ class RoundPayload:
         self.exchange = exchange
         self.digests_whole = True
         """Whether digests cover the whole result (`Start.whole_digest`)."""
+        self.copies = False
+        """Whether chunks of the own array are copied before they are sent: another round may overwrite it meanwhile."""
         self.layout, self.arithmetic, self.version = layout, arithmetic, version
         """`version`: of the plan of this layout; frames of other versions are cut differently."""
         self._weights = weights
@@ -178,6 +180,8 @@ class RoundPayload:
             weighted = np.empty_like(own)
             self.arithmetic.combine(weighted, own, [])
             own = weighted
+        elif self.copies:
+            own = own.copy()
         return memoryview(own.data).cast("B")
 
     def items(self, buffer: Bytes) -> np.ndarray[Any, Any]:

@@ -78,6 +78,8 @@ class Transport(OptionGroup):
     """Size of the chunks that arrays are cut into (NetStorm: CHUNK_SIZE). Default: as the planner decides."""
     fit_chunks: bool = True
     """Whether small chunk sizes of a planner are replaced by those that suit network and processors best."""
+    send_ahead: bool = True
+    """Whether ranks send the first chunks of a round before it starts, where operations repeat (docs/runtime.md)."""
 
     def __post_init__(self) -> None:
         OptionGroup.__post_init__(self)
@@ -386,6 +388,7 @@ class RunOptions(OptionGroup):
             tolerant=True if controllers > 1 else self.tolerance.tolerant,
             awareness=self.awareness,
             chunk_bytes=self.transport.chunk_bytes or (None if self.transport.fit_chunks else 0),
+            send_ahead=self.transport.send_ahead,
             controllers=controllers,
             index=index,
             rounds=self.expected_rounds,

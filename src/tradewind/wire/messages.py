@@ -586,6 +586,9 @@ class Start(MessageBase, frozen=True):
     """First round of the step that it is a part of, if that has several parts, which share its turn."""
     whole_digest: bool = True
     """Whether members compare digests of the whole result; otherwise of another part in every round."""
+    ahead: bool = False
+    """Whether the round has not started: a member whose next request is this one may send its first chunks, and a
+    `Start` of the same round confirms it. If another one comes instead, they are not used."""
 
 
 class Halt(MessageBase, frozen=True):

@@ -160,14 +160,31 @@ class Plans:
         Plans are expressed in fractions and fit any size, but a good plan for a kilobyte (few hops) is not good for a
         gigabyte. `sum_sizes`: of sparse arrays, see `Plan`.
         """
-        size = self._planned_bytes(nbytes)
-        key = Key(members, size, planner or "", self.view.generation, collective, sum_sizes)
+        size, key = self._kind(members, nbytes, planner, collective, sum_sizes)
         version = self._version_of(key, lambda: self.make(members, size, planner, collective, sum_sizes))
         self._used.pop(key, None)
         self._used[key] = None
         if size > SMALL_BYTES:
             self.last_used = version
         return version
+
+    def known_plan_for(
+        self, members: tuple[str, ...], nbytes: int, planner: str | None = None, collective: Collective = ALL_REDUCE
+    ) -> int | None:
+        """Return the version that `plan_for` would return, if it is made already; else None."""
+        return self._version.get(self._kind(members, nbytes, planner, collective)[1])
+
+    def _kind(
+        self,
+        members: tuple[str, ...],
+        nbytes: int,
+        planner: str | None,
+        collective: Collective,
+        sum_sizes: tuple[float, ...] = (),
+    ) -> tuple[int, Key]:
+        """Return the size that a plan is made for, and the kind of rounds that use it."""
+        size = self._planned_bytes(nbytes)
+        return size, Key(members, size, planner or "", self.view.generation, collective, sum_sizes)
 
     def _version_of(self, key: Key, make: Callable[[], Plan]) -> int:
         """Return the version of the plan for a kind of round, made if necessary; drop the least recently used ones."""

@@ -45,6 +45,7 @@ from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.outbox import Outbox
 from tradewind.control.plans.coding import Coding
 from tradewind.control.plans.versions import SMALL_BYTES, Plans
+from tradewind.control.rounds.ahead import Announced
 from tradewind.control.rounds.inline import combined, plan_without_links
 from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.steps import Round, Step
@@ -100,6 +101,8 @@ class Rounds:
         """Duration of the last round by a plan, for each byte of its result."""
         self._done: dict[int, Round] = {}
         """Running rounds that all sites have finished, or are halted and have reported: others need no look."""
+        self.announced: Announced | None = None
+        """Rounds whose first chunks may be sent before they start; None: none are."""
         self._knowing: dict[int, set[str]] = {}
         """Ranks that have received each plan version and were not told to forget it."""
 
@@ -115,6 +118,7 @@ class Rounds:
             by_rank = tuple(sorted(order, key=self.members.numbers.__getitem__))
             result = combined(ready, by_rank if operation.op == COPY else order, step.weights)
             if result is not None:
+                self._note_begun(stream, None)
                 return self._start_inline(step, stream, ready, order, result, now_s)
         decided = step.decided
         operation = self.coding.decided(operation, order, decided.plan_hint)
@@ -130,16 +134,35 @@ class Rounds:
         plan = self.plans.by_version[version]
         if operation.codec != NONE and any(not shard.broadcast for shard in plan.shards):
             operation = structs.replace(operation, codec=NONE)  # each member sums for itself: bits would differ
-        number = self.next_number
-        self.next_number += 1
-        round_ = Round(number, stream, step, ready, operation, plan, version, set(plan.sites), set(plan.sites), now_s)
+        sites, number = set(plan.sites), self.next_number
+        round_ = Round(number, stream, step, ready, operation, plan, version, sites, set(sites), now_s)
         round_.scattered = scattered is not None
+        confirmed = None if self.announced is None else self.announced.confirmed(self._start_of(round_, cut, scattered))
+        if confirmed is None:
+            self.next_number += 1
+        else:
+            round_.number = confirmed
+        self._note_begun(stream, operation)
         self._add(round_)
-        self.outbox.note(Decided("start", decided.reason, round=number))
+        self.outbox.note(Decided("start", decided.reason, round=round_.number))
         if operation.parts > 1 and step.first_round is None:
-            step.first_round = number
+            step.first_round = round_.number
         self._send_start(round_, cut, (), scattered)
         return False
+
+    def _note_begun(self, stream: int, operation: m.Operation | None) -> None:
+        if self.announced is not None:
+            self.announced.begun(stream, operation)
+
+    def _announce_next(self, ended: Round) -> None:
+        """Announce the next round of a stream to the ranks that will be its members."""
+        if self.announced is None or ended.inline:
+            return
+        start = self.announced.announce(ended, self._start_of(ended), self.next_number)
+        if start is not None:
+            self.next_number += 1
+            self.tell_plan(start.version)
+            self.outbox.send_to(self.plans.by_version[start.version].members, start)
 
     def _start_inline(
         self, step: Step, stream: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float
@@ -224,6 +247,7 @@ class Rounds:
             del self.committed[min(self.committed)]
         self.outbox.note(_record(round_, "finished", round_.reason))
         self.outbox.send_to(sorted(round_.involved), m.Commit(round_.number))
+        self._announce_next(round_)
 
     def running_records(self) -> list[RoundEnded]:
         """Return a record of each running round."""
@@ -277,6 +301,7 @@ class Rounds:
 
     def lose(self, worker: str, now_s: float) -> None:
         """Handle a lost site: halt the rounds that it took part in."""
+        self._announce_none()
         for told in self._knowing.values():
             told.discard(worker)
         for round_ in self.running.values():
@@ -293,6 +318,7 @@ class Rounds:
 
     def joined(self, worker: str) -> None:
         """Record that a rank joined or rejoined: running rounds do not use it."""
+        self._announce_none()
         for round_ in self.running.values():
             round_.newcomers.add(worker)
 
@@ -301,12 +327,18 @@ class Rounds:
 
         Returns a round among them that cannot be repeated, if there is one.
         """
+        self._announce_none()
         touched = [r for r in self.running.values() if not r.inline and (self.uses_auxiliary or r.uses(a, b))]
         for round_ in touched:
             if not round_.is_repeatable:
                 return round_
             self.halt(round_, now_s)
         return None
+
+    def _announce_none(self) -> None:
+        """Start no round as announced: chunks that were sent before its start may be lost, or ranks have changed."""
+        if self.announced is not None:
+            self.announced.clear()
 
     def halt(self, round_: Round, now_s: float) -> None:
         """Halt a round that is not halted yet, and request the progress of its sites."""
@@ -412,17 +444,28 @@ class Rounds:
         done: tuple[bytes, ...],
         scattered: m.Scattered | None = None,
     ) -> None:
+        self.tell_plan(round_.version)
+        self.outbox.send_to(round_.plan.sites, self._start_of(round_, chunk_items, scattered, done))
+
+    def _start_of(
+        self,
+        round_: Round,
+        chunk_items: tuple[int, ...] = (),
+        scattered: m.Scattered | None = None,
+        done: tuple[bytes, ...] = (),
+    ) -> m.Start:
+        """Return the message that starts a round."""
         order = round_.plan.members
         weights, staleness = round_.step.weights, round_.step.staleness
-        self.tell_plan(round_.version)
-        start = m.Start(
+        announced = None if self.announced is None else self.announced.lowest
+        return m.Start(
             round=round_.number,
             version=round_.version,
             stream=round_.stream,
             iterations=m.merged(round_.ready[name].iteration for name in order),
             weights=m.merged(weights[name] for name in order),
             operation=round_.operation,
-            floor=next(iter(self.running)),
+            floor=min([*self.running, round_.number] + ([] if announced is None else [announced])),
             staleness=m.merged(staleness[name] for name in order),
             chunk_items=chunk_items,
             done=done,
@@ -431,7 +474,6 @@ class Rounds:
             turn=round_.step.first_round,
             whole_digest=MOST_DIGEST_SHARE * self._s_per_byte >= DIGEST_S_PER_BYTE,
         )
-        self.outbox.send_to(round_.plan.sites, start)
 
 
 def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "running"], reason: str) -> RoundEnded:

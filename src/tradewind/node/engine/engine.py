@@ -17,9 +17,10 @@ encodes each finished sum once: its own result is what that decodes to, and rece
 So all members hold the same bits. Such chunks are kept until they were sent on, as at a helper.
 
 A round is complete at a site when every chunk of the result is final and every chunk that other sites need was sent.
-Chunks of a round that is not open yet, or of a newer version of its plan, are kept until it is. Chunks of rounds that
-have ended, of older versions, and duplicates are discarded. A chunk that does not fit the plan raises `BadFrame`; its
-connection must be closed.
+Chunks of a round that is not open yet, or of a newer version of its plan, are kept until it is. A round may be opened
+*ahead*, before it has started: then a site sends first chunks of its own array, keeps what arrives, and writes nothing,
+until the same round is opened again or closed. Chunks of rounds that have ended, of older versions, and duplicates are
+discarded. A chunk that does not fit the plan raises `BadFrame`; its connection must be closed.
 
 Apart from opening and closing a round, the cost of an event does not grow with arrays or plans, so drivers can hold one
 lock for it.
@@ -184,20 +185,23 @@ class Engine:
 
     def waiting_for(self) -> tuple[int, ...]:
         """Return the sites whose chunks an open round still needs. This is slow, for use when there is no progress."""
-        return tuple(sorted({origin for state in self._rounds.values() for origin in state.late()}))
+        return tuple(sorted({origin for state in self._rounds.values() if not state.ahead for origin in state.late()}))
 
     def waits(self) -> list[RoundWait]:
         """Return the open rounds that are not complete here. This is slow, for use now and then."""
         return [
             RoundWait(state.number, state.version, state.mark, self._work.is_busy(state.number), state.furthest_behind)
             for state in self._rounds.values()
-            if state.remaining and not state.halted
+            if state.remaining and not state.halted and not state.ahead
         ]
 
     # --- rounds --------------------------------------------------------------------------------------------
 
     def _open(self, event: ev.OpenRound) -> None:
         known = self._rounds.get(event.round)
+        if known is not None and known.ahead and (known.version, known.layout) == (event.version, event.layout):
+            self._confirm(known)
+            return
         if event.round in self._closed or event.round < self._floor or (known and known.version >= event.version):
             raise InternalError(
                 f"round {event.round} is opened twice, or after it was closed (version {event.version})."
@@ -210,8 +214,9 @@ class Engine:
             self._outgoing.scatters.adopt(event.scattered, state)
         for flow in (flow for shard in state.shards for flow in shard.flows):
             self._outgoing.offer(flow, self._actions)
-        for early in self._early.take(event.round, event.round, event.version):
-            self._end_early(early, state)
+        if state.ahead:
+            return
+        self._use_early(state)
         if event.scattered is not None:
             useful, useless = self._scattered.bind(event.scattered, state)
             self._drop_early(useless)
@@ -219,6 +224,20 @@ class Engine:
                 self._end_early(early, state)
         if not state.remaining:
             self._actions.append(RoundComplete(state.number, state.version, state.early_bytes))
+
+    def _confirm(self, state: RoundState) -> None:
+        """Go on with a round whose first chunks were sent before it started."""
+        state.confirm()
+        if not state.remaining:  # it had only chunks of its own to send
+            self._actions.append(RoundComplete(state.number, state.version, state.early_bytes))
+        for flow in (flow for shard in state.shards for flow in shard.flows):
+            self._outgoing.offer(flow, self._actions)
+        self._use_early(state)
+
+    def _use_early(self, state: RoundState) -> None:
+        """Use the chunks that arrived before the round was open."""
+        for early in self._early.take(state.number, state.number, state.version):
+            self._end_early(early, state)
 
     def _end_early(self, early: Early, state: RoundState) -> None:
         """Use a chunk that arrived early, now that its round is open; report its sender if it does not fit the plan."""
@@ -318,7 +337,7 @@ class Engine:
 
     def _chunk(self, peer: int, header: FrameHeader) -> None:
         state = self._rounds.get(header.round)
-        if state is None or header.plan_version > state.version:
+        if state is None or state.must_keep(header):
             self._early.admit(header.path[0] if header.path else peer, header)
             self._keep(peer, header, None)
             return
@@ -426,7 +445,7 @@ class Engine:
         elif header.round in self._closed or header.round < self._floor:
             self._early.left(early)
             self._doom(early.buffer)
-        elif state is not None and header.plan_version <= state.version:
+        elif state is not None and not state.must_keep(header):
             self._early.left(early)
             self._end_early(early, state)
         else:
@@ -554,7 +573,7 @@ class Engine:
 
     def _progress(self, state: RoundState) -> None:
         state.remaining -= 1
-        if not state.remaining:
+        if not state.remaining and not state.ahead:
             self._actions.append(RoundComplete(state.number, state.version, state.early_bytes))
 
     def _doom(self, buffer: int) -> None:

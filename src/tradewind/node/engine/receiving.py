@@ -102,21 +102,62 @@ class ShardState:
         return self.down if self.up is None else [self.up, *self.down]
 
 
+AHEAD_BYTES = 16 * 2**20
+"""Most bytes of its own array that a site sends before a round starts: so much of the result may arrive before, too."""
+
+
 class RoundState:
     """One round at one site."""
 
-    __slots__ = ("early_bytes", "gathers", "halted", "layout", "number", "remaining", "shards", "version", "weighs")
+    __slots__ = (
+        "ahead",
+        "early_bytes",
+        "gathers",
+        "halted",
+        "layout",
+        "number",
+        "remaining",
+        "sent_ahead",
+        "shards",
+        "version",
+        "weighs",
+    )
 
     def __init__(self, run: int, opened: OpenRound) -> None:
         self.number, self.version = opened.round, opened.version
         self.layout: Layout = opened.layout
         self.gathers, self.weighs = opened.gathers, opened.weighs
         self.halted = False
+        self.ahead = self.sent_ahead = opened.ahead
+        """Whether it has not started; whether chunks were sent before it did."""
         self.shards = [ShardState(run, opened, work) for work in opened.layout.shards]
         self.remaining = sum(state.final.count(0) * (state.work.receives + len(state.flows)) for state in self.shards)
         """Number of chunks of the result that are not final, plus chunks that were not sent."""
         self.early_bytes = 0
         """Bytes of the own array that were sent before the round was known."""
+        if self.ahead:
+            self._limit_flows()
+
+    def _limit_flows(self) -> None:
+        """Let every flow of own chunks send the same share of them, `AHEAD_BYTES` in all, and at least one chunk."""
+        own = [(flow, shard.work) for shard in self.shards for flow in shard.flows if flow.source is Source.INPUT]
+        total_bytes = sum(work.items * self.layout.item_bytes for _, work in own)
+        share = min(1.0, AHEAD_BYTES / max(1, total_bytes))
+        for flow, _ in own:
+            flow.most = max(1, int(share * flow.chunks))
+
+    def must_keep(self, header: FrameHeader) -> bool:
+        """Whether a chunk waits until a newer version of the plan is opened, or until the round has started."""
+        return header.plan_version > self.version or (self.ahead and header.plan_version == self.version)
+
+    def confirm(self) -> None:
+        """The round has started: flows may send all their chunks."""
+        self.ahead = False
+        for shard in self.shards:
+            for flow in shard.flows:
+                items = min(flow.sent * shard.work.chunk_items, shard.work.items)
+                self.early_bytes += items * self.layout.item_bytes
+                flow.most = None
 
     def expect(self, site: int, origin: int, header: FrameHeader, early: bool = False) -> ShardState:
         """Return the shard that a chunk belongs to; raise `BadFrame` if the plan does not expect it at `site`.
@@ -134,7 +175,7 @@ class RoundState:
             expected = self.layout.payload_bytes(shard.work, header.index)
             raise _unfit(origin, header, f"it has {header.payload_bytes} bytes, expected {expected}")
         contributed = header.phase is Phase.BROADCAST and shard.work.receives and shard.work.reduces
-        if early and contributed and not self.layout.scattered:
+        if early and contributed and not (self.layout.scattered or self.sent_ahead):
             raise _unfit(origin, header, f"it is a result that arrived before {site} contributed")
         return shard
 

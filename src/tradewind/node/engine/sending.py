@@ -73,6 +73,8 @@ class Flow:
     """First round of its step, if that has several parts, which share a turn."""
     came: int | None = None
     """Its place in the order of arrival, under `fcfs`; None: it has not come yet, or rounds are served in order."""
+    most: int | None = None
+    """Number of chunks that may be sent before the round starts; None: it has started."""
 
     def __post_init__(self) -> None:
         self._skip_done()
@@ -112,6 +114,7 @@ class Flow:
             and index < self.chunks
             and bool(self.ready[index])
             and (self.window is None or self.sent < self.acknowledged + self.window)
+            and (self.most is None or self.sent < self.most)
         )
 
     @property

@@ -68,6 +68,11 @@ class ChunkRun:
     """Arrays of at most this many bytes use inline rounds."""
     codec: str = NONE
     """How chunks are encoded."""
+    control_s: float = 0.05
+    """Longest delay of a control message."""
+    in_turn: bool = False
+    """Whether ranks request an operation when the one before has ended; else after a random time, whatever has."""
+    send_ahead: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,12 @@ class ChunkDriver:
         names = setup.network.names
         self.controller = Controller(
             ControlOptions(
-                len(names), setup.network, planner=setup.planner, deadlines=Deadlines(setup.patience_s), seed=setup.seed
+                len(names),
+                setup.network,
+                planner=setup.planner,
+                deadlines=Deadlines(setup.patience_s),
+                seed=setup.seed,
+                send_ahead=setup.send_ahead,
             ),
             0.0,
         )
@@ -133,7 +143,7 @@ class ChunkDriver:
     # --- control messages: delayed, in order -------------------------------------------------------------------
 
     def say(self, worker: str, message: m.Message) -> None:
-        due = max(self._report_s[worker], self.clock.now_s + 0.05 * self.random.random())
+        due = max(self._report_s[worker], self.clock.now_s + self.setup.control_s * self.random.random())
         self._report_s[worker] = due
         self.clock.at(due, Priority.ARRIVAL, self._heard, (worker, message))
 
@@ -163,7 +173,7 @@ class ChunkDriver:
         for action in actions:
             match action:
                 case Send(worker, message):
-                    due = max(self._control_s[worker], self.clock.now_s + 0.05 * self.random.random())
+                    due = max(self._control_s[worker], self.clock.now_s + self.setup.control_s * self.random.random())
                     self._control_s[worker] = due
                     self.clock.at(due, Priority.ARRIVAL, self._told, (worker, message))
                 case Disconnect():
@@ -175,9 +185,13 @@ class ChunkDriver:
         if isinstance(message, m.Roster):
             self._connect(worker)
             ready_s = self.clock.now_s
-            for array in self.inputs[worker]:
+            for array in self.inputs[worker][: 1 if self.setup.in_turn else None]:
                 ready_s += 0.3 * self.random.random()
                 self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
+        elif self.setup.in_turn and isinstance(message, m.Commit):
+            done = len(self.workers[worker].results)
+            if done < len(self.setup.items):
+                self._submit((worker, self.inputs[worker][done]))
 
     def _submit(self, what: tuple[str, Array]) -> None:
         name, array = what

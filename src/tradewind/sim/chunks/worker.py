@@ -140,6 +140,8 @@ class SimulatedWorker:
     def _do(self, actions: list[NodeAction]) -> None:
         """Perform the node's actions."""
         self._act()
+        if self.plane.has_reports:  # a round that was complete when it was opened again has its digest now
+            actions = [*actions, *self.node.advance()]
         for action in actions:
             match action:
                 case SendControl(message):

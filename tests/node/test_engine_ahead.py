@@ -1,0 +1,90 @@
+"""An engine with rounds that are opened before they start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from engine_driver import RUN, Driver
+from networks import networks
+from tradewind.arithmetic import Arithmetic, Array
+from tradewind.errors import ImpossibleProblem
+from tradewind.network import Network, Site
+from tradewind.node import events as ev
+from tradewind.node.actions import How, Receive, Transmit
+from tradewind.node.engine import receiving
+from tradewind.node.engine.engine import Engine
+from tradewind.node.engine.layout import Layout, lay_out
+from tradewind.planning import make_plan
+
+MESH = Network("mesh", [Site(f"s{i}") for i in range(3)], 1e8 * (1 - np.eye(3)))
+ITEMS = 3 * 64 * 1024
+
+
+def layout_of(site: str) -> Layout:
+    plan = make_plan("multi-star", MESH, 4 * ITEMS)
+    return lay_out(plan, {f"s{i}": i for i in range(3)}, site, ITEMS, 4)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_every_member_gets_the_sum_whichever_members_sent_before_the_start(data: st.DataObject) -> None:
+    network = data.draw(networks(2, 6))
+    planner = data.draw(st.sampled_from(("optimal", "ring", "star", "multi-star", "mtree", "relay")))
+    items, in_place = data.draw(st.sampled_from((1, 7, 64, 3000))), data.draw(st.booleans())
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    try:
+        plan = make_plan(planner, network, 4 * items)
+    except ImpossibleProblem:
+        reject()
+    driver = Driver(network.names, random, connections=data.draw(st.integers(1, 2)))
+    inputs: dict[str, Array] = {name: random.integers(-50, 50, items).astype(np.float32) for name in plan.members}
+    total = sum(array.copy() for array in inputs.values())
+    results = driver.add_round(0, plan, inputs, {"": Arithmetic("float32", "sum")}, in_place=in_place, ahead=0.7)
+    driver.run()
+    driver.check_at_rest({0: plan})
+    for name in plan.members:
+        np.testing.assert_array_equal(results[name], total, err_msg=name)
+
+
+def opened_ahead(site: int = 0) -> tuple[Engine, list[Transmit]]:
+    """An engine with a round that is opened ahead, and the chunks that it sends until nothing is left to send."""
+    engine = Engine(RUN, site)
+    sent = [a for a in engine.handle(ev.OpenRound(0, 1, layout_of(f"s{site}"), ahead=True)) if isinstance(a, Transmit)]
+    queue = [*sent]
+    for peer in range(3):
+        queue += [a for a in engine.handle(ev.LinkIdle(peer)) if isinstance(a, Transmit)] if peer != site else []
+    sent = [*queue]
+    while queue:
+        done = queue.pop()
+        engine.handle(ev.Transmitted(done))
+        more = [a for a in engine.handle(ev.LinkIdle(done.peer)) if isinstance(a, Transmit)]
+        queue += more
+        sent += more
+    return engine, sent
+
+
+def test_a_share_of_the_own_chunks_is_sent_before_the_start_and_the_rest_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiving, "AHEAD_BYTES", 2 * ITEMS * 4 // 3 // 4)  # a quarter of two blocks
+    engine, sent = opened_ahead()
+    chunks = {a.header.shard: a.header.chunks for a in sent}
+    assert all(0 < sum(a.header.shard == shard for a in sent) <= max(1, total // 4) for shard, total in chunks.items())
+    rest = [a for a in engine.handle(ev.OpenRound(0, 1, layout_of("s0"))) if isinstance(a, Transmit)]
+    assert {a.peer for a in rest} == {1, 2} and all(a.header.index >= 1 for a in rest)
+
+
+def test_what_arrives_before_the_start_is_kept_and_nothing_is_written() -> None:
+    engine, _ = opened_ahead()
+    _, from_peer = opened_ahead(1)
+    (chunk,) = [a for a in from_peer if a.peer == 0][:1]
+    (receive,) = engine.handle(ev.HeaderReceived(1, chunk.header))
+    assert isinstance(receive, Receive) and receive.how is How.KEEP
+    assert engine.handle(ev.Received(receive)) == []
+    assert engine.waits() == [] and engine.waiting_for() == ()
+    engine.handle(ev.CloseRound(0))
+    engine.handle(ev.ForgetBelow(1))
+    assert engine.kept_bytes == 0, "another round started instead"
