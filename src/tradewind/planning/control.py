@@ -1,7 +1,8 @@
 """The latency of a live round's control messages, which a plan does not contain.
 
 A round begins when the last rank has told the controller that it is ready and the controller's answer has come back to
-all, and ends when all have told it that they have finished, and know that all have: four ways.
+all, and ends when all have told it that they have finished, and know that all have: four ways. Where operations repeat,
+ranks send during the first two of them, and what they wait for is not idle time (`control.rounds.ahead`).
 """
 
 from __future__ import annotations
@@ -27,3 +28,15 @@ def control_seconds(network: Network, members: tuple[str, ...], controller: str)
     away_s = shortest_path(np.where(linked, np.maximum(network.latency_s, 1e-12), 0.0))
     rows, here = [network.index[name] for name in members], network.index[controller]
     return float(2 * (away_s[rows, here].max() + away_s[here, rows].max()))
+
+
+def live_seconds(plan_s: float, control_s: float) -> float:
+    """The predicted time of a live round among others of the same kind, from those of its plan and control messages.
+
+    While the first two messages are on their way, first chunks are sent, and up to half of the plan's time passes:
+    contributions go up, but no sum comes down before the round has started.
+
+    >>> live_seconds(1.0, 0.2), live_seconds(0.1, 0.2)
+    (1.1, 0.25)
+    """
+    return plan_s + control_s - min(control_s, plan_s) / 2

@@ -2,9 +2,9 @@
 
 A round starts when its last member has requested it and the controller's answer has come back: two ways, in which links
 are idle. A training repeats its operations with every step, though, the same buckets in the same order. So where the
-last operations of all ranks have repeated with some period, the controller announces the next round of a stream as soon
-as the one before has ended: its number, plan and operation. A rank that requests exactly this operation sends the first
-chunks of its array with the request (`node`); others keep them. `Start` then confirms the round.
+last operations of all ranks have repeated with some period, the controller announces the next round of every stream
+that is free whenever a round has ended: its number, plan and operation. A rank that requests exactly this operation
+sends the first chunks of its array with the request (`node`); others keep them. `Start` then confirms the round.
 
 The controller confirms only what it announced: the same plan, members and weights. If a rank or link was lost, a rank
 has joined, the plan has changed, or the operation is another one, the round gets a new number. Chunks with the other
@@ -14,6 +14,7 @@ number are never used, so a wrong expectation costs a message and some bytes on 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from msgspec import structs
 
@@ -90,36 +91,40 @@ class Announced:
             self._forecast.record(self._streams * self._begun[stream] + stream, operation)
             self._begun[stream] += 1
 
-    def announce(self, round_: Round, ended: m.Start, number: int) -> m.Start | None:
-        """Return the announcement of the round after one that has ended; None if it is not known well enough.
+    def announce(self, ended: Round, start: m.Start, running: Collection[int], number: int) -> list[m.Start]:
+        """Return the announcements that the end of a round makes possible, for streams in which no round is running.
 
-        `ended` is the `Start` of that round, and `number` the number for the next one.
+        `start` is the `Start` of the round that has ended, `running` are the streams with a round, and `number` is the
+        number of the first announced one. What was announced before and still holds is not repeated.
         """
-        stream = round_.stream
-        if stream >= POLICY_STREAM or round_.lost_contributor or ended.scattered is not None:
-            return None
-        operation = self._forecast.expected(self._streams * self._begun[stream] + stream)
-        if operation is None or operation.codec != NONE:  # encoding changes what error feedback keeps
-            return None
-        assert round_.step.decided is not None
-        members, hint = round_.plan.members, round_.step.decided.plan_hint
-        nbytes = max(1, operation.wire_bytes(len(members)))
-        version = self._plans.known_plan_for(members, nbytes, hint, operation.collective)
-        if version is None:
-            return None
-        iterations = tuple(iteration + 1 for iteration in ended.iterations)
-        self._next[stream] = structs.replace(
-            ended,
-            round=number,
-            version=version,
-            operation=operation,
-            iterations=iterations,
-            chunk_items=(),
-            done=(),
-            repaired=False,
-            ahead=True,
-        )
-        return self._next[stream]
+        if ended.stream >= POLICY_STREAM or ended.lost_contributor or start.scattered is not None:
+            return []
+        assert ended.step.decided is not None
+        made: list[m.Start] = []
+        positions = {self._streams * self._begun[s] + s: s for s in range(self._streams) if s not in running}
+        for position, stream in sorted(positions.items()):
+            operation = self._forecast.expected(position)
+            if operation is None or operation.codec != NONE:  # encoding changes what error feedback keeps
+                continue
+            members, nbytes = ended.plan.members, max(1, operation.wire_bytes(len(ended.plan.members)))
+            hint = ended.step.decided.plan_hint
+            version = self._plans.known_plan_for(members, nbytes, hint, operation.collective)
+            said = self._next.get(stream)
+            if version is None or (said is not None and (said.version, said.operation) == (version, operation)):
+                continue
+            # In a tolerant run there is one stream, and ranks that joined later count their requests from there.
+            iterations = (self._begun[stream] + 1,) if self._streams > 1 else tuple(i + 1 for i in start.iterations)
+            again = structs.replace(start, chunk_items=(), done=(), repaired=False, ahead=True)
+            self._next[stream] = structs.replace(
+                again,
+                round=number + len(made),
+                version=version,
+                stream=stream,
+                operation=operation,
+                iterations=iterations,
+            )
+            made.append(self._next[stream])
+        return made
 
     def confirmed(self, start: m.Start) -> int | None:
         """Return the number under which a round was announced that starts now; None if it was not."""

@@ -155,11 +155,11 @@ class Rounds:
             self.announced.begun(stream, operation)
 
     def _announce_next(self, ended: Round) -> None:
-        """Announce the next round of a stream to the ranks that will be its members."""
+        """Announce the next rounds to the ranks that will be their members."""
         if self.announced is None or ended.inline:
             return
-        start = self.announced.announce(ended, self._start_of(ended), self.next_number)
-        if start is not None:
+        streams = {round_.stream for round_ in self.running.values()}
+        for start in self.announced.announce(ended, self._start_of(ended), streams, self.next_number):
             self.next_number += 1
             self.tell_plan(start.version)
             self.outbox.send_to(self.plans.by_version[start.version].members, start)

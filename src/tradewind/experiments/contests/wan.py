@@ -29,7 +29,7 @@ from tradewind.lab.session import Lab
 from tradewind.network import Network
 from tradewind.planning import make_plan, predict
 from tradewind.planning.baselines.ring import auto_order
-from tradewind.planning.control import control_seconds
+from tradewind.planning.control import control_seconds, live_seconds
 from tradewind.planning.host import HostCost
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes
@@ -170,7 +170,9 @@ def run_contest(
         turns = zip(*(answer["times"][name] for answer in answers), strict=True)
         seconds = tuple(max(end for _, end in turn) - max(start for start, _ in turn) for turn in turns)
         plan = plans.get(name)
-        predicted_s = None if plan is None or plan.predicted is None else plan.predicted.seconds / share + control_s
+        predicted_s = None
+        if plan is not None and plan.predicted is not None:
+            predicted_s = live_seconds(plan.predicted.seconds / share, control_s)
         times.append(SystemTimes(name, seconds, predicted_s))
     return WanContest(
         network=network.name,
