@@ -6,9 +6,12 @@ have links with the latency of light in fibre between random points of North Ame
 on the lab's `delay` backend, the others on `htb`. All rates are scaled so that the least time of any plan is a drawn
 one of 0.25 to 1.5 s without latency, or to half of what the machine carries (`delay`: 2 Gbps, its forwarder has one
 thread) and then to fewer bytes, so that it is 1.5 s. Each round is all-reduced in place by one process
-a site with the plan of `auto`; the first round is not counted. Predicted is what `tradewind plan` says for these sites,
-divided by TCP's share of the rates, and the latency of the four ways of control messages (`plan --explain`), with the
-controller at the first site.
+a site with the plan of `auto`; the first two rounds are not counted. Predicted is what `tradewind plan` says for these
+sites, divided by TCP's share of the rates, and the latency of control messages where operations repeat
+(`plan --explain`), with the controller at the first site.
+
+Environment: `NETWORKS` (50), `PREDICTIONS_ROWS` (a file that keeps every finished network: networks that are there are
+not measured again, so that several commands can share the work).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -89,10 +93,14 @@ def run(out: TextIO) -> dict[str, Any]:
     from tradewind.units import format_duration, format_size
 
     load, count = os.getloadavg()[0], int(os.environ.get("NETWORKS", NETWORKS))
-    rows = []
-    for number in range(count):
-        rows.append({"number": number, **measure(draw(number))})
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    kept = Path(os.environ.get("PREDICTIONS_ROWS", os.devnull))
+    known = {row["number"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    for number in sorted(set(range(count)) - known.keys()):
+        known[number] = {"number": number, **measure(draw(number))}
+        print(line := json.dumps(known[number]), file=sys.stderr, flush=True)
+        with kept.open("a") as file:
+            file.write(line + "\n")
+    rows = [known[number] for number in range(count)]
     out.write(f"{count} networks, {ROUNDS} rounds each; load at the start: {load:.1f}.\n\n")
     out.write("| networks | median error | 95th percentile | largest | live over predicted, median |\n")
     out.write("|---|---:|---:|---:|---:|\n")
