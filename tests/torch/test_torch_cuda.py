@@ -17,23 +17,30 @@ except ImportError:
 
 from torch_ranks import launch
 
-MODULE = "torch_checks_cuda"
-
 
 def has_cuda() -> bool:
     return torch is not None and torch.cuda.is_available()
 
 
-def test_cuda() -> None:
+def expect_no_problem(module: str, least: int) -> None:
     if not has_cuda():
         import pytest
 
         pytest.skip("no CUDA device")
-    outcomes = launch(MODULE, 2)
-    assert len(outcomes) > 3
+    outcomes = launch(module, 2, 150.0)
+    assert len(outcomes) >= least
     assert not any(outcomes.values()), "\n".join(problem for found in outcomes.values() for problem in found)
+
+
+def test_cuda() -> None:
+    expect_no_problem("torch_checks_cuda", 10)
+
+
+def test_two_ranks_on_one_gpu_need_gloo_inside() -> None:
+    expect_no_problem("torch_checks_shared_gpu", 2)
 
 
 if __name__ == "__main__":
     test_cuda()
+    test_two_ranks_on_one_gpu_need_gloo_inside()
     print("all checks passed")

@@ -74,7 +74,8 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         self._channels: dict[int, Channel] = {}
         self._channels_lock = threading.Lock()
         self._coalesced: list[ReduceWork] | None = None
-        self._inner = inner = ProcessGroup(store, rank, size)
+        inner = ProcessGroup(store, rank, size)
+        self._inner: Any = InnerGroup(inner)
         self.reconfiguration: Reconfiguration | None = None
         """How the group gets other members; None: it cannot."""
         made = _inner_backends(store, rank, size, timeout, address, with_nccl, deferred=connect is None)
@@ -303,13 +304,29 @@ def refuse_shared_gpu(error: RuntimeError) -> None:
         ) from error
 
 
+class InnerGroup:
+    """The inner group, with errors that say what to do where NCCL refuses a GPU that two ranks share."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of the group."""
+        method = getattr(self._group, name)
+
+        def explained(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except RuntimeError as error:
+                refuse_shared_gpu(error)
+                raise
+
+        return explained
+
+
 def _delegate(name: str) -> Callable[..., Any]:
     def delegated(self: TradewindGroup, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return getattr(self._inner, name)(*args, **kwargs)
-        except RuntimeError as error:
-            refuse_shared_gpu(error)
-            raise
+        return getattr(self._inner, name)(*args, **kwargs)
 
     delegated.__name__ = name
     delegated.__doc__ = "Run by the inner group."

@@ -1,14 +1,20 @@
 """Staging of tensors as flat host arrays for the runtime, without a copy where possible.
 
 A contiguous CPU tensor is reduced in its own memory. Others are copied into a buffer and back: several small tensors
-(so that they share one round), strided tensors, and CUDA tensors, which pass through pinned memory on a separate
-stream.
+(so that they share one round), strided tensors, and CUDA tensors, which pass through pinned memory on two separate
+streams. Pinned buffers come from PyTorch's pool and go back to it, so that a training loop allocates none after its
+first steps: while one bucket is in the network, the next one fills another buffer.
+
+    caller's stream   backward of bucket 1 | backward of bucket 2 | ...
+    stream down                            | bucket 1 to the host | bucket 2 to the host | ...
+    network                                                       | bucket 1             | bucket 2 ...
+    stream up                                                                            | bucket 1 to the device
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -97,9 +103,12 @@ class Staged:
         """The runtime's name of the dtype; None if it can only be copied."""
         self.device = first.device if first.is_cuda else None
         self._copied: Any = None
+        self._called: Any = None
         is_plain = first.is_contiguous() and not first.is_neg() and not first.is_conj() and self._kind is first.dtype
         self.is_direct = len(tensors) == 1 and is_plain and self.device is None
         """Whether the array is the tensor's own memory."""
+        if self.device is not None:
+            self._follow_caller(self.device)
         if self.is_direct:
             self._flat = first.view(-1)
         elif not filled:
@@ -132,17 +141,28 @@ class Staged:
         """Copy the array back into the tensors; on a device, in order of its current stream."""
         if self.is_direct:
             return
+        if self.device is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._called)
+        if len(self._tensors) == 1 and self._kind is self._tensors[0].dtype:
+            self._tensors[0].copy_(self._flat.view(self._tensors[0].shape), non_blocking=True)
+            return
         flat = self._flat if self.device is None else self._flat.to(self.device, non_blocking=True)
         start = 0
         for tensor in self._tensors:
             tensor.copy_(flat[start : start + tensor.numel()].view(tensor.shape))
             start += tensor.numel()
 
+    def _follow_caller(self, device: torch.device) -> None:
+        """Let the result wait for what the caller's stream has queued, which may use the old values of the tensors."""
+        self._called = torch.cuda.current_stream(device).record_event()
+        for tensor in self._tensors:  # their memory must not be reused before the copy has ended
+            tensor.record_stream(copy_streams(device).up)
+
     def _download(self) -> torch.Tensor:
         """Start a copy to pinned memory after the current stream's queued work, without blocking that stream."""
         assert self.device is not None
-        current, copying = torch.cuda.current_stream(self.device), copy_stream(self.device)
-        copying.wait_stream(current)
+        copying = copy_streams(self.device).down
+        copying.wait_event(self._called)
         size = sum(tensor.numel() for tensor in self._tensors)
         flat = torch.empty(size, dtype=self._kind, pin_memory=True)
         with torch.cuda.stream(copying):
@@ -151,7 +171,8 @@ class Staged:
                 flat[start : start + tensor.numel()].copy_(tensor.reshape(-1), non_blocking=True)
                 tensor.record_stream(copying)
                 start += tensor.numel()
-            self._copied = copying.record_event()
+            self._copied = torch.cuda.Event(blocking=True)  # the thread that waits sleeps instead of polling
+            self._copied.record(copying)
         return flat
 
 
@@ -159,11 +180,21 @@ Coding = tuple[str | None, Callable[[Staged, Group], Array] | None]
 """The codec of an all-reduce (None: that of the run), and what returns the residual of a part, if it has one."""
 PLAIN: Coding = (None, None)
 
-_copy_streams: dict[torch.device, Any] = {}
+
+class CopyStreams(NamedTuple):
+    """A device's streams for copies, separate from computation and from each other, so that all of them overlap."""
+
+    down: Any
+    """To the host. It waits for computations of the caller's stream."""
+    up: Any
+    """To the device. With one stream for both, a result would wait for the computation of a later bucket."""
 
 
-def copy_stream(device: torch.device) -> Any:
-    """The device's stream for copies to and from the host, separate so that they overlap with computation."""
+_copy_streams: dict[torch.device, CopyStreams] = {}
+
+
+def copy_streams(device: torch.device) -> CopyStreams:
+    """The streams for copies of a device."""
     if device not in _copy_streams:
-        _copy_streams[device] = torch.cuda.Stream(device)
+        _copy_streams[device] = CopyStreams(torch.cuda.Stream(device), torch.cuda.Stream(device))
     return _copy_streams[device]

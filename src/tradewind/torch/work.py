@@ -18,7 +18,7 @@ from torch.distributed import DistBackendError, Work
 from tradewind.errors import PeerLost, RemoteFault, TradewindError, as_own_error
 from tradewind.runtime.group import Group, Handle
 from tradewind.torch.futures import Completer, Job, OrderedFuture
-from tradewind.torch.tensors import Coding, copy_stream
+from tradewind.torch.tensors import Coding, copy_streams
 
 
 class RunLost(PeerLost, DistBackendError):
@@ -169,7 +169,7 @@ class ReduceWork(Work):
                 self._event = stream.record_event()
 
     def _on_copy_stream(self) -> Any:
-        return contextlib.nullcontext() if self._device is None else _streamed(copy_stream(self._device))
+        return contextlib.nullcontext() if self._device is None else _streamed(copy_streams(self._device).up)
 
 
 @contextlib.contextmanager
