@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
@@ -85,9 +86,11 @@ def main(environment: Path, names: list[str]) -> int:
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     run = kept.setdefault(said.stdout.strip(), {})
     run |= {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "world": WORLD}
-    for backend in BACKENDS:
-        run[backend] = run.get(backend, {}) | outcomes(python, backend, names)
-        KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    with ThreadPoolExecutor() as pool:  # both at once, so that load affects them alike
+        found = list(pool.map(lambda backend: outcomes(python, backend, names), BACKENDS))
+    for backend, outcome in zip(BACKENDS, found, strict=True):
+        run[backend] = run.get(backend, {}) | outcome
+    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     worse = missing(run)
     for name, outcome in worse.items():
         print(f"{name}: {outcome}; {REFUSED.get(name, 'passes over Gloo')}")

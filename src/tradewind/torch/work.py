@@ -144,7 +144,7 @@ class ReduceWork(Work):
         with self._changed:
             if not self._changed.wait_for(lambda: self._open == 0, timeout_s):
                 raise RunLost(
-                    f"a collective has not ended after {timeout_s:g} s: another rank may not have called it. Raise "
+                    f"a collective reached its timeout of {timeout_s:g} s: another rank may not have called it. Raise "
                     "timeout= of init_process_group if a step may take that long."
                 )
             if self._error is not None:
