@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,7 +41,6 @@ STEPS, WARM = 9, 2
 AVERAGES = 5
 LONGEST_S = 300.0 if os.environ.get("BENCHMARK_GPU_SMALL") else 70.0
 """Of one number of ranks."""
-BEGAN_S = time.monotonic()
 OURS, GLOO, ALONE = "tradewind", "gloo", "alone"
 SMALL = bool(os.environ.get("BENCHMARK_GPU_SMALL"))
 """For a trial on the CPU: a small model, and few steps."""
@@ -48,7 +48,7 @@ SMALL = bool(os.environ.get("BENCHMARK_GPU_SMALL"))
 
 def say(text: str) -> None:
     """Print progress."""
-    print(f"[{time.monotonic() - BEGAN_S:5.1f} s] {text}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def device_of_ranks() -> torch.device:
@@ -131,9 +131,9 @@ def ddp_steps(device: torch.device) -> dict[str, Any]:
     count = 2 if SMALL else STEPS
     for turn in range(count + WARM):
         for name in sorted(models, reverse=bool(turn % 2)):
-            found[name].append(timed(device, lambda model=models[name]: step(model)))
+            found[name].append(timed(device, partial(step, models[name])))
         for name, group in (("reduce tradewind", None), ("reduce gloo", gloo)):
-            found[name].append(timed(device, lambda group=group: reduce_alone(group)))
+            found[name].append(timed(device, partial(reduce_alone, group)))
     made: dict[str, Any] = {"seconds": {name: seconds[WARM:] for name, seconds in found.items()}}
     made |= {"parameters": parameters(plain), "bytes alone": sum(bucket.nbytes for bucket in buckets)}
     dist.barrier()
@@ -252,8 +252,8 @@ def run(out: TextIO) -> dict[str, Any]:
     where = "the CPU" if SMALL else torch.cuda.get_device_name(0)
     say(f"PyTorch {torch.__version__} on {where}")
     answers: dict[str, Any] = {}
-    for world in WORLDS:
-        answers[str(world)] = measure_with(world)
+    for ranks in WORLDS:
+        answers[str(ranks)] = measure_with(ranks)
         Path("build").mkdir(exist_ok=True)
         Path("build/gpu.json").write_text(json.dumps(answers, indent=1))
     out.write(f"PyTorch {torch.__version__}, all ranks on {where}; load before {os.getloadavg()[0]:.1f}.\n\n")
@@ -279,7 +279,7 @@ def write_ddp(out: TextIO, answers: dict[str, Any]) -> None:
         median = {name: 1e3 * statistics.median(seconds) for name, seconds in ddp["seconds"].items()}
         share = ddp["parameters"] * 4 / ddp["bytes alone"]
         hidden = {
-            name: 1 - max(0.0, median[name] - median[ALONE]) / (median[f"reduce {name}"] * share)
+            name: max(0.0, 1 - max(0.0, median[name] - median[ALONE]) / (median[f"reduce {name}"] * share))
             for name in (OURS, GLOO)
         }
         out.write(f"| {world} ranks, {ddp['parameters'] / 1e6:.0f} M parameters | {median[ALONE]:.0f} ms ")

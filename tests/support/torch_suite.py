@@ -18,6 +18,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def main(environment: Path, names: list[str]) -> int:
     commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, cwd=ROOT)
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", NEEDED], check=True)
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    run = kept.setdefault(said.stdout.strip(), {})
+    run: dict[str, Any] = kept.setdefault(said.stdout.strip(), {})
     run |= {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "world": WORLD}
     with ThreadPoolExecutor() as pool:  # both at once, so that load affects them alike
         found = list(pool.map(lambda backend: outcomes(python, backend, names), BACKENDS))

@@ -41,6 +41,7 @@ class CollectivePart:
         self.device = source.device
         self.is_direct = target is None or target.is_direct
         """Whether the result is written to its tensors at once."""
+        self.is_ordered = False
 
     def ready(self) -> None:
         """Wait until the input is on the host."""
@@ -66,6 +67,7 @@ class BarrierPart:
 
     device = None
     is_direct = True
+    is_ordered = False
 
     def ready(self) -> None:
         """Nothing to wait for."""
@@ -245,8 +247,9 @@ class PlannedCollectives:
         op: str,
         coding: Coding = PLAIN,
         divide_by: int = 1,
+        channel: Channel | None = None,
     ) -> ReduceWork:
-        channel = self._channel(callback_depth())
+        channel = self._channel(callback_depth()) if channel is None else channel
         work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer, divide_by)
         channel.submit(work, parts, op, coding)
         work.submitted()

@@ -30,10 +30,12 @@ from tradewind.runtime.stats import GroupStats
 from tradewind.torch.channel import Channel
 from tradewind.torch.collectives import PlannedCollectives
 from tradewind.torch.compression import ErrorFeedback
+from tradewind.torch.futures import callback_depth
 from tradewind.torch.reconfigure import IS_OFFERED, Done, Handle, Reconfiguration, reconfigure_inner
 from tradewind.torch.registration import BACKEND
 from tradewind.torch.rendezvous import connect_group
-from tradewind.torch.tensors import PLAIN, Coding, Staged, is_supported, operation_of, pack
+from tradewind.torch.site_reduction import SiteReduction, SlicedPart
+from tradewind.torch.tensors import PLAIN, Coding, Staged, grouped, is_supported, operation_of, pack
 from tradewind.torch.work import ReduceWork
 
 GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
@@ -65,6 +67,8 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         super().__init__(rank, size)
         self.feedback: ErrorFeedback | None = None
         """The residuals of compressed all-reduces; None: floats are not compressed."""
+        self.reduction: SiteReduction | None = None
+        """How ranks of a site add up CUDA tensors among themselves; None: on the host, by the lanes of the plan."""
         self.split: Callable[[tuple[int, ...], timedelta, str, Any], TradewindGroup] | None = None
         """Makes the group of some ranks of this one, given a timeout, a name and options; None: it cannot."""
         self.store = store
@@ -131,6 +135,10 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         return self.feedback.residual_of(part.tensors)
 
     def _start(self, tensors: list[torch.Tensor], op: str, coding: Coding, divide_by: int = 1) -> ReduceWork:
+        sliced = self.reduction if self._size > 1 and coding == PLAIN and not callback_depth() else None
+        if sliced is not None and sliced.accepts(tensors, op):
+            slices = [SlicedPart(part, op, sliced) for part in grouped(tensors)]
+            return self._started(tensors, slices, op, channel=sliced.channel)
         wide = coding[1] is not None  # residuals are finer than 16-bit floats
         parts: list[Staged] = pack(tensors, wide) if self._size > 1 else []
         return self._started(tensors, parts, op, coding, divide_by)
@@ -261,11 +269,15 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
     def shutdown(self) -> None:
         """Leave the group's runs and shut the inner group down; called by `destroy_process_group`."""
         self.leave()
+        if self.reduction is not None:
+            self.reduction.close()
         self._inner.shutdown()
 
     def abort(self) -> None:
         """Leave the group's runs and abort the inner group; pending operations fail."""
         self.leave()
+        if self.reduction is not None:
+            self.reduction.close(abort=True)
         with contextlib.suppress(RuntimeError):  # Gloo has nothing to abort
             self._inner.abort()
 

@@ -81,6 +81,11 @@ def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
 
     `wide`: whether floats are staged in float32.
     """
+    return [Staged(part, wide) for part in grouped(tensors)]
+
+
+def grouped(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Tensors that share a round: large ones alone, and small ones by dtype and device."""
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     parts: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -88,7 +93,7 @@ def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
             parts.append([tensor])
         else:
             small.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return [Staged(part, wide) for part in (*parts, *small.values())]
+    return [*parts, *small.values()]
 
 
 class Staged:
@@ -107,6 +112,7 @@ class Staged:
         is_plain = first.is_contiguous() and not first.is_neg() and not first.is_conj() and self._kind is first.dtype
         self.is_direct = len(tensors) == 1 and is_plain and self.device is None
         """Whether the array is the tensor's own memory."""
+        self.is_ordered = False
         if self.device is not None:
             self._follow_caller(self.device)
         if self.is_direct:
