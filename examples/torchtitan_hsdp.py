@@ -12,17 +12,30 @@ import inspect
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 SITES = 2
 
 
+def dense_attention(query: Any, key: Any, value: Any, *, block_mask: Any, enable_gqa: bool, **_: Any) -> Any:
+    """What FlexAttention computes, which has no gradients on the CPU."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    size = query.shape[0], 1, query.shape[2], key.shape[2]
+    mask = create_mask(block_mask.mask_mod, *size, device=query.device)
+    made = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=enable_gqa)
+    return made, None
+
+
 def on_cpu() -> None:
     """Let torchtitan take the CPU for its device: it has no such choice, and expects CUDA's functions of it."""
+    from torch.nn.attention.flex_attention import create_block_mask
     from torchtitan.components import metrics
     from torchtitan.distributed import parallel_dims
     from torchtitan.distributed import utils as distributed
+    from torchtitan.models.common import attention
     from torchtitan.tools import utils
 
     cpu = SimpleNamespace(
@@ -38,6 +51,8 @@ def on_cpu() -> None:
     for module in (utils, distributed, parallel_dims, metrics):
         module.device_type, module.device_module = "cpu", cpu
     utils.get_local_device = lambda: torch.device("cpu")
+    attention.FlexAttention._compiled_flex_attn = staticmethod(dense_attention)
+    attention._compiled_create_block_mask = create_block_mask
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -59,7 +74,7 @@ def main() -> None:
         on_cpu()
     from datasets import Dataset
     from torchtitan.hf_datasets import DatasetConfig, text_datasets
-    from torchtitan.models.llama3 import config_registry, model_registry
+    from torchtitan.models.llama3 import config_registry
     from torchtitan.tools.logging import init_logger
 
     text = inspect.getsource(inspect)
@@ -71,7 +86,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_tokenizer(Path(folder))
         config = config_registry.llama3_debugmodel()
-        config.model_spec = model_registry("debugmodel", attn_backend="sdpa")
         config.hf_assets_path = config.dump_folder = folder
         config.dataloader.dataset = "pages"
         config.training.local_batch_size, config.training.seq_len, config.training.steps = 2, 64, 8

@@ -448,3 +448,18 @@ def check_a_rank_that_leaves_is_named() -> None:
         assert "'rank1'" in said, said
         assert "'rank1'" in raises(RuntimeError, dist.all_reduce, torch.ones(3), group=victim)
     dist.barrier()
+
+
+def check_premultiplied_sums() -> None:
+    """FSDP uses them for means with a factor of its own; Gloo refuses them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    op, total = dist._make_nccl_premul_sum(0.25), 0.25 * world * (world + 1) / 2
+    tensor = torch.full((1000,), rank + 1.0)
+    dist.all_reduce(tensor, op)
+    assert (tensor == total).all()
+    given, part = torch.full((8 * world,), rank + 1.0), torch.empty(8)
+    dist.reduce_scatter_tensor(part, given, op)
+    assert (part == total).all() and (given == rank + 1.0).all(), "the input must stay as it was"
+    tensor = torch.full((1000,), rank + 1.0)
+    dist.reduce(tensor, 1, op)
+    assert (tensor == (total if rank == 1 else rank + 1.0)).all()

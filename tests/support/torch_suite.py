@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,17 @@ def main(environment: Path, names: list[str]) -> int:
     said = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
     commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, cwd=ROOT)
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", NEEDED], check=True)
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     run: dict[str, Any] = kept.setdefault(said.stdout.strip(), {})
     run |= {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "world": WORLD}
     with ThreadPoolExecutor() as pool:  # both at once, so that load affects them alike
-        found = list(pool.map(lambda backend: outcomes(python, backend, names), BACKENDS))
-    for backend, outcome in zip(BACKENDS, found, strict=True):
-        run[backend] = run.get(backend, {}) | outcome
-    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        running = {pool.submit(outcomes, python, backend, names): backend for backend in BACKENDS}
+        for done in as_completed(running):
+            run[running[done]] = run.get(running[done], {}) | done.result()
+            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     worse = missing(run)
-    for name, outcome in worse.items():
-        print(f"{name}: {outcome}; {REFUSED.get(name, 'passes over Gloo')}")
+    for name, text in worse.items():
+        print(f"{name}: {text}; {REFUSED.get(name, 'passes over Gloo')}")
     passed = [sum(outcome == PASSED for outcome in run[backend].values()) for backend in BACKENDS]
     print(f"passed: Gloo {passed[0]}, Tradewind {passed[1]}")
     return 1 if set(worse) - set(REFUSED) else 0

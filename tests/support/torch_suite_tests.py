@@ -12,6 +12,8 @@ from typing import Any
 
 import torch.testing._internal.distributed.distributed_test as distributed_test
 
+import tradewind.torch.backend  # noqa: F401 - once, before the ranks of every test are forked
+
 suite: Any = distributed_test
 suite.BACKEND = os.environ["SUITE_BACKEND"]  # every skip was decided when the module was loaded, with BACKEND=gloo
 

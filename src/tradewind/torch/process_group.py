@@ -35,7 +35,7 @@ from tradewind.torch.reconfigure import IS_OFFERED, Done, Handle, Reconfiguratio
 from tradewind.torch.registration import BACKEND
 from tradewind.torch.rendezvous import connect_group
 from tradewind.torch.site_reduction import SiteReduction, SlicedPart
-from tradewind.torch.tensors import PLAIN, Coding, Staged, grouped, is_supported, operation_of, pack
+from tradewind.torch.tensors import PLAIN, Coding, Staged, grouped, is_supported, multiplied, operation_of, pack
 from tradewind.torch.work import ReduceWork
 
 GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
@@ -105,7 +105,7 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
     def _reduce(self, tensors: list[torch.Tensor], opts: Any) -> ReduceWork | None:
         """Start an all-reduce; None if the inner group must run it (other dtypes, layouts and operations)."""
         self._owner.check(f"process group {self._name!r}")
-        op = operation_of(opts.reduceOp)
+        op = operation_of(opts.reduceOp, tensors)
         if op is None or not all(is_supported(tensor, op) for tensor in tensors):
             return None
         tensors = list(tensors)
@@ -119,6 +119,7 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
                     f"ReduceOp.AVG of {narrow[0]} would overflow: convert the tensor to int32, int64 or floating point."
                 )
             op, divide_by = "sum", self._size
+        tensors = multiplied(tensors, opts.reduceOp, in_place=True)
         coding = PLAIN
         if self.feedback is not None and not whole and op in ("sum", "mean"):
             coding = self.feedback.codec, self._residual

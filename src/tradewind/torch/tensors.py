@@ -25,6 +25,7 @@ from tradewind.runtime.group import Group, Handle
 
 OPERATIONS = {
     ReduceOp.SUM: "sum",
+    ReduceOp.PREMUL_SUM: "sum",
     ReduceOp.AVG: "mean",
     ReduceOp.PRODUCT: "product",
     ReduceOp.MIN: "min",
@@ -48,9 +49,25 @@ PACK_BYTES = 256 * 1024
 """Tensors smaller than this (in bytes) are packed together: copying them costs less than a round of their own."""
 
 
-def operation_of(reduce_op: Any) -> str | None:
-    """The runtime's name of a reduce operation; None if unsupported (premultiplied sums)."""
+def operation_of(reduce_op: Any, tensors: Sequence[torch.Tensor]) -> str | None:
+    """The runtime's name of a reduce operation; None if unsupported. A premultiplied sum is a sum of `multiplied`."""
+    if is_premultiplied(reduce_op) and not all(tensor.dtype.is_floating_point for tensor in tensors):
+        return None
     return OPERATIONS.get(getattr(reduce_op, "op", reduce_op))
+
+
+def is_premultiplied(reduce_op: Any) -> bool:
+    """Whether the operation multiplies each tensor by a factor before it adds them up, as FSDP does for its means."""
+    return bool(getattr(reduce_op, "op", reduce_op) == ReduceOp.PREMUL_SUM)
+
+
+def multiplied(tensors: Sequence[torch.Tensor], reduce_op: Any, in_place: bool = False) -> list[torch.Tensor]:
+    """The tensors times the factor of a premultiplied sum; as they are for other operations."""
+    if not is_premultiplied(reduce_op):
+        return list(tensors)
+    _, factor = reduce_op.__getstate__()  # the only way to it from Python
+    with torch.no_grad():
+        return [tensor.mul_(factor) if in_place else tensor * factor for tensor in tensors]
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
