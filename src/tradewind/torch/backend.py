@@ -16,7 +16,7 @@ from tradewind.runtime.options import RunFields, RunOptions, choose_options, res
 from tradewind.runtime.report import set_log_level
 from tradewind.torch.channel import Channel
 from tradewind.torch.compression import ErrorFeedback
-from tradewind.torch.process_group import TradewindGroup
+from tradewind.torch.process_group import InnerGroup, TradewindGroup
 from tradewind.torch.reconfigure import Reconfiguration
 from tradewind.torch.rendezvous import Identity, Place, connect_group, identify, local_address, publish_problem
 from tradewind.torch.site_reduction import SiteReduction, Slices, nccl_of_site, place_of_slice, slices_of
@@ -101,7 +101,7 @@ def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
             with_nccl=resolved.inner in ("auto", "nccl"),
         )
         if resolved.inner == "nccl" and (slices := slices_of(identity.names, place.rank)) is not None:
-            local = nccl_of_site(store, place.rank, slices, made.timeout)
+            local = map(InnerGroup, nccl_of_site(store, place.rank, slices, made.timeout))
             group.reduction = SiteReduction(*local, slice_channel(place, resolved, identity, slices))
     group.reconfiguration = Reconfiguration(made.store, made.group_id, place.timeout_s, resolved)
 

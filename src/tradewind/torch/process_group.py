@@ -318,9 +318,9 @@ def refuse_shared_gpu(error: RuntimeError) -> None:
 
 
 class InnerGroup:
-    """The inner group, with errors that say what to do where NCCL refuses a GPU that two ranks share."""
+    """An inner group or backend, with errors that say what to do where NCCL refuses a GPU that two ranks share."""
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: Any) -> None:
         self._group = group
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
