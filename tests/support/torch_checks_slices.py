@@ -60,7 +60,7 @@ def with_gloo(options: Any) -> SiteReduction:
         own = PrefixStore(f"site{slices.site[0]}/{use}", store)
         gloo = ProcessGroupGloo(own, slices.site.index(rank), len(slices.site), timedelta(seconds=60))
         made.append(gloo)
-    return SiteReduction(*made, slice_channel(place, resolved, identity, slices), "cpu")
+    return SiteReduction(made[0], made[1], slice_channel(place, resolved, identity, slices), "cpu")
 
 
 def check_every_operation() -> None:

@@ -1,7 +1,7 @@
 """PyTorch's own tests of a backend, as its wheel contains them, for the backend in SUITE_BACKEND; see torch_suite.py.
 
-The tests are chosen as for Gloo, by name: PyTorch skips most of them for a backend that it does not know. They run with
-the backend that is tested.
+The tests are chosen, and choose their models, as for Gloo: PyTorch skips most of them for a backend that it does not
+know by name. Groups that they make with Gloo by default are made with the backend that is tested.
 """
 
 from __future__ import annotations
@@ -10,12 +10,21 @@ import multiprocessing
 import os
 from typing import Any
 
+import torch.distributed as dist
 import torch.testing._internal.distributed.distributed_test as distributed_test
 
 import tradewind.torch.backend  # noqa: F401 - once, before the ranks of every test are forked
 
 suite: Any = distributed_test
-suite.BACKEND = os.environ["SUITE_BACKEND"]  # every skip was decided when the module was loaded, with BACKEND=gloo
+begin: Any = dist.init_process_group
+
+
+def begin_tested(*args: Any, backend: str | None = None, **more: Any) -> None:
+    """`init_process_group`, with the tested backend in place of Gloo."""
+    begin(*args, backend=os.environ["SUITE_BACKEND"] if backend == "gloo" else backend, **more)
+
+
+dist.init_process_group = begin_tested
 
 
 class TestBackend(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  # type: ignore[misc]

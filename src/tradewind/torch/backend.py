@@ -101,8 +101,8 @@ def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
             with_nccl=resolved.inner in ("auto", "nccl"),
         )
         if resolved.inner == "nccl" and (slices := slices_of(identity.names, place.rank)) is not None:
-            local = map(InnerGroup, nccl_of_site(store, place.rank, slices, made.timeout))
-            group.reduction = SiteReduction(*local, slice_channel(place, resolved, identity, slices))
+            scattering, gathering = map(InnerGroup, nccl_of_site(store, place.rank, slices, made.timeout))
+            group.reduction = SiteReduction(scattering, gathering, slice_channel(place, resolved, identity, slices))
     group.reconfiguration = Reconfiguration(made.store, made.group_id, place.timeout_s, resolved)
 
     def split(members: tuple[int, ...], timeout: timedelta, name: str, own: Any) -> TradewindGroup:
