@@ -7,6 +7,7 @@ average back in order of the caller's stream.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -49,13 +50,15 @@ class Average:
         self._delivered = False
 
     def submit(self) -> None:
-        """Submit it when the tensor is on the host; an error is raised by `wait`."""
+        """Submit it when the tensor is on the host."""
         try:
             self.staged.ready()
             self._handle = self._start(self.staged.array)
         except Exception as error:
             self._error = as_own_error(error)
-        self._submitted.set()
+            raise
+        finally:
+            self._submitted.set()
 
     def wait(self) -> None:
         """Wait until the tensor holds the average, on a device in order of its current stream; raises the error."""
@@ -104,5 +107,6 @@ class Averager:
 
     def _submit_all(self) -> None:
         while (made := self._waiting.get()) is not None:
-            made.submit()
+            with contextlib.suppress(Exception):  # its `wait` raises it
+                made.submit()
             del made  # do not keep its tensor alive while waiting for the next one
