@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, _make_nccl_premul_sum
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import tradewind.torch
@@ -453,7 +453,7 @@ def check_a_rank_that_leaves_is_named() -> None:
 def check_premultiplied_sums() -> None:
     """FSDP uses them for means with a factor of its own; Gloo refuses them."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    op, total = dist._make_nccl_premul_sum(0.25), 0.25 * world * (world + 1) / 2
+    op, total = _make_nccl_premul_sum(0.25), 0.25 * world * (world + 1) / 2
     tensor = torch.full((1000,), rank + 1.0)
     dist.all_reduce(tensor, op)
     assert (tensor == total).all()

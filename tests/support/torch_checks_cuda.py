@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.cuda import _sleep
 from torch.distributed import ReduceOp
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -165,7 +166,7 @@ def check_results_do_not_overtake_kernels_that_read_the_old_values() -> None:
             torch.ones(4 * MEGABYTE, device=_device) if dist.get_rank() else torch.zeros(4 * MEGABYTE, device=_device)
         )
         dist.barrier()
-        torch.cuda._sleep(200_000_000)  # about 0.1 s of the caller's stream
+        _sleep(200_000_000)  # about 0.1 s of the caller's stream
         before = target.clone()
         dist.broadcast(target, 0)
         assert (before == float(dist.get_rank() > 0)).all() and not target.any()

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import PrefixStore, ProcessGroupGloo, ReduceOp
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 
 import tradewind.torch
@@ -49,7 +50,7 @@ def start() -> None:
 def with_gloo(options: Any) -> SiteReduction:
     """What the backend makes with NCCL."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    store = PrefixStore("slices", dist.distributed_c10d._get_default_store())
+    store = PrefixStore("slices", _get_default_store())
     place = Place(store, "sliced", rank, world, tuple(range(world)), 60.0, is_world=True, attempt="0")
     resolved, _ = resolve_options(options)
     identity = identify(place, resolved)

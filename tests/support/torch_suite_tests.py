@@ -35,3 +35,8 @@ class TestBackend(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  
         super().setUp()
         start: Any = self._start_processes
         start(multiprocessing.get_context("fork").Process)  # processes that load PyTorch anew take seconds each
+
+    def test_get_backend(self) -> None:
+        """The name of the backend is that of the one that is tested."""
+        suite.BACKEND = os.environ["SUITE_BACKEND"]
+        super().test_get_backend()

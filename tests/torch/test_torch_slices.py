@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch.distributed.distributed_c10d import _DistributedBackendOptions
 
 import tradewind.torch
 from torch_ranks import checks_of, launch
@@ -32,7 +33,7 @@ def test_slices(check: str, slices: dict[str, list[str]]) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_the_option_is_refused_without_a_gpu() -> None:
     store = torch.distributed.HashStore()
-    made = torch.distributed.distributed_c10d._DistributedBackendOptions()
+    made = _DistributedBackendOptions()
     made.store, made.group_rank, made.group_size, made.group_id = store, 0, 1, "alone"
     with pytest.raises(BadOption, match="inner='nccl' needs a CUDA device"):
         make_group(made, tradewind.torch.Options(inner="nccl"), "0")
