@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-all test-torch storm check bench fuzz docs clean help
+.PHONY: demo test test-all test-torch torch-suite storm check bench fuzz docs clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all  the same with the long sweeps"
 	@echo "make test PYTHON=python3.13  the same with another interpreter, in an environment of its own; so for all commands"
 	@echo "make test-torch TORCH=2.15.0  the PyTorch tests with that version, in an environment of its own"
+	@echo "make torch-suite TORCH=2.15.0  PyTorch's own backend tests with that version, over Gloo and over Tradewind"
 	@echo "make storm N=100000  that many simulated fault schedules on all cores; FIRST= is the first seed"
 	@echo "make fuzz      the wire decoder and the handshake for an hour; by coverage if Atheris is installed"
 	@echo "make check     lint and types only"
@@ -52,6 +53,11 @@ test-torch:
 	@test -n "$(TORCH)" || { echo "say which version: make test-torch TORCH=2.15.0"; exit 2; }
 	$(PYTHON) tests/support/torch_environment.py $(TORCH) $(VENV)-torch-$(TORCH)
 	$(VENV)-torch-$(TORCH)/bin/python -m pytest -n 2 -rs tests/torch
+
+torch-suite:
+	@test -n "$(TORCH)" || { echo "say which version: make torch-suite TORCH=2.15.0"; exit 2; }
+	$(PYTHON) tests/support/torch_environment.py $(TORCH) $(VENV)-torch-$(TORCH)
+	$(PYTHON) tests/support/torch_suite.py $(VENV)-torch-$(TORCH)
 
 N ?= 2000
 FIRST ?= 0

@@ -21,12 +21,15 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "reference" / "compatibility.json"
+SUITES = ROOT / "docs" / "reference" / "torch_suite.json"
+PASSED = "passed"
 EVERYTHING = "tests/torch"
 PACKAGES = {
     "accelerate": "test_torch_integrations.py",
     "lightning": "test_torch_integrations.py",
     "ray": "test_torch_ray.py",
     "torchft": "test_torch_torchft.py",
+    "torchtitan": "test_torch_titan.py",
 }
 """Packages that tests need, and these tests."""
 ABOUT = """
@@ -90,7 +93,26 @@ def page() -> str:
     lines += ["", "Skipped tests said:", "", *(f"- {reason}" for reason in reasons)] if reasons else []
     failed = [f"- PyTorch {one['torch']}: `{name}`" for one in results for name in one["failed"]]
     lines += ["", "Failed:", "", *failed] if failed else []
+    lines += suite_lines(json.loads(SUITES.read_text())) if SUITES.exists() else []
     return "\n".join(lines) + "\n"
+
+
+def suite_lines(suites: dict[str, Any]) -> list[str]:
+    """The section about PyTorch's own backend tests, which `make torch-suite` runs."""
+    lines = ["", "## PyTorch's own backend tests", ""]
+    lines += ["The tests that PyTorch's wheel contains, chosen as for Gloo, over both backends:"]
+    lines += ["`make torch-suite TORCH=2.15.0`.", ""]
+    lines += ["| PyTorch | ranks | pass over Gloo | of these pass over Tradewind | date | commit |"]
+    lines += ["|---|---:|---:|---:|---|---|"]
+    worse: list[str] = []
+    for version, suite in sorted(suites.items()):
+        gloo, ours = suite["gloo"], suite["tradewind"]
+        expected = sorted(name for name, outcome in gloo.items() if outcome == PASSED)
+        missing = [name for name in expected if ours.get(name) != PASSED]
+        worse += [f"- PyTorch {version}: `{name}`: {ours.get(name, 'did not run')}" for name in missing]
+        counts = f"{suite['world']} | {len(expected)} | {len(expected) - len(missing)}"
+        lines.append(f"| {version} | {counts} | {suite['date']} | `{suite['commit']}` |")
+    return [*lines, *(["", "Passed over Gloo only:", "", *worse] if worse else [])]
 
 
 def main() -> int:

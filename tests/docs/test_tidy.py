@@ -73,7 +73,16 @@ MEANINGLESS_NAMES = {"utils.py", "common.py", "helpers.py", "manager.py"}
 MOST_LINES = 900
 MACHINE_PATH = re.compile(r"""(?<![\w.~:/-])/(?:work|home|root|tmp|Users|mnt|opt)/""")
 USERS = sorted(path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
-PRIVATE_BUT_NOT_OURS = {"_exit", "_c10d_functional", "_supports_reconfigure", "_get_reconfigure_handle", "_reconfigure"}
+PRIVATE_BUT_NOT_OURS = {
+    "_exit",
+    "_c10d_functional",
+    "_supports_reconfigure",
+    "_get_reconfigure_handle",
+    "_reconfigure",
+    "_DistTestBase",
+    "_compiled_flex_attn",
+    "_compiled_create_block_mask",
+}
 """Names of `os` and `torch` that tests and benchmarks may use."""
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 

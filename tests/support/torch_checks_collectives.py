@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, _make_nccl_premul_sum
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import tradewind.torch
@@ -448,3 +448,18 @@ def check_a_rank_that_leaves_is_named() -> None:
         assert "'rank1'" in said, said
         assert "'rank1'" in raises(RuntimeError, dist.all_reduce, torch.ones(3), group=victim)
     dist.barrier()
+
+
+def check_premultiplied_sums() -> None:
+    """FSDP uses them for means with a factor of its own; Gloo refuses them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    op, total = _make_nccl_premul_sum(0.25), 0.25 * world * (world + 1) / 2
+    tensor = torch.full((1000,), rank + 1.0)
+    dist.all_reduce(tensor, op)
+    assert (tensor == total).all()
+    given, part = torch.full((8 * world,), rank + 1.0), torch.empty(8)
+    dist.reduce_scatter_tensor(part, given, op)
+    assert (part == total).all() and (given == rank + 1.0).all(), "the input must stay as it was"
+    tensor = torch.full((1000,), rank + 1.0)
+    dist.reduce(tensor, 1, op)
+    assert (tensor == (total if rank == 1 else rank + 1.0)).all()

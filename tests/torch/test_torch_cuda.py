@@ -17,23 +17,35 @@ except ImportError:
 
 from torch_ranks import launch
 
-MODULE = "torch_checks_cuda"
-
 
 def has_cuda() -> bool:
     return torch is not None and torch.cuda.is_available()
 
 
-def test_cuda() -> None:
+def expect_no_problem(module: str, least: int, world: int = 2, **environment: str) -> None:
     if not has_cuda():
         import pytest
 
         pytest.skip("no CUDA device")
-    outcomes = launch(MODULE, 2)
-    assert len(outcomes) > 3
+    outcomes = launch(module, world, 150.0, **environment)
+    assert len(outcomes) >= least
     assert not any(outcomes.values()), "\n".join(problem for found in outcomes.values() for problem in found)
+
+
+def test_cuda() -> None:
+    expect_no_problem("torch_checks_cuda", 10)
+
+
+def test_two_ranks_on_one_gpu_need_gloo_inside() -> None:
+    expect_no_problem("torch_checks_shared_gpu", 2)
+
+
+def test_ranks_of_a_site_add_up_with_nccl() -> None:
+    expect_no_problem("torch_checks_slices", 5, world=4, SLICES_ON_GPU="1")
 
 
 if __name__ == "__main__":
     test_cuda()
+    test_two_ranks_on_one_gpu_need_gloo_inside()
+    test_ranks_of_a_site_add_up_with_nccl()
     print("all checks passed")

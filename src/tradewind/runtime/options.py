@@ -246,8 +246,10 @@ class RunOptions(OptionGroup):
     """
     tls: Tls = dataclasses.field(default_factory=Tls)
     """Certificate, key and CA for encrypted connections."""
-    inner: Literal["auto", "gloo"] = "auto"
-    """PyTorch only: what does everything but all-reduce for CUDA tensors, auto (NCCL where available) or gloo."""
+    inner: Literal["auto", "gloo", "nccl"] = "auto"
+    """PyTorch only: what runs collectives of CUDA tensors that are not planned, auto (NCCL where available) or gloo;
+    nccl: as auto, and ranks of a site add up CUDA tensors with it (docs/guides/several-ranks.md).
+    """
     compression: str = NONE
     """PyTorch only: the codec of a process group's gradients, with error feedback (docs/guides/compression.md)."""
     trace: Path | str | None = None
@@ -416,7 +418,7 @@ class RunFields(TypedDict, total=False):
     tolerance: Tolerance
     security: SecurityMode
     tls: Tls
-    inner: Literal["auto", "gloo"]
+    inner: Literal["auto", "gloo", "nccl"]
     compression: str
     trace: Path | str | None
     trace_minute_bytes: int

@@ -8,15 +8,18 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Unpack
 
+import torch
 from torch.distributed import PrefixStore
 
 from tradewind.errors import BadOption, TradewindError
 from tradewind.runtime.options import RunFields, RunOptions, choose_options, resolve_options
 from tradewind.runtime.report import set_log_level
+from tradewind.torch.channel import Channel
 from tradewind.torch.compression import ErrorFeedback
-from tradewind.torch.process_group import TradewindGroup
+from tradewind.torch.process_group import InnerGroup, TradewindGroup
 from tradewind.torch.reconfigure import Reconfiguration
-from tradewind.torch.rendezvous import Place, connect_group, identify, local_address, publish_problem
+from tradewind.torch.rendezvous import Identity, Place, connect_group, identify, local_address, publish_problem
+from tradewind.torch.site_reduction import SiteReduction, Slices, nccl_of_site, place_of_slice, slices_of
 from tradewind.wire.codecs import NONE
 
 _configured = RunOptions()
@@ -52,6 +55,12 @@ def attempt_of(environment: Mapping[str, str]) -> str:
     return "0" if own_store else environment.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
+def slice_channel(place: Place, options: RunOptions, identity: Identity, slices: Slices) -> Channel:
+    """The channel to the run of this rank's slice."""
+    run, name = place_of_slice(place, identity, slices)
+    return Channel(f"{run.name}.0", lambda: connect_group(run, options, name), 0)
+
+
 def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
     """Create this rank's end of a process group; `attempt` is the same on all ranks, and new after a restart of all."""
     if options is not None and not isinstance(options, RunOptions):
@@ -72,6 +81,8 @@ def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
     )
     try:
         resolved, _ = resolve_options(options if options is not None else _configured)
+        if resolved.inner == "nccl" and not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
+            raise BadOption("inner='nccl' needs a CUDA device and NCCL. Set inner='auto' on all ranks.")
     except TradewindError as error:
         publish_problem(place, error)
         raise
@@ -87,8 +98,11 @@ def make_group(made: Any, options: Any, attempt: str) -> TradewindGroup:
             *about,
             lambda depth: connect_group(place, resolved, identity, depth),
             address=identity.address,
-            with_nccl=resolved.inner == "auto",
+            with_nccl=resolved.inner in ("auto", "nccl"),
         )
+        if resolved.inner == "nccl" and (slices := slices_of(identity.names, place.rank)) is not None:
+            scattering, gathering = map(InnerGroup, nccl_of_site(store, place.rank, slices, made.timeout))
+            group.reduction = SiteReduction(scattering, gathering, slice_channel(place, resolved, identity, slices))
     group.reconfiguration = Reconfiguration(made.store, made.group_id, place.timeout_s, resolved)
 
     def split(members: tuple[int, ...], timeout: timedelta, name: str, own: Any) -> TradewindGroup:

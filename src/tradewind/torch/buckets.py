@@ -1,4 +1,4 @@
-"""Buckets: a model's tensors copied into a few flat arrays, each averaged by one round or one part of a step.
+"""Buckets: a model's tensors copied into a few flat tensors, each averaged by one round or one part of a step.
 
 A bucket has its own memory. Tensors are copied into it, the bucket is averaged in place, and copied back on success:
 a round that fails leaves the model unchanged.
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tradewind.arithmetic import Array, storage_of
+from tradewind.arithmetic import storage_of
 from tradewind.errors import BadOption
-from tradewind.torch.tensors import as_array
 from tradewind.wire.messages import MAX_PARTS
 
 BUCKET_BYTES = 4 * 2**20
@@ -56,13 +55,13 @@ def tracked_tensors(model: nn.Module, buffers: bool = True) -> list[Tracked]:
 
 
 class Bucket:
-    """Tensors of one dtype, with one flat array of their total size."""
+    """Tensors of one dtype, with one flat tensor of their total size on their device."""
 
     def __init__(self, tracked: Sequence[Tracked], dtype: torch.dtype | None = None) -> None:
         self.tracked = tuple(tracked)
         self.tensors = [t.tensor for t in tracked]
         self.dtype = dtype or self.tensors[0].dtype
-        self.flat = torch.empty(sum(t.numel() for t in self.tensors), dtype=self.dtype)
+        self.flat = torch.empty(sum(t.numel() for t in self.tensors), dtype=self.dtype, device=self.tensors[0].device)
         self._views = self.flat.split([t.numel() for t in self.tensors])
 
     @property
@@ -70,21 +69,16 @@ class Bucket:
         """The dtype's name in the wire format, such as `float32`."""
         return str(self.dtype).removeprefix("torch.")
 
-    @property
-    def array(self) -> Array:
-        """The flat array as a numpy array that shares its memory."""
-        return as_array(self.flat)
-
     @torch.no_grad()
     def gather(self, out: Tensor | None = None) -> None:
-        """Copy the tensors into the flat array, or into `out`."""
+        """Copy the tensors into the flat tensor, or into `out`."""
         views = self._views if out is None else out.split([t.numel() for t in self.tensors])
         for view, tensor in zip(views, self.tensors, strict=True):
             view.copy_(tensor.detach().reshape(-1))
 
     @torch.no_grad()
     def scatter(self, flat: Tensor | None = None) -> None:
-        """Copy the flat array, or `flat`, back into the tensors."""
+        """Copy the flat tensor, or `flat`, back into the tensors."""
         views = self._views if flat is None else flat.split([t.numel() for t in self.tensors])
         for view, tensor in zip(views, self.tensors, strict=True):
             tensor.copy_(view.view(tensor.shape))

@@ -1,7 +1,7 @@
 """The planned collectives of a process group beside all-reduce, as PyTorch calls them.
 
 Every method starts a collective of the runtime (`Group.start`) on the group's channel, or calls the inner group where
-the runtime cannot run it: sparse tensors, other devices, operations such as premultiplied sums, arguments that do not
+the runtime cannot run it: sparse tensors, other devices, operations that it does not have, arguments that do not
 fit (the inner group says what is wrong), and groups of one rank. Ranks must decide alike, so the decision depends only
 on what all ranks pass alike: `all_to_all` with lists of tensors or split sizes, which ranks may pass differently, is
 always the inner group's.
@@ -22,7 +22,7 @@ from tradewind.errors import BadArray
 from tradewind.planning.collective import Kind
 from tradewind.runtime.group import Group, Handle
 from tradewind.torch.futures import callback_depth
-from tradewind.torch.tensors import PLAIN, Coding, Staged, is_dense, is_supported, operation_of
+from tradewind.torch.tensors import PLAIN, Coding, Staged, is_dense, is_supported, multiplied, operation_of
 from tradewind.torch.work import Part, ReduceWork
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class CollectivePart:
         self.device = source.device
         self.is_direct = target is None or target.is_direct
         """Whether the result is written to its tensors at once."""
+        self.is_ordered = False
 
     def ready(self) -> None:
         """Wait until the input is on the host."""
@@ -66,6 +67,7 @@ class BarrierPart:
 
     device = None
     is_direct = True
+    is_ordered = False
 
     def ready(self) -> None:
         """Nothing to wait for."""
@@ -150,12 +152,16 @@ class PlannedCollectives:
         return self._inner.reduce_scatter(outputs, inputs, *opts, **more)
 
     def _scatter_sums(self, pairs: Sequence[tuple[torch.Tensor, Tensors]], opts: Any) -> Work | None:
-        op = operation_of(torch.distributed.ReduceScatterOptions().reduceOp if opts is None else opts.reduceOp)
+        reduce_op = torch.distributed.ReduceScatterOptions().reduceOp if opts is None else opts.reduceOp
+        op = operation_of(reduce_op, [out for out, _ in pairs])
         sizes = [self._sizes(inputs) for _, inputs in pairs]
         for (out, inputs), parts in zip(pairs, sizes, strict=True):
             if parts is None or not self._is_planned([out, *inputs], op) or parts[self._rank] != out.numel():
                 return None
-        made = [_part("reduce-scatter", given, [o], 0, cut or ()) for (o, given), cut in zip(pairs, sizes, strict=True)]
+        made = [
+            _part("reduce-scatter", multiplied(given, reduce_op), [out], 0, cut or ())
+            for (out, given), cut in zip(pairs, sizes, strict=True)
+        ]
         return self._started([out for out, _ in pairs], made, op or "") if made else None
 
     # --- one root ---------------------------------------------------------------------------------------------------
@@ -172,10 +178,10 @@ class PlannedCollectives:
     def reduce(self, tensors: Tensors, *opts: Any, **more: Any) -> Work:
         """Reduce the tensors of all ranks; the root's tensor becomes the result."""
         if opts and not more and len(tensors) == 1 and not isinstance(tensors, torch.Tensor):
-            op, root = operation_of(opts[0].reduceOp), opts[0].rootRank
+            op, root = operation_of(opts[0].reduceOp, tensors), opts[0].rootRank
             if self._is_planned(tensors, op):
-                target = tensors if root == self._rank else []
-                return self._started(list(tensors), [_part("reduce", tensors, target, root)], op or "")
+                given, target = multiplied(tensors, opts[0].reduceOp), tensors if root == self._rank else []
+                return self._started(list(tensors), [_part("reduce", given, target, root)], op or "")
         return self._inner.reduce(tensors, *opts, **more)
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, *opts: Any, **more: Any) -> Work:
@@ -245,8 +251,9 @@ class PlannedCollectives:
         op: str,
         coding: Coding = PLAIN,
         divide_by: int = 1,
+        channel: Channel | None = None,
     ) -> ReduceWork:
-        channel = self._channel(callback_depth())
+        channel = self._channel(callback_depth()) if channel is None else channel
         work = ReduceWork(tensors, parts, self._timeout.total_seconds(), channel.completer, divide_by)
         channel.submit(work, parts, op, coding)
         work.submitted()

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -25,12 +26,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tradewind.arithmetic import Array
 from tradewind.errors import BadOption, PeerLost
 from tradewind.node.actions import Outcome
 from tradewind.node.lockstep import WEIGHT, Lockstep, Verdict
 from tradewind.runtime.group import Group, Handle, connect
 from tradewind.runtime.options import RunFields, RunOptions, Tolerance, choose_options, resolve_options
 from tradewind.runtime.threads import pause
+from tradewind.torch.averaging import Average, Averager
 from tradewind.torch.buckets import Bucket, Tracked, pack, tracked_tensors
 from tradewind.torch.packed_state import pack_state, unpack_state
 from tradewind.torch.sampler import ElasticSampler
@@ -102,6 +105,7 @@ class Elastic:
         self._integers = [b for b in model.buffers() if not b.is_floating_point() and b.numel()]
         self._changing = threading.Lock()
         """Held while the state changes, and while it is copied for a rank that joins."""
+        self._averager = Averager()
         self._lockstep = Lockstep()
         self.stats = ElasticStats()
         self.group.offer_state(self._pack, lambda: self.version)
@@ -204,13 +208,16 @@ class Elastic:
         integers = [float(value) for buffer in self._integers for value in buffer.reshape(-1).tolist()]
         own = np.array([*self._lockstep.status(weight), *(weight * value for value in integers)], np.float64)
         parts = len(self._buckets) + 1
-        handles: list[Handle] = []
+        handles: list[Average] = []
         for k, bucket in enumerate(self._buckets):
-            how = {"out": bucket.array, "dtype": bucket.dtype_name, "part": k + 1, "parts": parts}
-            handles.append(self.group.average_async(bucket.array, **cast("Any", how)))
-        handles.insert(0, self.group.average_async(own, part=0, parts=parts))
-        status = handles[0].wait()
-        return [handle.outcome for handle in handles], status
+            start = partial(self._start, dtype=bucket.dtype_name, part=k + 1, parts=parts)
+            handles.append(self._averager.average(bucket.flat, start))
+        first = self.group.average_async(own, part=0, parts=parts)
+        status = first.wait()
+        return [first.outcome, *(handle.outcome for handle in handles)], status
+
+    def _start(self, array: Array, **how: Any) -> Handle:
+        return self.group.average_async(array, out=array, **how)
 
     @torch.no_grad()
     def _apply(self, outcome: Outcome, status: np.ndarray[Any, Any]) -> None:
@@ -236,6 +243,7 @@ class Elastic:
     def close(self) -> None:
         """Leave the run, unless `group` was passed in; the others go on."""
         self.group.offer_state(None)
+        self._averager.close()
         if self._owns_group:
             self.group.close()
 

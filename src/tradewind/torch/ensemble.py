@@ -42,7 +42,7 @@ class MovingAverage:
 
     def __init__(self, options: Ensemble, buckets: Sequence[Bucket]) -> None:
         self.options, self.buckets = options, buckets
-        self.averages = [torch.zeros(len(b.flat), dtype=wide(b.dtype)) for b in buckets]
+        self.averages = [torch.zeros(len(b.flat), dtype=wide(b.dtype), device=b.flat.device) for b in buckets]
         self.counts = [0] * len(buckets)
         """Number of steps in each bucket's average."""
 

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from tradewind.errors import BadArray, BadOption
 from tradewind.node.actions import Outcome
-from tradewind.runtime.group import Handle
+from tradewind.torch.averaging import Pending
 from tradewind.torch.buckets import Bucket, Tracked, pack
 from tradewind.wire.codecs import check_codec
 
@@ -200,7 +200,7 @@ class Flight:
     """The local step at whose end its result is used."""
     tokens: float
     """What its contribution is weighed by."""
-    handles: list[Handle] = field(default_factory=list)
+    handles: list[Pending] = field(default_factory=list)
     beside: Sequence[Bucket] = ()
     """Buckets that are averaged as well, without an outer step: buffers, and state of the optimizer."""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -253,7 +253,7 @@ class Sent(NamedTuple):
     """What encoding lost before; it is added, and replaced by what is lost now."""
 
 
-Submit = Callable[[list[Sent], float], list[Handle]]
+Submit = Callable[[list[Sent], float], list[Pending]]
 """Starts the averaging of flat tensors in place, as one step with this weight; returns their handles."""
 
 
@@ -409,7 +409,9 @@ class OuterSteps:
         """The common state for another rank, the same bytes on all ranks: number, turn, anchors and momenta."""
         with self._lock:
             parts = [_HEADER.pack(self.number, self.round)]
-            parts += [tensor.numpy().tobytes() for tensor in self._common()]
+            for device in sorted({tensor.device for tensor in self._common() if tensor.is_cuda}, key=str):
+                torch.cuda.synchronize(device)  # this thread's stream is not that of the last outer step
+            parts += [tensor.cpu().numpy().tobytes() for tensor in self._common()]
         return b"".join(parts)
 
     @property

@@ -23,10 +23,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tradewind.runtime.group import Handle
+from tradewind.torch.averaging import Pending
 from tradewind.torch.buckets import Bucket
 
-Send = Callable[[int, Bucket], Handle]
+Send = Callable[[int, Bucket], Pending]
 """Starts the averaging of bucket k, whose tensors have been gathered; returns its handle."""
 Arrived = Callable[[int, int], None]
 """Called with (k, step) when the tensors of bucket k hold their final values of that step."""
@@ -44,9 +44,9 @@ class LayerwiseOverlap:
         self._optimizer, self._buckets, self._send, self._arrived = optimizer, buckets, send, arrived
         self._of = {id(t): k for k, bucket in enumerate(buckets) for t in bucket.tensors}
         self._trained = [{id(t.tensor): t.tensor for t in bucket.tracked if t.trained} for bucket in buckets]
-        self._pending: dict[int, tuple[int, Handle]] = {}
+        self._pending: dict[int, tuple[int, Pending]] = {}
         """Buckets that are being averaged: the step that sent each, and its handle."""
-        self._ended: dict[int, list[Handle]] = {}
+        self._ended: dict[int, list[Pending]] = {}
         self.step = 1
         """Number of the current step."""
         self.sending = True
@@ -82,7 +82,7 @@ class LayerwiseOverlap:
         finally:
             self.paused = False
 
-    def end_step(self) -> list[Handle]:
+    def end_step(self) -> list[Pending]:
         """End the current step; returns the handles of the last round whose buckets all ended since the last call."""
         self._send_rest()
         self.step += 1
@@ -94,7 +94,7 @@ class LayerwiseOverlap:
         """How many buckets are on their way, or are there and not yet put in place."""
         return len(self._pending)
 
-    def wait(self) -> list[Handle]:
+    def wait(self) -> list[Pending]:
         """Wait until the model holds every average; returns the handles of the last round, as `end_step`."""
         if self._sent:
             self._send_rest()
@@ -158,7 +158,7 @@ class LayerwiseOverlap:
         self._arrived(k, step)
         self._ended.setdefault(step, []).append(handle)
 
-    def _take_ended(self) -> list[Handle]:
+    def _take_ended(self) -> list[Pending]:
         whole = [step for step, handles in self._ended.items() if len(handles) == len(self._buckets)]
         taken = [self._ended.pop(step) for step in sorted(whole)]
         return taken[-1] if taken else []

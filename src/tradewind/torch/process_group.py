@@ -30,10 +30,12 @@ from tradewind.runtime.stats import GroupStats
 from tradewind.torch.channel import Channel
 from tradewind.torch.collectives import PlannedCollectives
 from tradewind.torch.compression import ErrorFeedback
+from tradewind.torch.futures import callback_depth
 from tradewind.torch.reconfigure import IS_OFFERED, Done, Handle, Reconfiguration, reconfigure_inner
 from tradewind.torch.registration import BACKEND
 from tradewind.torch.rendezvous import connect_group
-from tradewind.torch.tensors import PLAIN, Coding, Staged, is_supported, operation_of, pack
+from tradewind.torch.site_reduction import SiteReduction, SlicedPart
+from tradewind.torch.tensors import PLAIN, Coding, Staged, grouped, is_supported, multiplied, operation_of, pack
 from tradewind.torch.work import ReduceWork
 
 GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
@@ -65,6 +67,8 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         super().__init__(rank, size)
         self.feedback: ErrorFeedback | None = None
         """The residuals of compressed all-reduces; None: floats are not compressed."""
+        self.reduction: SiteReduction | None = None
+        """How ranks of a site add up CUDA tensors among themselves; None: on the host, by the lanes of the plan."""
         self.split: Callable[[tuple[int, ...], timedelta, str, Any], TradewindGroup] | None = None
         """Makes the group of some ranks of this one, given a timeout, a name and options; None: it cannot."""
         self.store = store
@@ -74,7 +78,8 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         self._channels: dict[int, Channel] = {}
         self._channels_lock = threading.Lock()
         self._coalesced: list[ReduceWork] | None = None
-        self._inner = inner = ProcessGroup(store, rank, size)
+        inner = ProcessGroup(store, rank, size)
+        self._inner: Any = InnerGroup(inner)
         self.reconfiguration: Reconfiguration | None = None
         """How the group gets other members; None: it cannot."""
         made = _inner_backends(store, rank, size, timeout, address, with_nccl, deferred=connect is None)
@@ -100,7 +105,7 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
     def _reduce(self, tensors: list[torch.Tensor], opts: Any) -> ReduceWork | None:
         """Start an all-reduce; None if the inner group must run it (other dtypes, layouts and operations)."""
         self._owner.check(f"process group {self._name!r}")
-        op = operation_of(opts.reduceOp)
+        op = operation_of(opts.reduceOp, tensors)
         if op is None or not all(is_supported(tensor, op) for tensor in tensors):
             return None
         tensors = list(tensors)
@@ -114,6 +119,7 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
                     f"ReduceOp.AVG of {narrow[0]} would overflow: convert the tensor to int32, int64 or floating point."
                 )
             op, divide_by = "sum", self._size
+        tensors = multiplied(tensors, opts.reduceOp, in_place=True)
         coding = PLAIN
         if self.feedback is not None and not whole and op in ("sum", "mean"):
             coding = self.feedback.codec, self._residual
@@ -130,6 +136,10 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         return self.feedback.residual_of(part.tensors)
 
     def _start(self, tensors: list[torch.Tensor], op: str, coding: Coding, divide_by: int = 1) -> ReduceWork:
+        sliced = self.reduction if self._size > 1 and coding == PLAIN and not callback_depth() else None
+        if sliced is not None and sliced.accepts(tensors, op):
+            slices = [SlicedPart(part, op, sliced) for part in grouped(tensors)]
+            return self._started(tensors, slices, op, channel=sliced.channel)
         wide = coding[1] is not None  # residuals are finer than 16-bit floats
         parts: list[Staged] = pack(tensors, wide) if self._size > 1 else []
         return self._started(tensors, parts, op, coding, divide_by)
@@ -260,11 +270,15 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
     def shutdown(self) -> None:
         """Leave the group's runs and shut the inner group down; called by `destroy_process_group`."""
         self.leave()
+        if self.reduction is not None:
+            self.reduction.close()
         self._inner.shutdown()
 
     def abort(self) -> None:
         """Leave the group's runs and abort the inner group; pending operations fail."""
         self.leave()
+        if self.reduction is not None:
+            self.reduction.close(abort=True)
         with contextlib.suppress(RuntimeError):  # Gloo has nothing to abort
             self._inner.abort()
 
@@ -303,13 +317,29 @@ def refuse_shared_gpu(error: RuntimeError) -> None:
         ) from error
 
 
+class InnerGroup:
+    """An inner group or backend, with errors that say what to do where NCCL refuses a GPU that two ranks share."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of the group."""
+        method = getattr(self._group, name)
+
+        def explained(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except RuntimeError as error:
+                refuse_shared_gpu(error)
+                raise
+
+        return explained
+
+
 def _delegate(name: str) -> Callable[..., Any]:
     def delegated(self: TradewindGroup, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return getattr(self._inner, name)(*args, **kwargs)
-        except RuntimeError as error:
-            refuse_shared_gpu(error)
-            raise
+        return getattr(self._inner, name)(*args, **kwargs)
 
     delegated.__name__ = name
     delegated.__doc__ = "Run by the inner group."

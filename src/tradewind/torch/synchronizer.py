@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -28,16 +29,17 @@ from torch import Tensor, nn
 from torch.distributed import PrefixStore
 from torch.optim import Optimizer
 
+from tradewind.arithmetic import Array
 from tradewind.errors import BadArray, BadOption
 from tradewind.node.actions import Outcome
 from tradewind.runtime.group import Group, Handle, connect
 from tradewind.runtime.options import RunFields, RunOptions, choose_options, resolve_options
+from tradewind.torch.averaging import Averager, Pending
 from tradewind.torch.buckets import BUCKET_BYTES, Bucket, Tracked, pack, tracked_tensors
 from tradewind.torch.ensemble import Ensemble, MovingAverage
 from tradewind.torch.outer import COMMON_POLICIES, Fragment, Outer, OuterSteps, Sent, find_preset
 from tradewind.torch.overlap import LayerwiseOverlap
 from tradewind.torch.rendezvous import Place, connect_group, identify
-from tradewind.torch.tensors import as_array
 from tradewind.wire.messages import Share
 
 log = logging.getLogger("tradewind.torch")
@@ -190,6 +192,7 @@ class Synchronizer:
         """Number of rounds so far that had other contributors."""
         self.last: Outcome | None = None
         """Outcome of the last round."""
+        self._averager = Averager()
         self._blocked_s = 0.0
         self._tokens = 0.0
         """What the local steps since the last round have processed."""
@@ -314,7 +317,7 @@ class Synchronizer:
                 ended = self._land(outer, [begun])
         return ended
 
-    def _submit_outer(self, sent: list[Sent], weight: float) -> list[Handle]:
+    def _submit_outer(self, sent: list[Sent], weight: float) -> list[Pending]:
         assert self._outer is not None
         return self._submit_all(sent, Share(weight, self._outer.number if self._outer.common else None))
 
@@ -351,16 +354,16 @@ class Synchronizer:
         for bucket in self._buckets:
             bucket.scatter()
 
-    def _submit(self, sent: Sent, part: int, parts: int, share: Share | None = None) -> Handle:
-        array, name = as_array(sent.flat), str(sent.flat.dtype).removeprefix("torch.")
+    def _submit(self, sent: Sent, part: int, parts: int, share: Share | None = None) -> Pending:
         residual = None if sent.residual is None else sent.residual.numpy()
-        coding: dict[str, Any] = {"codec": sent.codec, "residual": residual}
-        return self.group.average_async(array, out=array, dtype=name, part=part, parts=parts, share=share, **coding)
+        how: dict[str, Any] = {"dtype": str(sent.flat.dtype).removeprefix("torch."), "part": part, "parts": parts}
+        how |= {"share": share, "codec": sent.codec, "residual": residual}
+        return self._averager.average(sent.flat, lambda array: self.group.average_async(array, out=array, **how))
 
-    def _submit_all(self, sent: Sequence[Sent], share: Share | None = None) -> list[Handle]:
+    def _submit_all(self, sent: Sequence[Sent], share: Share | None = None) -> list[Pending]:
         return [self._submit(each, k, len(sent), share) for k, each in enumerate(sent)]
 
-    def _send(self, k: int, bucket: Bucket) -> Handle:
+    def _send(self, k: int, bucket: Bucket) -> Pending:
         return self._submit(Sent(bucket.flat), k, len(self._buckets))
 
     def _step_overlapped(self, overlap: LayerwiseOverlap) -> Outcome | None:
@@ -409,12 +412,14 @@ class Synchronizer:
                 bucket.gather()
             else:
                 bucket.flat.copy_(ensemble.averages[k])
-            how: dict[str, Any] = {"out": bucket.array, "dtype": bucket.dtype_name, "codec": "none"}
-            handles.append(self.group.all_reduce_async(bucket.array, "mean", **how))
+            handles.append(self._averager.average(bucket.flat, partial(self._mean, dtype=bucket.dtype_name)))
         for handle, bucket in zip(handles, buckets, strict=True):
             handle.wait()
             bucket.scatter()
         return merged([handle.outcome for handle in handles])
+
+    def _mean(self, array: Array, dtype: str) -> Handle:
+        return self.group.all_reduce_async(array, "mean", out=array, dtype=dtype, codec="none")
 
     def state_dict(self) -> dict[str, Any]:
         """The Synchronizer's state for a checkpoint; save the model's and the optimizer's state beside it."""
@@ -452,6 +457,7 @@ class Synchronizer:
         if self._overlap is not None:
             self._overlap.remove()
         self.group.offer_state(None)
+        self._averager.close()
         if self._owns_group:
             self.group.close()
 

@@ -1,14 +1,20 @@
 """Staging of tensors as flat host arrays for the runtime, without a copy where possible.
 
 A contiguous CPU tensor is reduced in its own memory. Others are copied into a buffer and back: several small tensors
-(so that they share one round), strided tensors, and CUDA tensors, which pass through pinned memory on a separate
-stream.
+(so that they share one round), strided tensors, and CUDA tensors, which pass through pinned memory on two separate
+streams. Pinned buffers come from PyTorch's pool and go back to it, so that a training loop allocates none after its
+first steps: while one bucket is in the network, the next one fills another buffer.
+
+    caller's stream   backward of bucket 1 | backward of bucket 2 | ...
+    stream down                            | bucket 1 to the host | bucket 2 to the host | ...
+    network                                                       | bucket 1             | bucket 2 ...
+    stream up                                                                            | bucket 1 to the device
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +25,7 @@ from tradewind.runtime.group import Group, Handle
 
 OPERATIONS = {
     ReduceOp.SUM: "sum",
+    ReduceOp.PREMUL_SUM: "sum",
     ReduceOp.AVG: "mean",
     ReduceOp.PRODUCT: "product",
     ReduceOp.MIN: "min",
@@ -42,9 +49,25 @@ PACK_BYTES = 256 * 1024
 """Tensors smaller than this (in bytes) are packed together: copying them costs less than a round of their own."""
 
 
-def operation_of(reduce_op: Any) -> str | None:
-    """The runtime's name of a reduce operation; None if unsupported (premultiplied sums)."""
+def operation_of(reduce_op: Any, tensors: Sequence[torch.Tensor]) -> str | None:
+    """The runtime's name of a reduce operation; None if unsupported. A premultiplied sum is a sum of `multiplied`."""
+    if is_premultiplied(reduce_op) and not all(tensor.dtype.is_floating_point for tensor in tensors):
+        return None
     return OPERATIONS.get(getattr(reduce_op, "op", reduce_op))
+
+
+def is_premultiplied(reduce_op: Any) -> bool:
+    """Whether the operation multiplies each tensor by a factor before it adds them up, as FSDP does for its means."""
+    return bool(getattr(reduce_op, "op", reduce_op) == ReduceOp.PREMUL_SUM)
+
+
+def multiplied(tensors: Sequence[torch.Tensor], reduce_op: Any, in_place: bool = False) -> list[torch.Tensor]:
+    """The tensors times the factor of a premultiplied sum; as they are for other operations."""
+    if not is_premultiplied(reduce_op):
+        return list(tensors)
+    _, factor = reduce_op.__getstate__()  # the only way to it from Python
+    with torch.no_grad():
+        return [tensor.mul_(factor) if in_place else tensor * factor for tensor in tensors]
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -75,6 +98,11 @@ def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
 
     `wide`: whether floats are staged in float32.
     """
+    return [Staged(part, wide) for part in grouped(tensors)]
+
+
+def grouped(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Tensors that share a round: large ones alone, and small ones by dtype and device."""
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     parts: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -82,7 +110,7 @@ def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
             parts.append([tensor])
         else:
             small.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return [Staged(part, wide) for part in (*parts, *small.values())]
+    return [*parts, *small.values()]
 
 
 class Staged:
@@ -97,9 +125,13 @@ class Staged:
         """The runtime's name of the dtype; None if it can only be copied."""
         self.device = first.device if first.is_cuda else None
         self._copied: Any = None
+        self._called: Any = None
         is_plain = first.is_contiguous() and not first.is_neg() and not first.is_conj() and self._kind is first.dtype
         self.is_direct = len(tensors) == 1 and is_plain and self.device is None
         """Whether the array is the tensor's own memory."""
+        self.is_ordered = False
+        if self.device is not None:
+            self._follow_caller(self.device)
         if self.is_direct:
             self._flat = first.view(-1)
         elif not filled:
@@ -132,17 +164,28 @@ class Staged:
         """Copy the array back into the tensors; on a device, in order of its current stream."""
         if self.is_direct:
             return
+        if self.device is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._called)
+        if len(self._tensors) == 1 and self._kind is self._tensors[0].dtype:
+            self._tensors[0].copy_(self._flat.view(self._tensors[0].shape), non_blocking=True)
+            return
         flat = self._flat if self.device is None else self._flat.to(self.device, non_blocking=True)
         start = 0
         for tensor in self._tensors:
             tensor.copy_(flat[start : start + tensor.numel()].view(tensor.shape))
             start += tensor.numel()
 
+    def _follow_caller(self, device: torch.device) -> None:
+        """Let the result wait for what the caller's stream has queued, which may use the old values of the tensors."""
+        self._called = torch.cuda.current_stream(device).record_event()
+        for tensor in self._tensors:  # their memory must not be reused before the copy has ended
+            tensor.record_stream(copy_streams(device).up)
+
     def _download(self) -> torch.Tensor:
         """Start a copy to pinned memory after the current stream's queued work, without blocking that stream."""
         assert self.device is not None
-        current, copying = torch.cuda.current_stream(self.device), copy_stream(self.device)
-        copying.wait_stream(current)
+        copying = copy_streams(self.device).down
+        copying.wait_event(self._called)
         size = sum(tensor.numel() for tensor in self._tensors)
         flat = torch.empty(size, dtype=self._kind, pin_memory=True)
         with torch.cuda.stream(copying):
@@ -151,7 +194,8 @@ class Staged:
                 flat[start : start + tensor.numel()].copy_(tensor.reshape(-1), non_blocking=True)
                 tensor.record_stream(copying)
                 start += tensor.numel()
-            self._copied = copying.record_event()
+            self._copied = torch.cuda.Event(blocking=True)  # the thread that waits sleeps instead of polling
+            self._copied.record(copying)
         return flat
 
 
@@ -159,11 +203,21 @@ Coding = tuple[str | None, Callable[[Staged, Group], Array] | None]
 """The codec of an all-reduce (None: that of the run), and what returns the residual of a part, if it has one."""
 PLAIN: Coding = (None, None)
 
-_copy_streams: dict[torch.device, Any] = {}
+
+class CopyStreams(NamedTuple):
+    """A device's streams for copies, separate from computation and from each other, so that all of them overlap."""
+
+    down: Any
+    """To the host. It waits for computations of the caller's stream."""
+    up: Any
+    """To the device. With one stream for both, a result would wait for the computation of a later bucket."""
 
 
-def copy_stream(device: torch.device) -> Any:
-    """The device's stream for copies to and from the host, separate so that they overlap with computation."""
+_copy_streams: dict[torch.device, CopyStreams] = {}
+
+
+def copy_streams(device: torch.device) -> CopyStreams:
+    """The streams for copies of a device."""
     if device not in _copy_streams:
-        _copy_streams[device] = torch.cuda.Stream(device)
+        _copy_streams[device] = CopyStreams(torch.cuda.Stream(device), torch.cuda.Stream(device))
     return _copy_streams[device]

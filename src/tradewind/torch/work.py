@@ -18,7 +18,7 @@ from torch.distributed import DistBackendError, Work
 from tradewind.errors import PeerLost, RemoteFault, TradewindError, as_own_error
 from tradewind.runtime.group import Group, Handle
 from tradewind.torch.futures import Completer, Job, OrderedFuture
-from tradewind.torch.tensors import Coding, copy_stream
+from tradewind.torch.tensors import Coding, copy_streams
 
 
 class RunLost(PeerLost, DistBackendError):
@@ -36,6 +36,11 @@ class Part(Protocol):
     @property
     def is_direct(self) -> bool:
         """Whether the result is written to its tensors at once."""
+        ...
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether results must be delivered in the order of the calls."""
         ...
 
     def ready(self) -> None:
@@ -73,6 +78,9 @@ class ReduceWork(Work):
         self._changed = threading.Condition()
         self._error: TradewindError | None = None
         self._delivered = False
+        self._is_ordered = any(part.is_ordered for part in parts)
+        self._settled = False
+        """Whether the result was delivered, or the collective has failed."""
         self._event: Any = None
         self._future: OrderedFuture | None = None
 
@@ -93,7 +101,10 @@ class ReduceWork(Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until the tensors hold the result; raises the error of a failed all-reduce, `RunLost` at the timeout."""
         limit_s = timeout.total_seconds() or self._timeout_s
-        self._finish(limit_s)
+        if self._is_ordered:
+            self._await_delivery(limit_s)
+        else:
+            self._finish(limit_s)
         if self._event is not None:
             torch.cuda.current_stream(self._device).wait_event(self._event)
         return True
@@ -140,13 +151,26 @@ class ReduceWork(Work):
         with self._on_copy_stream():
             self._future.set_result(self._tensors)
 
+    def _await_delivery(self, timeout_s: float) -> None:
+        """Wait until the completer's thread, which keeps the order of the calls, has delivered the result."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._settled, timeout_s):
+                raise timed_out(timeout_s)
+            if self._error is not None:
+                raise as_torch_error(self._error)
+
     def _finish(self, timeout_s: float | None) -> None:
+        try:
+            self._finish_once(timeout_s)
+        finally:
+            with self._changed:
+                self._settled = self._open == 0
+                self._changed.notify_all()
+
+    def _finish_once(self, timeout_s: float | None) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._open == 0, timeout_s):
-                raise RunLost(
-                    f"a collective has not ended after {timeout_s:g} s: another rank may not have called it. Raise "
-                    "timeout= of init_process_group if a step may take that long."
-                )
+                raise timed_out(timeout_s or 0.0)
             if self._error is not None:
                 raise as_torch_error(self._error)
             if not self._delivered:
@@ -169,13 +193,21 @@ class ReduceWork(Work):
                 self._event = stream.record_event()
 
     def _on_copy_stream(self) -> Any:
-        return contextlib.nullcontext() if self._device is None else _streamed(copy_stream(self._device))
+        return contextlib.nullcontext() if self._device is None else _streamed(copy_streams(self._device).up)
 
 
 @contextlib.contextmanager
 def _streamed(stream: Any) -> Any:
     with torch.cuda.stream(stream):
         yield stream
+
+
+def timed_out(timeout_s: float) -> RunLost:
+    """The error of a collective that has not ended in its time."""
+    return RunLost(
+        f"a collective reached its timeout of {timeout_s:g} s: another rank may not have called it. Raise timeout= of "
+        "init_process_group if a step may take that long."
+    )
 
 
 def as_torch_error(error: TradewindError) -> TradewindError:
