@@ -133,7 +133,7 @@ def test_retransmissions_are_traced_when_they_grow_and_explain_a_slow_round(tmp_
     log = rank.flow_log(1)
     for again in (0, 0, 7, 7):
         rank.counted(m.Activity((("b", 10_000_000, again),), load=0.25, other_bps=0.0), time.monotonic())
-    log.sent(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=5_000_000, round=4), time.monotonic())
+    log.sent(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=5_000_000, round=4), 5_000_000, time.monotonic())
     rank.writer.close()
     trace = read_trace(rank.writer.path)
     assert [(r.site, r.peer, r.retransmits) for r in trace.kind("link") if r.phase == "counted"] == [("a", "b", 7)]
