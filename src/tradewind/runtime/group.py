@@ -54,6 +54,7 @@ from tradewind.runtime.options import (
 )
 from tradewind.runtime.peers import Connected
 from tradewind.runtime.probe import SeenNetwork
+from tradewind.runtime.rank_metrics import RankMetrics
 from tradewind.runtime.report import set_log_level
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
@@ -616,6 +617,8 @@ def connect(
         if chosen.trace is not None:
             rate = rank_rate(chosen.trace_minute_bytes, world)
             worker.trace = RankTrace(Path(chosen.trace), name, worker.compare_clocks, worker.peer_name, rate)
+        if (served := chosen.metrics_address) is not None:
+            worker.metrics = RankMetrics(served, lambda: worker.stats(rank, None))
         if server is not None and hooks.listening is not None:
             hooks.listening(str(addresses[rank]))
         allowed = transport.port_range

@@ -24,7 +24,7 @@ from tradewind.control.options import ControlOptions
 from tradewind.control.plans.records import MAX_RECORDED_SITES
 from tradewind.control.snapshot import ControllerSnapshot
 from tradewind.dashboard import Diagnosis, RunModel
-from tradewind.dashboard.server import PageServer, RunView
+from tradewind.dashboard.server import TOKEN_VARIABLE, PageServer, RunView
 from tradewind.errors import BadOption, TradewindError
 from tradewind.network import Network
 from tradewind.planning.cost import cost
@@ -38,7 +38,6 @@ from tradewind.wire import messages as m
 
 log = logging.getLogger("tradewind.runtime")
 
-TOKEN_VARIABLE = "TRADEWIND_DASHBOARD_TOKEN"
 TICK_S = 0.5
 ESTIMATES_S = 2.0
 """Interval of reading the controller's link estimates."""
