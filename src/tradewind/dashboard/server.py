@@ -32,7 +32,7 @@ from tradewind.errors import BadOption
 
 TOKEN_VARIABLE = "TRADEWIND_DASHBOARD_TOKEN"
 TICK_S = 1.0
-"""Interval at which open pages get changes."""
+"""Interval at which open pages get changes; losses are sent at once."""
 QUIET_S = 10.0
 """A comment is sent after this time without a change, so that closed connections are noticed."""
 LINGER_S = 2.0
@@ -73,6 +73,11 @@ class RunView:
             if not self._changed.wait_for(lambda: self.closed or self._model.version > since, timeout_s):
                 return None
             return self._model.version, self._encoded(since)
+
+    def pause(self, since: int, seconds: float) -> None:
+        """Wait so long, or until something happens after a version that should be seen at once."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or self._model.urgent_version > since, seconds)
 
     def view(self, since: int = 0) -> bytes:
         """The changes after a version as JSON."""
@@ -290,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Encoding", "gzip")
             self._protect()
             self.end_headers()
-            pause, is_over = threading.Event(), False
+            is_over = False
             while not is_over:
                 is_over = view.closed  # what changed before is sent once more
                 found = view.wait(since, QUIET_S)
@@ -299,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
                 else:
                     since, data = found
                     self._push(b"id: %d\ndata: %s\n\n" % (since, data), packer)
-                pause.wait(TICK_S)
+                view.pause(since, TICK_S)
             self._push(b"event: end\ndata: {}\n\n", packer)
         finally:
             self.server.leave()
