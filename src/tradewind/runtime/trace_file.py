@@ -1,6 +1,6 @@
 """The trace file of one process: a bounded queue, and a thread that compresses and writes what is in it.
 
-Threads that move bytes only put items into the queue. Once a second the thread hands them to a `Thinner`, which says
+Threads that move bytes only put items into the queue. Every two seconds the thread hands them to a `Thinner`, which says
 what is recorded, and appends that to the file. Items that do not fit into queue or file are dropped and counted, and a
 warning is logged. A failing trace never ends a run.
 
@@ -37,7 +37,7 @@ MAX_QUEUED = 100_000
 """The most items that wait to be written; more are dropped."""
 MAX_FILE_BYTES = 256 * 2**20
 """The largest file of one process; later records are dropped."""
-FLUSH_S = 1.0
+FLUSH_S = 2.0
 """Interval of writing; a killed process loses the records of this time."""
 CLOSE_S = 5.0
 """The most seconds that `close` waits for the disk."""
