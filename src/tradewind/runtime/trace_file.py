@@ -1,8 +1,8 @@
 """The trace file of one process: a bounded queue, and a thread that compresses and writes what is in it.
 
-Threads that move bytes only put items into the queue. Every two seconds the thread hands them to a `Thinner`, which says
-what is recorded, and appends that to the file. Items that do not fit into queue or file are dropped and counted, and a
-warning is logged. A failing trace never ends a run.
+Threads that move bytes only put items into the queue. Every two seconds the thread hands them to a `Thinner`, which
+says what is recorded, and appends that to the file. Items that do not fit into queue or file are dropped and counted,
+and a warning is logged. A failing trace never ends a run.
 
 Times in files are the wall time of the writing process: its wall clock at the start, continued by its monotonic clock,
 which is never set. `clock` records relate it to the controller's clock (`trace.merge`).
