@@ -1,18 +1,22 @@
 """The cost of watching a run: page, metrics and trace together, and how long an hour of a trace takes to load.
 
-Two groups of eight processes on loopback, one of them with `dashboard=` and `trace=`. Both reduce 400 kB 20 times a
-second, in blocks that take turns; the order of the two changes with every pair of blocks. Given are medians over pairs
-of blocks, and the middle half of the ratio. Processor time is the sum over all processes of a group, with the threads
-that serve and write. In the second case five clients read the page's events all the time. Measurement is off in both
-groups, so that both keep the same plan. Bytes are those of a further minute without pauses: of all files of the trace,
-of the messages that ranks send for the page, of one open page (compressed, as browsers ask for it), and of metrics that
-are asked for every 15 s. The trace that is loaded is an hour of simulated training at 62 sites (`skyplane`).
+Three groups of eight processes on loopback; one of them has `dashboard=` and `trace=`, and the two others are alike.
+Each reduces 400 kB 20 times a second, in short blocks that take turns, in an order that changes with every turn. Given
+are medians over turns of the ratio of the watched group to the mean of the two others, with the 95% interval of that
+median; and, as what the machine's noise alone makes, the same for the two others, one to the other. Processor time is
+the sum over all processes of a group, with the threads that serve and write; what those threads alone add is given too,
+because noise hardly affects it. In the second case five clients read the page's events all the time. Measurement is off
+in all groups, so that they keep the same plan. Bytes are those of a further minute without pauses: of all files of the
+trace, of the messages that ranks send for the page, of one open page (compressed, as browsers ask for it), and of
+metrics that are asked for every 15 s. The trace that is loaded is an hour of simulated training at 62 sites
+(`skyplane`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -38,8 +42,14 @@ from tradewind.wire.messages import encode_message
 PROCESSES = 8
 NBYTES = 400_000
 ROUND_EVERY_S = 0.05
-ROUNDS = 30
-PAIRS = int(os.environ.get("PAIRS", "10"))
+ROUNDS = 10
+GROUPS = 3
+WATCHED = 0
+"""The group that is watched."""
+TURNS = int(os.environ.get("TURNS", "90"))
+WARM_UP_TURNS = 3
+WATCHING = ("tradewind-trace", "tradewind-activity", "tradewind-live", "tradewind-page")
+"""Names of threads that do nothing else."""
 STILL = Awareness(measure=False)
 LONGEST_S = 600
 MINUTE_S = float(os.environ.get("MINUTE_S", "60"))
@@ -51,18 +61,20 @@ HOUR = ["skyplane", "--scheme", "bsp-optimal", "--bytes", "100MB", "--compute", 
 def run(out: TextIO) -> dict[str, Any]:
     """Measure both cases and loading, write two tables, and return all numbers."""
     out.write(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n\n")
-    out.write("| open pages | a round | watched | ratio | middle half | processor time | ratio | middle half |\n")
-    out.write("|---:|---:|---:|---:|---|---:|---:|---|\n")
+    out.write("| open pages | | a round | ratio | 95% interval | of two alike | 95% interval |\n")
+    out.write("|---:|---|---:|---:|---|---:|---|\n")
     found = {str(clients): measure(clients) for clients in (0, 5)}
-    for clients, (pairs, _) in found.items():
-        plain_s, watched_s, plain_cpu_s, _ = (statistics.median(column) for column in zip(*pairs, strict=True))
-        wall = statistics.quantiles([watched / plain for plain, watched, _, _ in pairs], n=4)
-        processor = statistics.quantiles([watched / plain for _, _, plain, watched in pairs], n=4)
-        out.write(
-            f"| {clients} | {1e3 * plain_s:.2f} ms | {1e3 * watched_s:.2f} ms | {wall[1]:.3f} "
-            f"| {wall[0]:.3f} to {wall[2]:.3f} | {1e3 * plain_cpu_s:.2f} ms | {processor[1]:.3f} "
-            f"| {processor[0]:.3f} to {processor[2]:.3f} |\n"
-        )
+    for clients, (turns, _) in found.items():
+        taken = np.array(turns)  # by turn and group: seconds, processor seconds, those of threads that watch
+        for column, what in enumerate(("time", "processor time")):
+            watched, *others = np.moveaxis(taken[:, :, column], 1, 0)
+            ratio, alike = median_ratio(watched / np.mean(others, axis=0)), median_ratio(others[0] / others[1])
+            out.write(
+                f"| {clients} | {what} | {1e3 * float(np.median(others)):.2f} ms | {ratio[1]:.3f} "
+                f"| {ratio[0]:.3f} to {ratio[2]:.3f} | {alike[1]:.3f} | {alike[0]:.3f} to {alike[2]:.3f} |\n"
+            )
+        share = float(np.mean(taken[:, WATCHED, 2]) / np.mean(taken[:, 1:, 1]))
+        out.write(f"| {clients} | processor time of threads that watch | | {1 + share:.3f} | | | |\n")
     grown = found["0"][1]
     parts = ", ".join(f"{name} {nbytes / 1e6:.3f} MB" for name, nbytes in grown.items())
     out.write(f"\nBytes in a minute: {parts}; together {sum(grown.values()) / 1e6:.2f} MB.\n")
@@ -71,8 +83,20 @@ def run(out: TextIO) -> dict[str, Any]:
     return {"cases": found, "hour": {"records": records, "bytes": nbytes, "seconds": seconds}}
 
 
-def measure(clients: int) -> tuple[list[list[float]], dict[str, int]]:
-    """Times of pairs of blocks with so many open pages; without any, also the bytes of a minute."""
+def median_ratio(ratios: Any) -> tuple[float, float, float]:
+    """The median of ratios, between the ends of its 95% interval, which order statistics give for any distribution.
+
+    >>> median_ratio([1.0 + 0.01 * number for number in range(-10, 11)])
+    (0.95, 1.0, 1.05)
+    """
+    ordered, half = sorted(float(ratio) for ratio in ratios), (len(ratios) - 1) / 2
+    off = 0.98 * len(ratios) ** 0.5
+    low, high = max(0, math.floor(half - off)), min(len(ordered) - 1, math.ceil(half + off))
+    return round(ordered[low], 4), round(statistics.median(ordered), 4), round(ordered[high], 4)
+
+
+def measure(clients: int) -> tuple[list[list[list[float]]], dict[str, int]]:
+    """Times of every turn with so many open pages; without any, also the bytes of a minute."""
     with listen_on(LOOPBACK, 0) as probe:
         port = probe.getsockname()[1]
     ended = threading.Event()
@@ -80,10 +104,11 @@ def measure(clients: int) -> tuple[list[list[float]], dict[str, int]]:
         threading.Thread(target=_read_events, args=(port, ended), daemon=True).start()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            pairs, grown = ask_ranks(__name__, 2 * PROCESSES, 3, [folder, str(port), str(0 if clients else MINUTE_S)])
+            given = [folder, str(port), str(0 if clients else MINUTE_S)]
+            turns, grown = ask_ranks(__name__, GROUPS * PROCESSES, 1 + GROUPS, given)
     finally:
         ended.set()
-    return pairs, grown
+    return turns, grown
 
 
 def _read_events(port: int, ended: threading.Event) -> None:
@@ -146,10 +171,16 @@ def load_an_hour() -> tuple[int, int, float]:
         return len(read_trace(file).records), file.stat().st_size, seconds
 
 
-def _block(group: Group, array: Any, out: Any) -> tuple[float, float]:
-    """Wall seconds and processor seconds of a round, the latter of all processes of the group."""
+def _watching_s() -> float:
+    """Processor seconds of the threads of this process that only watch."""
+    ids = [thread.native_id for thread in threading.enumerate() if thread.name in WATCHING]
+    return sum(int(Path(f"/proc/self/task/{n}/schedstat").read_text().split()[0]) for n in ids) / 1e9
+
+
+def _block(group: Group, array: Any, out: Any) -> Any:
+    """Seconds of a round; processor seconds of all processes of the group, and of their threads that only watch."""
     group.barrier()
-    took_s, start_cpu_s = 0.0, time.process_time()
+    took_s, start_watching_s, start_cpu_s = 0.0, _watching_s(), time.process_time()
     next_s = time.perf_counter()
     for _ in range(ROUNDS):
         begin_s = time.perf_counter()
@@ -157,33 +188,34 @@ def _block(group: Group, array: Any, out: Any) -> tuple[float, float]:
         took_s += time.perf_counter() - begin_s
         next_s += ROUND_EVERY_S
         time.sleep(max(0.0, next_s - time.perf_counter()))
-    spent = np.array([took_s, time.process_time() - start_cpu_s]) / ROUNDS
-    return float(spent[0]), float(group.all_reduce(spent[1:])[0])
+    cpu_s = time.process_time() - start_cpu_s
+    spent = [took_s / group.world, cpu_s, _watching_s() - start_watching_s]
+    return group.all_reduce(np.array(spent)) / ROUNDS
 
 
-def _worker(number: int, ports: tuple[str, str, str], processes: int, folder: str, page: str, minute_s: float) -> None:
-    """One process of either group; a group of all, which is used between blocks only, lets them take turns."""
-    array, world = np.ones(NBYTES // 4, np.float32), processes // 2
+def _worker(number: int, ports: list[str], processes: int, folder: str, page: str, minute_s: float) -> None:
+    """One process of any group; a group of all, which is used between blocks only, lets them take turns."""
+    array, world = np.ones(NBYTES // 4, np.float32), processes // GROUPS
     out = np.empty_like(array)
-    rank, is_watched = number % world, number < world
-    watched: dict[str, Any] = {"trace": folder, "dashboard": f"{LOOPBACK}:{page}"} if is_watched else {}
+    rank, mine = number % world, number // world
+    watched: dict[str, Any] = {"trace": folder, "dashboard": f"{LOOPBACK}:{page}"} if mine == WATCHED else {}
     with (
         connect(f"{LOOPBACK}:{ports[0]}", number, processes, awareness=STILL, run="turns") as turns,
-        connect(f"{LOOPBACK}:{ports[1 + is_watched]}", rank, world, awareness=STILL, **watched) as group,
+        connect(f"{LOOPBACK}:{ports[1 + mine]}", rank, world, awareness=STILL, **watched) as group,
     ):
         found = []
-        for pair in range(-1, PAIRS):
-            spent = np.zeros((2, 2))
-            for turn in (is_watched, not is_watched) if pair % 2 else (not is_watched, is_watched):
+        for turn in range(-WARM_UP_TURNS, TURNS):
+            spent = np.zeros((GROUPS, 3))
+            for other in np.random.default_rng(WARM_UP_TURNS + turn).permutation(GROUPS):
                 turns.barrier()
-                if turn:
-                    spent[int(is_watched)] = _block(group, array, out)
-            both = turns.all_reduce(spent) / world
-            if pair >= 0:
-                found.append([both[0, 0], both[1, 0], both[0, 1], both[1, 1]])
+                if other == mine:
+                    spent[mine] = _block(group, array, out)
+            together = turns.all_reduce(spent) / world
+            if turn >= 0:
+                found.append(together.tolist())
         turns.barrier()
         grown = {}
-        if is_watched and minute_s:
+        if mine == WATCHED and minute_s:
             grown = _bytes_of_a_minute(group, lambda: _block(group, array, out), folder, page, minute_s)
         if number == 0:
             print(json.dumps([found, grown]))
@@ -192,4 +224,5 @@ def _worker(number: int, ports: tuple[str, str, str], processes: int, folder: st
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    _worker(int(given[0]), (given[1], given[2], given[3]), int(given[4]), given[5], given[6], float(given[7]))
+    last = given[2 + GROUPS :]
+    _worker(int(given[0]), given[1 : 2 + GROUPS], int(last[0]), last[1], last[2], float(last[3]))

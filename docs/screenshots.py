@@ -34,7 +34,7 @@ def main() -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("screenshots need Chromium. Install it, such as with: apt-get install chromium")
-    pages = {9: (nine_sites(), 1900), 62: (all_regions(), 2500)}
+    pages = {9: (nine_sites(), 1930), 62: (all_regions(), 2424)}  # whole cards
     with tempfile.TemporaryDirectory() as folder:
         for sites, (page, height) in pages.items():
             (Path(folder) / "page.html").write_bytes(page)

@@ -7,8 +7,9 @@ others: its error is part of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tradewind.errors import InternalError, TradewindError
@@ -18,6 +19,7 @@ from tradewind.planning.bound import Bound, bound, least_bytes
 from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.host import MEASURED_HOST, HostCost
+from tradewind.planning.pareto import Offer, check_priced, offers
 from tradewind.planning.plan import Plan, Prediction
 from tradewind.planning.shape import Shape, plan_shape
 from tradewind.planning.shortfall import explain_shortfall
@@ -75,16 +77,16 @@ def compare_planners(
     nbytes: int,
     members: Iterable[str] | None = None,
     planners: Iterable[str] | None = None,
-    on_start: Callable[[str], object] = str,
+    progress: Callable[[str, int, int], object] | None = None,
     collective: str = "all-reduce",
     host: HostCost | None = None,
     sum_sizes: tuple[float, ...] = (),
 ) -> Comparison:
     """Make a plan with each planner, with its default options, for a collective `KIND` or `KIND:ROOT`.
 
-    `planners` defaults to all but `auto`, which would repeat the work of the others. `on_start` is called with the name
-    of each planner before it starts, and first with "limit" for the bound. `host`: what hosts cost, where that is not
-    what planners assume, as with a codec. `sum_sizes`: of sparse arrays, see `Plan`.
+    `planners` defaults to all but `auto`, which would repeat the work of the others. `progress` is called with the name
+    of each planner before it starts, how many are done, and of how many; first with "limit" for the bound. `host`: what
+    hosts cost, where that is not what planners assume, as with a codec. `sum_sizes`: of sparse arrays, see `Plan`.
     """
     if planners is None:
         names = tuple(name for name in planner_names() if name != "auto")
@@ -93,12 +95,13 @@ def compare_planners(
         for name in names:
             planner(name)  # raises UnknownName: an error of the caller, not a failure of a planner
     ordered = resolve_members(network, members)
-    on_start("limit")
+    report = progress or (lambda *_: None)
+    report("limit", 0, len(names))
     wanted = Collective.parse(collective, ordered[0])
     limit = bound(network, ordered, least_bytes(nbytes, sum_sizes), wanted)
     contenders, failures = [], []
-    for name in names:
-        on_start(name)
+    for done, name in enumerate(names):
+        report(name, done, len(names))
         try:
             plan = timed_plan(name, network, nbytes, ordered, limit, collective=wanted, sum_sizes=sum_sizes)
         except Exception as error:
@@ -133,6 +136,27 @@ def _tightest(limit: Bound, predictions: Iterable[Prediction]) -> Bound:
 
 def _beside(predicted: Prediction, limit: Bound) -> Prediction:
     return replace(predicted, bound_seconds=limit.seconds, bound_rate_bps=limit.rate_bps, bound_argument=limit.argument)
+
+
+def timed_offers(
+    network: Network,
+    nbytes: int,
+    members: Sequence[str] | None,
+    planner: str,
+    report: Callable[[str, float, float], None],
+) -> list[Offer]:
+    """Plans from the fastest to the cheapest (`planning.pareto`); `report` gets what is planned, and how far it is.
+
+    The fastest plan is made within the time limit of its planner.
+    """
+    check_priced(network)
+    ordered = resolve_members(network, members)
+    limit = bound(network, ordered, nbytes)
+    doing = f"planning {planner} on {network.name}, s of at most"
+    fast = timed_plan(planner, network, nbytes, ordered, limit, progress=partial(report, doing))
+    return offers(
+        network, nbytes, ordered, planner, fast, lambda what, done, total: report(f"planning {what}", done, total)
+    )
 
 
 def timed_plan(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,29 +16,48 @@ from tradewind.cli.progress import progress, set_silent, time_left
 from tradewind.comparison import timed_plan
 from tradewind.planning.bound import bound
 
-VERB = [sys.executable, "-m", "tradewind", "simulate", "mesh", "--option", "n=5", "--scheme", "bsp-ring"]
-SHORT = ["--seconds", "200", "--bytes", "2MB"]
+SIMULATE = ["simulate", "mesh", "--option", "n=5", "--scheme", "bsp-ring", "--seconds", "200", "--bytes", "2MB"]
+PRICED = ["skyplane", "--bytes", "1GB", "--option", "regions=aws:us-east-1,aws:us-west-2,azure:eastus,gcp:us-east4-a"]
+LONG = {
+    "simulate": (SIMULATE, "simulating bsp-ring"),
+    "plan": (["plan", *PRICED, "--planner", "star", "--objective", "mix"], "planning cheap trees"),
+    "pareto": (["pareto", *PRICED, "--planner", "star"], "planning mixtures"),
+    "compare": (["compare", "mesh", "--option", "n=8", "--planners", "star,ring,mtree,fapt"], "planning: mtree"),
+    "bench": (
+        ["bench", "wan", "mesh", "--option", "n=3", "--bytes", "100kB", "--planner", "star,ring", "--rounds", "2"],
+        "3 ranks on mesh",
+    ),
+    "lab": (["lab", "run", "mesh", "--option", "n=3", "--scale", "0.01", "--", "true"], ": calibrating"),
+    "reproduce": (["reproduce", "mtree/fig6", "mtree/fig7", "--quick", "--trials", "1", "--out", "OUT"], "mtree/fig7"),
+}
+"""Verbs that may take long, and what they are doing at some time."""
+SLOW = ("bench", "lab", "reproduce")
 
 
-def said_to_a_terminal(*more: str) -> tuple[str, str]:
+def said_to_a_terminal(*verb: str) -> tuple[str, str]:
     """What a verb writes to stdout, and to a terminal that is its stderr."""
     ours, theirs = pty.openpty()
-    done = subprocess.run([*VERB, *SHORT, *more], stdout=subprocess.PIPE, stderr=theirs, timeout=120, check=True)
+    command = [sys.executable, "-m", "tradewind", *verb]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     said = b""
-    try:
+    with contextlib.suppress(OSError):  # the other end is closed and everything has been read
         while part := os.read(ours, 65536):
             said += part
-    except OSError:  # the other end is closed and everything has been read
-        pass
     os.close(ours)
-    return done.stdout.decode(), said.decode()
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said.decode()
+    return out.decode(), said.decode()
 
 
-def test_a_long_verb_shows_in_a_terminal_how_long_it_still_takes() -> None:
-    table, said = said_to_a_terminal()
-    assert "simulating bsp-ring" in said and " of 200" in said and " left" in said
-    assert "bsp-ring" in table and "left" not in table
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in LONG]
+)
+def test_a_long_verb_shows_in_a_terminal_what_it_does_and_how_long_it_still_takes(name: str, tmp_path: Path) -> None:
+    verb, doing = LONG[name]
+    table, said = said_to_a_terminal(*(str(tmp_path) if word == "OUT" else word for word in verb))
+    assert doing in said and " left" in said, said
+    assert " left" not in table
 
 
 def test_a_planner_with_a_time_limit_says_how_much_of_it_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,12 +74,12 @@ def test_a_planner_with_a_time_limit_says_how_much_of_it_has_passed(monkeypatch:
 
 
 def test_nothing_is_shown_with_json() -> None:
-    data, said = said_to_a_terminal("--json")
+    data, said = said_to_a_terminal(*SIMULATE, "--json")
     assert data.startswith("[") and said == ""
 
 
 def test_nothing_is_shown_without_a_terminal() -> None:
-    done = subprocess.run([*VERB, *SHORT], capture_output=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-m", "tradewind", *SIMULATE], capture_output=True, timeout=120, check=True)
     assert done.stderr == b""
 
 
@@ -70,6 +91,7 @@ def test_reports_are_accepted_whether_they_are_shown_or_not(silent: bool) -> Non
             report("first", 1, 2)
             report("second")
             report("second", 5)
+            report("second", 6, 7, "a part of it")
     finally:
         set_silent(False)
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from importlib import resources
 
 import pytest
 
 from tradewind.catalog import load_network
 from tradewind.dashboard import RunModel
-from tradewind.dashboard.metrics import encode_metrics
+from tradewind.dashboard.metrics import encode_families, encode_metrics
+from tradewind.runtime.rank_metrics import rank_families
+from tradewind.runtime.stats import GroupStats, PeerStats
 from tradewind.sim import simulate
 from tradewind.trace.records import Record
 
 
-def exported(model: RunModel) -> set[str]:
+def names(metrics: bytes) -> set[str]:
     """The names of metrics that have a sample."""
-    text = encode_metrics(model)[0].decode()
-    return {re.split(r"[{ ]", line, maxsplit=1)[0] for line in text.splitlines() if not line.startswith("#")}
+    lines = metrics.decode().splitlines()
+    return {re.split(r"[{ ]", line, maxsplit=1)[0] for line in lines if not line.startswith("#")}
 
 
 def drawn() -> set[str]:
@@ -47,7 +50,11 @@ def model_with_everything() -> RunModel:
 
 def test_the_grafana_dashboard_draws_every_exported_metric_and_no_other() -> None:
     pytest.importorskip("prometheus_client")
-    assert exported(model_with_everything()) == drawn()
+    peer = PeerStats("b", 1, "tcp", False, 0, 1, 1, 1, 1, 0, bandwidth_bps=1e8, latency_s=0.01)
+    numbers = {field.name: 1 for field in fields(GroupStats)}
+    others = {"name": "a", "members": ("a", "b"), "host": "h", "peers": (peer,), "controller": None, "trace": None}
+    of_rank = encode_families(rank_families(GroupStats(**{**numbers, **others})))[0]  # type: ignore[arg-type]
+    assert names(encode_metrics(model_with_everything())[0]) | names(of_rank) == drawn()
 
 
 def test_metrics_of_a_simulation_count_its_rounds() -> None:

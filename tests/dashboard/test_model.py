@@ -7,6 +7,7 @@ import pytest
 
 from tradewind.catalog import load_network
 from tradewind.dashboard import RunModel
+from tradewind.dashboard.model import KEPT_ROUNDS
 from tradewind.network import Network
 from tradewind.sim import LinkOutage, SimulationResult, simulate
 from tradewind.trace import Trace
@@ -86,6 +87,23 @@ def test_a_live_rate_counts_the_time_in_which_rounds_ran() -> None:
     assert model.view(now_s=20.0)["links"][0]["rate_bps"] == pytest.approx(10e6 * 8 / 3.5)
     model.add(Record("decision", 18, 18, round=9, phase="start"))
     assert model.view(now_s=20.0)["links"][0]["rate_bps"] == pytest.approx(10e6 * 8 / 5.5), "a round runs since 18 s"
+
+
+def test_rates_of_a_thinned_trace_count_the_time_of_rounds_that_are_only_summed_up() -> None:
+    model = RunModel()
+    model.add(Record("flow", 0, 1, "a", "b", 0, sent_bytes=1e6, outcome="delivered"))
+    model.add(Record("round", 0, 1, round=0, nbytes=1e6, outcome="finished"))
+    model.add(Record("total", 0, 10, "a", "b", phase="flow", count=3, spent_s=3.0, sent_bytes=3e6))
+    model.add(Record("total", 0, 10, phase="round", outcome="finished", count=3, spent_s=3.0, sent_bytes=3e6))
+    assert model.rate_bps(model.links["a", "b"]) == pytest.approx(8e6)
+
+
+def test_rates_of_a_long_trace_count_the_time_of_all_of_its_rounds() -> None:
+    model, rounds = RunModel(), KEPT_ROUNDS + 500
+    for number in range(rounds):
+        model.add(Record("round", 2 * number, 2 * number + 1, round=number, nbytes=1e6, outcome="finished"))
+        model.add(Record("flow", 2 * number, 2 * number + 1, "a", "b", sent_bytes=1e6))
+    assert model.rate_bps(model.links["a", "b"]) == pytest.approx(8e6)
 
 
 def test_the_summary_names_the_busiest_link_and_the_latest_rank() -> None:

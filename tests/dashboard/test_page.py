@@ -72,6 +72,45 @@ def test_a_simulation_is_drawn(tmp_path: Path) -> None:
     assert dom.count('class="site"') == 5 and dom.count('class="link"') == len(model.sent_bytes())
 
 
+WITH_NAMES = (
+    "button",
+    "combobox",
+    "slider",
+    "img",
+    "image",
+    "region",
+    "heading",
+    "columnheader",
+    "group",
+    "graphics-symbol",
+)
+
+
+@needs_chromium
+def test_a_screen_reader_finds_names_and_a_keyboard_reaches_every_control(tmp_path: Path) -> None:
+    network = load_network("mesh", n=4)
+    result = simulate(network, "bsp+mtree", 6, 1, compute=0.1, nbytes=2_000_000, record="flows")
+    assert result.trace is not None
+    (tmp_path / "page.html").write_bytes(embed(msgspec.json.encode(RunModel.of(result.trace).view())))
+    with browser(tmp_path) as page:
+        page.open(f"file://{tmp_path}/page.html")
+        page.wait_until("!!document.querySelector('.site') && !!document.querySelector('#links td')")
+        tree = page.accessible()
+        reached = []
+        for _ in range(40):
+            page.press("Tab")
+            reached.append(page.evaluate("document.activeElement.id || document.activeElement.dataset.site || ''"))
+            if reached[-1] == network.names[0]:
+                trees = page.evaluate("document.getElementById('about').textContent")
+        language = page.evaluate("document.documentElement.lang")
+    assert [pair for pair in tree if pair[0] in WITH_NAMES and not pair[1].strip()] == []
+    roles = [role for role, _ in tree]
+    assert roles.count("table") + roles.count("grid") >= 4 and "status" in roles and "main" in roles
+    assert ("heading", "Links by use") in tree and any(f"{network.names[0]}, " in name for _, name in tree)
+    assert {"theme", "span", "until", *network.names} <= set(reached), reached
+    assert network.names[0] in trees and language == "en"
+
+
 @needs_chromium
 def test_an_open_page_follows_a_live_run_to_its_end(tmp_path: Path) -> None:
     """The browser waits for the end of the stream: the page is opened before the rounds, and read after the run."""

@@ -101,7 +101,7 @@ def test_inline_rounds_are_there_although_nothing_travels_between_ranks(tmp_path
 def test_a_trace_of_few_bytes_sums_up_what_it_does_not_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is saved at the start, so that all but the first rounds of the first second are summed up."""
     monkeypatch.setattr("tradewind.trace.thinning.SAVED_S", 0.001)
-    found, trace = run_traced(tmp_path, trace_minute_bytes=100)
+    found, trace = run_traced(tmp_path, trace_minute_bytes=100, network=TRIANGLE)
     model = RunModel.of(trace)
     sums = list(trace.kind("total"))
     assert {record.phase for record in sums} >= {"sync", "wait", "flow", "round"}
@@ -111,8 +111,11 @@ def test_a_trace_of_few_bytes_sums_up_what_it_does_not_record(tmp_path: Path, mo
         assert sent == {dst: link.sent_bytes for (src, dst), link in model.links.items() if src == stats.name}
         assert model.sites[stats.name].spent_s["wait"] == pytest.approx(stats.waited_s, abs=1e-3)
     rows = {row["worker"]: row for row in succeed_json("timeline", tmp_path)}
-    assert all(rows[s.name]["wait_seconds"] == pytest.approx(s.waited_s, rel=0.2, abs=0.01) for s in found)
+    waited = [(rows[stats.name]["wait_seconds"], stats.waited_s) for stats in found]
+    assert all(0 < drawn <= known + 1e-3 for drawn, known in waited), "clocks may differ by more than such a short run"
     assert tradewind("timeline", tmp_path, "--export", tmp_path / "run.json").exit_code == 0
+    (replayed,) = succeed_json("replay", tmp_path, "--scheme", "bsp+ring", "--seconds", "5")
+    assert replayed["rounds"] > 0
 
 
 def test_a_trace_holds_the_load_of_hosts(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_retransmissions_are_traced_when_they_grow_and_explain_a_slow_round(tmp_
     log = rank.flow_log(1)
     for again in (0, 0, 7, 7):
         rank.counted(m.Activity((("b", 10_000_000, again),), load=0.25, other_bps=0.0), time.monotonic())
-    log.sent(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=5_000_000, round=4), time.monotonic())
+    log.sent(FrameHeader(FrameKind.CHUNK, 1, payload_bytes=5_000_000, round=4), 5_000_000, time.monotonic())
     rank.writer.close()
     trace = read_trace(rank.writer.path)
     assert [(r.site, r.peer, r.retransmits) for r in trace.kind("link") if r.phase == "counted"] == [("a", "b", 7)]

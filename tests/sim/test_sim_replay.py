@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tradewind.catalog import load_network
 from tradewind.errors import InputError
 from tradewind.sim import simulate
 from tradewind.sim.replay import recording_of
+from tradewind.trace.records import Record, Trace
 
 
 def test_the_same_scheme_on_a_recorded_network_takes_as_long() -> None:
@@ -28,3 +30,13 @@ def test_a_trace_without_rates_is_refused() -> None:
     assert result.trace is not None
     with pytest.raises(InputError, match="rates of links"):
         recording_of(result.trace)
+
+
+def test_steps_that_are_only_summed_up_count_with_their_mean() -> None:
+    rates = [Record("link", 0, 0, *link, phase="given", rate_bps=8e6) for link in (("a", "b"), ("b", "a"))]
+    slow = [Record("compute", at_s, at_s + 5.0, "a") for at_s in (0.0, 10.0)]
+    summed = Record("total", 0, 20, "a", phase="compute", count=98, spent_s=98.0)
+    steps = recording_of(Trace((*rates, *slow, summed))).steps
+    assert steps is not None
+    drawn = steps.sample(np.random.default_rng(1), 10_000)
+    assert set(drawn) == {1.0, 5.0} and drawn.mean() == pytest.approx(1.08, abs=0.03)

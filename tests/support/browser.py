@@ -49,6 +49,19 @@ class Browser:
             time.sleep(0.02)
         return time.monotonic()
 
+    def press(self, key: str) -> None:
+        """Press a key, such as Tab or Enter."""
+        codes = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "ArrowRight": 39}
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        self._call("Input.dispatchKeyEvent", type="keyDown", **about)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def accessible(self) -> list[tuple[str, str]]:
+        """Role and name of everything that a screen reader gets to know, in order."""
+        nodes = self._call("Accessibility.getFullAXTree")["nodes"]
+        kept = [node for node in nodes if not node["ignored"]]
+        return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in kept]
+
     def _call(self, method: str, **parameters: Any) -> Any:
         number = next(self._numbers)
         asked: dict[str, Any] = {"id": number, "method": method, "params": parameters}

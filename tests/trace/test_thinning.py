@@ -39,6 +39,12 @@ def test_a_run_below_the_rate_is_recorded_whole(pace: int, cost: float) -> None:
     assert len(run(Sampler(2.0 * pace * cost), 60, pace, cost)) == 60 * pace
 
 
+@given(st.integers(3, 200), st.floats(0.5, 3.0))
+def test_at_most_so_many_regular_rounds_a_second_are_taken_whatever_they_cost(pace: int, most: float) -> None:
+    taken = run(Sampler(1e9, most), 100, pace, 1.0)
+    assert sum(number >= 10 * pace for number in taken) <= 90 * most + 1
+
+
 def test_processes_with_different_rates_take_the_same_rounds() -> None:
     few, many = Sampler(100.0), Sampler(400.0)
     later = 100 * 20

@@ -81,7 +81,7 @@ def run(
             nbytes,
             chosen,
             wanted,
-            lambda name: report(f"planning: {name}"),
+            lambda name, done, total: report("planning", done, total, name),
             collective,
             None if codec == "none" else coded_host(codec, contributions=summed),
             sum_sizes(codec, summed),

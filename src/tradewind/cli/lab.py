@@ -68,6 +68,7 @@ def open_lab(
 
         found = resolve_network(network, seed, option, ranks=ranks).sites_only()
         text = f"{len(found)} sites of {found.name}"
+        steps = ("building", "calibrating")[: 1 + calibrate]
         with progress(text) as report:
             return Lab(
                 found,
@@ -75,7 +76,7 @@ def open_lab(
                 scale=factor,
                 calibrate=calibrate,
                 name=name,
-                on_step=lambda step: report(f"{text}: {step}"),
+                on_step=lambda step: report(text, steps.index(step), len(steps), step),
             )
 
 

@@ -52,17 +52,16 @@ def run(
     from tradewind.cli.output import check_picture, print_json, write_whole
     from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
+    from tradewind.comparison import timed_offers
     from tradewind.figures import render
-    from tradewind.planning.pareto import choose, offers
+    from tradewind.planning.pareto import choose
     from tradewind.units import parse_size
 
     check_picture(out)
     nbytes = parse_size(size)
     found = resolve_network(network, seed, option, latency, default_bandwidth, prices)
     with progress("planning") as report:
-        made = offers(
-            found, nbytes, parse_names(members, "--members"), planner, lambda what: report(f"planning: {what}")
-        )
+        made = timed_offers(found, nbytes, parse_names(members, "--members"), planner, report)
     if out is not None:
         write_whole(out, render(_figure(found, nbytes, made), out.suffix))
     mix = choose(made, "mix")

@@ -27,6 +27,7 @@ from tradewind.cli.arguments import (
 )
 
 if TYPE_CHECKING:
+    from tradewind.cli.progress import Report
     from tradewind.network import Network
     from tradewind.planning.plan import Plan
 
@@ -93,7 +94,7 @@ def run(
         elif wanted.kind != "all-reduce":
             raise BadOption(f"--objective {objective} plans an all-reduce, got --collective {collective}.")
         else:
-            plan = _cheaper_plan(objective, planner, found, nbytes, chosen, options)
+            plan = _cheaper_plan(objective, planner, found, nbytes, chosen, options, report)
         host, saving = host_of(planner, options), ""
         if codec != "none":
             if wanted.kind != "all-reduce" or objective != "time":
@@ -120,11 +121,13 @@ def _cheaper_plan(
     nbytes: int,
     members: tuple[str, ...],
     options: Mapping[str, object],
+    report: Report,
 ) -> Plan:
     from time import perf_counter
 
+    from tradewind.comparison import timed_offers
     from tradewind.errors import BadOption
-    from tradewind.planning.pareto import choose, offers
+    from tradewind.planning.pareto import choose
 
     if objective not in ("cost", "mix"):
         raise BadOption(f"unknown --objective {objective!r}; expected time, cost or mix.")
@@ -133,5 +136,6 @@ def _cheaper_plan(
             f"--objective {objective} takes no options of a planner, got {', '.join(options)}. Leave them out."
         )
     began_s = perf_counter()
-    plan = choose(offers(network, nbytes, members, planner), "cost" if objective == "cost" else "mix").plan
+    made = timed_offers(network, nbytes, members, planner, report)
+    plan = choose(made, "cost" if objective == "cost" else "mix").plan
     return plan.with_planning_seconds(perf_counter() - began_s)

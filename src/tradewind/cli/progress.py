@@ -23,7 +23,8 @@ def set_silent(wanted: bool) -> None:
 def progress(text: str, total: float | None = None) -> Iterator[Report]:
     """Show that something is under way, with the time so far, and with the time left where its total is known.
 
-    Yields `report(text, done, total)`. A new text begins a new piece of work, with an estimate of its own.
+    Yields `report(text, done, total, about)`. A new text begins a new piece of work, with an estimate of its own;
+    `about`, which is shown behind it, may change within one.
 
     >>> with progress("counting") as report:  # shows nothing here: stderr of a test is no terminal
     ...     for number in range(3):
@@ -38,12 +39,15 @@ def progress(text: str, total: float | None = None) -> Iterator[Report]:
     with Progress(*columns, left, console=out, transient=True, disable=hidden) as shown:
         task = shown.add_task(text, total=total, left="")
 
-        def report(text: str, done: float = 0, total: float | None = None) -> None:
-            now = shown.tasks[0]
-            if text != now.description:
-                shown.reset(task, description=text, total=total)
-            left = time_left(done, total, now.elapsed or 0.0)
-            shown.update(task, description=text, completed=done, total=total, left=left)
+        doing = text
+
+        def report(text: str, done: float = 0, total: float | None = None, about: str = "") -> None:
+            nonlocal doing
+            if text != doing:
+                doing = text
+                shown.reset(task, total=total)
+            left, said = time_left(done, total, shown.tasks[0].elapsed or 0.0), f"{text}: {about}" if about else text
+            shown.update(task, description=said, completed=done, total=total, left=left)
 
         yield report
 

@@ -106,7 +106,8 @@ def _run_all(
     with _executor(jobs, ray) as executor, progress("starting") as report:
         workers = Workers(executor, report)
         setting = Setting(workers, trials, quick, backend, str(out / "runs"))
-        for each in chosen:
+        for done, each in enumerate(chosen):
+            report("figures", done, len(chosen), each.name)
             outcome = each.outcome(setting)
             paths = _write(each, outcome, out)
             write_whole(out / file_name(each.name), to_json(each, outcome, setting))

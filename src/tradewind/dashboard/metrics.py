@@ -5,9 +5,9 @@ The Grafana dashboard in `grafana.json` beside this file draws them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from tradewind.dashboard.model import RunModel
 from tradewind.errors import BadOption
@@ -15,8 +15,26 @@ from tradewind.errors import BadOption
 LINK, SITE = ("src", "dst"), ("rank",)
 
 
+Sample = tuple[tuple[str, ...], float]
+
+
+class Family(NamedTuple):
+    """A metric: whether it only grows, its name without prefix, what it is, names of labels, and values by label."""
+
+    is_counter: bool
+    name: str
+    about: str
+    labels: tuple[str, ...]
+    samples: Sequence[Sample]
+
+
 def encode_metrics(model: RunModel) -> tuple[bytes, str]:
-    """The metrics in the text format of Prometheus, and its content type.
+    """The metrics of a run in the text format of Prometheus, and its content type; raises as `encode_families`."""
+    return encode_families(_Collector(model).collect())
+
+
+def encode_families(families: Iterable[Family]) -> tuple[bytes, str]:
+    """Metrics in the text format of Prometheus, and its content type.
 
     Raises BadOption if prometheus-client is not installed.
     """
@@ -27,17 +45,33 @@ def encode_metrics(model: RunModel) -> tuple[bytes, str]:
             "metrics need prometheus-client, which is not installed. Install it with: pip install tradewind[metrics]"
         ) from error
     registry = client.CollectorRegistry()
-    registry.register(_Collector(model, core))
+    registry.register(_Collected(list(families), core))
     return client.generate_latest(registry), client.CONTENT_TYPE_LATEST
+
+
+class _Collected:
+    """Families as prometheus-client asks for them."""
+
+    def __init__(self, families: list[Family], core: Any) -> None:
+        self._families, self._core = families, core
+
+    def collect(self) -> Iterator[Any]:
+        """All metrics, each with its samples."""
+        for one in self._families:
+            made = self._core.CounterMetricFamily if one.is_counter else self._core.GaugeMetricFamily
+            family = made(f"tradewind_{one.name}", one.about, labels=one.labels)
+            for labels, value in one.samples:
+                family.add_metric(labels, value)
+            yield family
 
 
 class _Collector:
     """The metrics of one model."""
 
-    def __init__(self, model: RunModel, core: Any) -> None:
-        self._model, self._core = model, core
+    def __init__(self, model: RunModel) -> None:
+        self._model = model
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Family]:
         """All metrics, each with its samples."""
         model = self._model
         links = sorted(model.links.items())
@@ -77,7 +111,7 @@ class _Collector:
             causes[found.cause, found.about] = causes.get((found.cause, found.about), 0) + 1
         yield self._gauge("slow_rounds", "The last slow rounds by cause.", ("cause", "about"), list(causes.items()))
 
-    def _money(self, carried: list[tuple[tuple[str, str], float]]) -> Iterator[Any]:
+    def _money(self, carried: list[tuple[tuple[str, str], float]]) -> Iterator[Family]:
         """Egress by price, what it cost, and forecasts."""
         model, costs, forecast = self._model, self._model.costs_usd(), self._model.forecast()
         if costs is not None:
@@ -97,14 +131,8 @@ class _Collector:
                 usd = forecast["egress_cost"]
                 yield self._gauge("forecast_egress_usd", "Its price at the end of the run.", (), [((), usd)])
 
-    def _counter(self, name: str, about: str, labels: tuple[str, ...], samples: Iterable[Any]) -> Any:
-        return _filled(self._core.CounterMetricFamily(f"tradewind_{name}", about, labels=labels), samples)
+    def _counter(self, name: str, about: str, labels: tuple[str, ...], samples: Sequence[Sample]) -> Family:
+        return Family(True, name, about, labels, samples)
 
-    def _gauge(self, name: str, about: str, labels: tuple[str, ...], samples: Iterable[Any]) -> Any:
-        return _filled(self._core.GaugeMetricFamily(f"tradewind_{name}", about, labels=labels), samples)
-
-
-def _filled(family: Any, samples: Iterable[tuple[tuple[str, ...], float]]) -> Any:
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
+    def _gauge(self, name: str, about: str, labels: tuple[str, ...], samples: Sequence[Sample]) -> Family:
+        return Family(False, name, about, labels, samples)

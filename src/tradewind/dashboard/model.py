@@ -125,14 +125,16 @@ class RunModel:
         self.is_live = live
         self.has_prices = False
         self.expected_rounds: int | None = None
-        self.version = 0
+        self.version = self.urgent_version = 0
+        """The number of records so far, and that of the last one that open pages should show at once."""
         self.now_s = 0.0
         self.title: dict[str, Any] = {"network": "", "scheme": "", "about": ""}
         self.sites: dict[str, SiteState] = {}
         self.links: dict[Link, LinkState] = defaultdict(LinkState)
         self.rounds: deque[dict[str, Any]] = deque(maxlen=KEPT_ROUNDS)
         self.finished_rounds = self.other_rounds = 0
-        self.round_seconds = 0.0
+        self.round_seconds = self._summed_s = 0.0
+        """Of finished rounds; of rounds that a trace only sums up, or that are no longer kept."""
         self.waits: dict[tuple[str, str], float] = defaultdict(float)
         """Seconds that a rank waited for another one."""
         self.plans: deque[dict[str, Any]] = deque(maxlen=KEPT_PLANS)
@@ -254,6 +256,7 @@ class RunModel:
             self.finished_rounds += record.count if is_whole else 0
             self.other_rounds += 0 if is_whole else record.count
             self.round_seconds += record.spent_s if is_whole else 0.0
+            self._summed_s += record.spent_s
         elif record.phase == "flow":
             link = self.links[record.site, record.peer]
             link.version = self.version
@@ -286,6 +289,7 @@ class RunModel:
         self._revise(record)
 
     def _failure(self, record: Record) -> None:
+        self.urgent_version = self.version
         about = f"{record.site} -> {record.peer}" if record.peer else record.site
         if record.outcome == "down" or not record.outcome:
             self._event(record.start_s, f"{record.phase} lost", about, record.reason)
@@ -338,6 +342,8 @@ class RunModel:
         self.round_seconds += record.seconds if is_whole else 0.0
         rates_bps, before = self._link_rates(number)
         facts = self._facts(record, number, ready_s, late_s, rates_bps, before) if is_whole else None
+        if not self.is_live and len(self.rounds) == KEPT_ROUNDS:
+            self._summed_s += self.rounds[0]["end_s"] - self.rounds[0]["start_s"]
         self.rounds.append(
             {
                 "version": self.version,
@@ -473,7 +479,7 @@ class RunModel:
             since_s = max(0.0, self.now_s - RECENT_S) if self.is_live else 0.0
             known = [(one["start_s"], one["end_s"]) for one in self.rounds if one["end_s"] > since_s]
             known += [(start_s, self.now_s) for start_s in self._running.values()]
-            busy_s = union_s([(max(start_s, since_s), end_s) for start_s, end_s in known])
+            busy_s = self._summed_s + union_s([(max(start_s, since_s), end_s) for start_s, end_s in known])
             self._busy = key, busy_s or self.now_s - since_s
         return self._busy[1]
 

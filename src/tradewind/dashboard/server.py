@@ -30,8 +30,9 @@ from tradewind.dashboard.metrics import encode_metrics
 from tradewind.dashboard.model import RunModel
 from tradewind.errors import BadOption
 
-TICK_S = 0.5
-"""Interval at which open pages get changes."""
+TOKEN_VARIABLE = "TRADEWIND_DASHBOARD_TOKEN"
+TICK_S = 1.0
+"""Interval at which open pages get changes; losses are sent at once."""
 QUIET_S = 10.0
 """A comment is sent after this time without a change, so that closed connections are noticed."""
 LINGER_S = 2.0
@@ -73,6 +74,11 @@ class RunView:
                 return None
             return self._model.version, self._encoded(since)
 
+    def pause(self, since: int, seconds: float) -> None:
+        """Wait so long, or until something happens after a version that should be seen at once."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or self._model.urgent_version > since, seconds)
+
     def view(self, since: int = 0) -> bytes:
         """The changes after a version as JSON."""
         with self._changed:
@@ -95,9 +101,20 @@ class RunView:
 class PageServer:
     """The HTTP server of one run."""
 
-    def __init__(self, host: str, port: int, view: RunView, token: str | None = None) -> None:
-        """Listen; raises BadOption if that is impossible. Beyond loopback `token` must be given."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        view: RunView | None,
+        token: str | None = None,
+        metrics: Callable[[], tuple[bytes, str]] | None = None,
+    ) -> None:
+        """Listen; raises BadOption if that is impossible. Beyond loopback `token` must be given.
+
+        Without a view there are only the given metrics; with one they are those of its model.
+        """
         self.view, self._serving = view, False
+        self._given_metrics = metrics
         self.token = None if is_local(host) else token
         if self.token is None and not is_local(host):
             raise BadOption(
@@ -112,16 +129,29 @@ class PageServer:
             ) from None
         self.port = int(self._http.server_address[1])
         shown = "localhost" if is_local(host) else f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        self._base = f"http://{shown}:{self.port}/"
+        self.url = self.url_of("")
+
+    def url_of(self, path: str) -> str:
+        """The address of a path, with the token that it needs."""
+        return self._base + path + (f"?token={self.token}" if self.token else "")
+
+    def metrics(self) -> tuple[bytes, str]:
+        """The metrics, encoded, and their content type."""
+        if self.view is None:
+            return self._given_metrics() if self._given_metrics is not None else (b"", "text/plain; charset=utf-8")
+        found: tuple[bytes, str] = self.view.read(encode_metrics)
+        return found
 
     def serve(self) -> None:
         """Answer requests until `close` is called."""
         self._serving = True
-        self._http.serve_forever(poll_interval=0.2)
+        self._http.serve_forever(poll_interval=0.5)
 
     def close(self) -> None:
         """Send open pages the last changes, and stop serving; `serve` returns."""
-        self.view.close()
+        if self.view is not None:
+            self.view.close()
         self._http.wait_until_left(LINGER_S)
         if self._serving:
             self._http.shutdown()
@@ -212,20 +242,23 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return
         since = int(found) if (found := query.get("since", ["0"])[0]).isdecimal() else 0
-        if asked.path == "/":
+        if asked.path == "/metrics":
+            self._metrics()
+        elif page.view is None:
+            self._answer(404, "text/plain; charset=utf-8", b"Not found. Path: /metrics\n")
+        elif asked.path == "/":
             self._answer(200, "text/html; charset=utf-8", page_html())
         elif asked.path == "/view":
             self._answer(200, "application/json", page.view.view(since))
-        elif asked.path == "/metrics":
-            self._metrics()
         elif asked.path == "/events":
-            self._stream(int(last) if (last := self.headers.get("Last-Event-ID", "")).isdecimal() else since)
+            last = self.headers.get("Last-Event-ID", "")
+            self._stream(page.view, int(last) if last.isdecimal() else since)
         else:
             self._answer(404, "text/plain; charset=utf-8", b"Not found. Paths: / /view /events /metrics\n")
 
     def _metrics(self) -> None:
         try:
-            data, kind = self.server.page.view.read(encode_metrics)
+            data, kind = self.server.page.metrics()
         except BadOption as error:
             self._answer(501, "text/plain; charset=utf-8", f"{error}\n".encode())
             return
@@ -249,7 +282,7 @@ class _Handler(BaseHTTPRequestHandler):
             "img-src data:; frame-ancestors 'none'; base-uri 'none'",
         )
 
-    def _stream(self, since: int) -> None:
+    def _stream(self, view: RunView, since: int) -> None:
         if not self.server.enter():
             self._answer(503, "text/plain; charset=utf-8", b"Too many open pages: close one.\n")
             return
@@ -262,7 +295,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Encoding", "gzip")
             self._protect()
             self.end_headers()
-            view, pause = self.server.page.view, threading.Event()
             is_over = False
             while not is_over:
                 is_over = view.closed  # what changed before is sent once more
@@ -272,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
                 else:
                     since, data = found
                     self._push(b"id: %d\ndata: %s\n\n" % (since, data), packer)
-                pause.wait(TICK_S)
+                view.pause(since, TICK_S)
             self._push(b"event: end\ndata: {}\n\n", packer)
         finally:
             self.server.leave()

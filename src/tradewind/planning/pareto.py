@@ -50,37 +50,44 @@ class Offer(NamedTuple):
     usd: float
 
 
+def check_priced(network: Network) -> None:
+    """Raise `ImpossibleProblem` if the network has no prices."""
+    if not network.usd_per_gb.any():
+        raise ImpossibleProblem(
+            f"network {network.name!r} has no prices of egress. Give usd_per_gb in its file, or --prices FILE."
+        )
+
+
 def offers(
     network: Network,
     nbytes: int,
     members: Sequence[str] | None = None,
     planner: str = "auto",
-    on_start: Callable[[str], object] = str,
+    fast: Plan | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
 ) -> list[Offer]:
     """The plans that no other one beats in both time and price, from the fastest to the cheapest.
 
-    The fast end is the plan of `planner`. `on_start` is called with what is planned next. Raises `ImpossibleProblem` if
-    the network has no prices.
+    The fast end is the plan of `planner`, or `fast`. `progress` is called with what is planned, how many of these plans
+    are made, and of how many. Raises `ImpossibleProblem` if the network has no prices.
     """
-    if not network.usd_per_gb.any():
-        raise ImpossibleProblem(
-            f"network {network.name!r} has no prices of egress. Give usd_per_gb in its file, or --prices FILE."
-        )
+    check_priced(network)
     ordered = resolve_members(network, members)
     limit = bound(network, ordered, nbytes)
-    on_start(planner)
-    found = [_offer(make_plan(planner, network, nbytes, ordered, limit=limit), network, limit)]
-    on_start("cheap trees")
-    for count, weight in ((1, NO_WEIGHT), *product(TREES, WEIGHTS)):
+    report = progress or (lambda *_: None)
+    if fast is None:
+        fast = make_plan(planner, network, nbytes, ordered, limit=limit)
+    found = [_offer(fast, network, limit)]
+    laid = [(1, NO_WEIGHT), *product(TREES, WEIGHTS)]
+    for done, (count, weight) in enumerate(laid):
+        report("cheap trees", done, len(laid))
         plan = _laid(network, ordered, nbytes, count, weight, limit.seconds)
         found.append(_offer(with_fitted_chunks(plan, network, MEASURED_HOST), network, limit))
     kept = frontier(found)
-    on_start("mixtures")
-    mixed = [
-        _offer(_mixture(fast.plan, cheap.plan, share), network, limit)
-        for fast, cheap in pairwise(kept)
-        for share in MIXED_SHARES
-    ]
+    mixtures, mixed = list(product(pairwise(kept), MIXED_SHARES)), []
+    for done, ((quick, cheap), share) in enumerate(mixtures):
+        report("mixtures", done, len(mixtures))
+        mixed.append(_offer(_mixture(quick.plan, cheap.plan, share), network, limit))
     return frontier([*kept, *mixed])
 
 

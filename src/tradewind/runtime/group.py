@@ -54,6 +54,7 @@ from tradewind.runtime.options import (
 )
 from tradewind.runtime.peers import Connected
 from tradewind.runtime.probe import SeenNetwork
+from tradewind.runtime.rank_metrics import RankMetrics
 from tradewind.runtime.report import set_log_level
 from tradewind.runtime.shape_alone import shape_from_environment
 from tradewind.runtime.shaping import ShapedNetwork
@@ -613,9 +614,7 @@ def connect(
     worker = Worker(credentials, chosen.tolerance.deadlines, counts, *about)
     worker.inline_bytes = transport.inline_bytes if shape is None else 0  # control messages are not shaped
     try:
-        if chosen.trace is not None:
-            rate = rank_rate(chosen.trace_minute_bytes, world)
-            worker.trace = RankTrace(Path(chosen.trace), name, worker.compare_clocks, worker.peer_name, rate)
+        _observe(worker, chosen, rank, world)
         if server is not None and hooks.listening is not None:
             hooks.listening(str(addresses[rank]))
         allowed = transport.port_range
@@ -633,6 +632,16 @@ def connect(
             server.close(f"{name!r}, which runs the controller, could not join ({str(error)[:LONGEST_REASON]})")
         raise
     return Group(worker, server, rank, chosen.codec)
+
+
+def _observe(worker: Worker, options: RunOptions, rank: int, world: int) -> None:
+    """Begin the trace of a rank and serve its metrics, as far as they are wanted."""
+    if options.trace is not None:
+        rate = rank_rate(options.trace_minute_bytes, world)
+        folder = Path(options.trace)
+        worker.trace = RankTrace(folder, worker.site, worker.compare_clocks, worker.peer_name, rate)
+    if (served := options.metrics_address) is not None:
+        worker.metrics = RankMetrics(served, lambda: worker.stats(rank, None))
 
 
 def _places(address: str | Sequence[str] | None, options: RunOptions) -> Sequence[str]:

@@ -49,8 +49,8 @@ class SentLog(Protocol):
     is_over: bool
     """Whether the connection has ended."""
 
-    def sent(self, header: FrameHeader, began_s: float) -> None:
-        """Note that a frame was sent, beginning at `began_s`."""
+    def sent(self, header: FrameHeader, nbytes: int, began_s: float) -> None:
+        """Note that a frame with so many bytes of payload was sent, beginning at `began_s`."""
         ...
 
 
@@ -259,7 +259,7 @@ class Link:
                     began_s = time.monotonic() if self._log is not None else 0.0
                     self._send_frame(*frame)
                     if self._log is not None:
-                        self._log.sent(header_for(action.header, len(frame[1])), began_s)
+                        self._log.sent(action.header, len(frame[1]), began_s)
                     self.traffic.sent_frames += 1
                     self.traffic.sent_bytes += len(frame[1])
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from threading import Event
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -23,7 +24,7 @@ from tradewind.control.options import ControlOptions
 from tradewind.control.plans.records import MAX_RECORDED_SITES
 from tradewind.control.snapshot import ControllerSnapshot
 from tradewind.dashboard import Diagnosis, RunModel
-from tradewind.dashboard.server import PageServer, RunView
+from tradewind.dashboard.server import TOKEN_VARIABLE, PageServer, RunView
 from tradewind.errors import BadOption, TradewindError
 from tradewind.network import Network
 from tradewind.planning.cost import cost
@@ -37,7 +38,6 @@ from tradewind.wire import messages as m
 
 log = logging.getLogger("tradewind.runtime")
 
-TOKEN_VARIABLE = "TRADEWIND_DASHBOARD_TOKEN"
 TICK_S = 0.5
 ESTIMATES_S = 2.0
 """Interval of reading the controller's link estimates."""
@@ -54,7 +54,27 @@ class _PlanSent:
     plan: Plan
 
 
-_NOTED_RECEIVED = {m.Ready, m.Activity, m.LinkChanged, m.Linked}
+class _Started(NamedTuple):
+    """A round that starts: since when each of its members computed, if known, and was ready, if it was."""
+
+    round: int
+    names: tuple[str, ...]
+    free_s: list[float | None]
+    ready_s: list[float | None]
+    now_s: float
+
+
+class _Over(NamedTuple):
+    """A round that has ended at all of its members."""
+
+    round: int
+    names: tuple[str, ...]
+    start_s: float
+    now_s: float
+
+
+_Item = Record | _PlanSent | _Started | _Over
+_NOTED_RECEIVED = {m.Ready, m.Activity, m.LinkChanged, m.Linked, m.Measured}
 _NOTED_SENT = {m.Roster, m.PlanChanged, m.Start, m.InlineResult, m.Commit, m.Abandon, m.Lost}
 
 
@@ -62,11 +82,13 @@ class LiveFeed:
     """Records of a live run from the messages of its controller, whose driver calls it under its own lock."""
 
     def __init__(self) -> None:
-        self._queue: deque[Record | _PlanSent] = deque(maxlen=MAX_QUEUED)
+        self._queue: deque[_Item] = deque(maxlen=MAX_QUEUED)
+        self.has_measured = True
+        """Whether estimates of links may have changed since its reader set it to False."""
         self._members: dict[int, tuple[str, ...]] = {}
         self._names: dict[int, str] = {}
-        self._ready_s: dict[tuple[int, str], float] = {}
-        """When a rank became ready, by stream and name."""
+        self._ready_s: dict[tuple[int, str], tuple[float | None, float]] = {}
+        """Since when a rank had computed and when it became ready, by stream and name."""
         self._free_s: dict[str, float] = {}
         """Since when a rank computes."""
         self._running: dict[int, tuple[tuple[str, ...], float]] = {}
@@ -82,7 +104,7 @@ class LiveFeed:
     def close(self) -> None:
         """Nothing: the queue stays for its reader."""
 
-    def drain(self) -> Iterator[Record | _PlanSent]:
+    def drain(self) -> Iterator[_Item]:
         """Take what is queued; for one reader."""
         for _ in range(len(self._queue)):
             yield self._queue.popleft()
@@ -93,14 +115,16 @@ class LiveFeed:
             return
         match message:
             case m.Ready(stream=stream):
-                if worker in self._free_s:
-                    self._queue.append(Record("compute", self._free_s.pop(worker), now_s, worker))
-                self._ready_s[stream, worker] = now_s
+                self._ready_s[stream, worker] = self._free_s.pop(worker, None), now_s
+            case m.Measured():
+                self.has_measured = True
             case m.Activity():
                 self._counts(worker, message, now_s)
             case m.LinkChanged(peer, reason, False):
+                self.has_measured = True
                 self._fail((worker, peer), reason, now_s)
             case m.LinkChanged(peer) | m.Linked(peer):
+                self.has_measured = True
                 self._mend((worker, peer), now_s)
                 self._mend((peer, worker), now_s)
 
@@ -110,6 +134,7 @@ class LiveFeed:
             return
         match message:
             case m.Roster():
+                self.has_measured = True
                 self._names |= {address.number: address.site for address in message.workers}
                 for address in message.workers:
                     self._mend((address.site, ""), now_s)
@@ -127,17 +152,15 @@ class LiveFeed:
                 self._free_s |= dict.fromkeys(inline, now_s)
             case m.Commit(number) | m.Abandon(number) if number in self._running:
                 members, start_s = self._running.pop(number)
-                for name in members:
-                    self._queue.append(Record("sync", start_s, now_s, name, round=number))
-                    self._free_s[name] = now_s
+                self._queue.append(_Over(number, members, start_s, now_s))
+                self._free_s |= dict.fromkeys(members, now_s)
             case m.Lost(site, reason):
                 self._fail((site, ""), reason, now_s)
 
     def _waited(self, stream: int, members: tuple[str, ...], number: int, now_s: float) -> None:
-        for name in members:
-            ready_s = self._ready_s.pop((stream, name), None)
-            if ready_s is not None:
-                self._queue.append(Record("wait", ready_s, now_s, name, round=number))
+        known = [self._ready_s.pop((stream, name), (None, None)) for name in members]
+        free_s, ready_s = [one[0] for one in known], [one[1] for one in known]
+        self._queue.append(_Started(number, members, free_s, ready_s, now_s))
 
     def _counts(self, worker: str, counted: m.Activity, now_s: float) -> None:
         before_s, before = self._counted.get(worker, (now_s - ACTIVITY_S, {}))
@@ -237,10 +260,13 @@ class LiveRun:
         for record in self._estimated(now_s):
             model.add(self._timed(record))
         for item in self.feed.drain():
-            if isinstance(item, _PlanSent):
+            if isinstance(item, Record):
+                model.add(self._timed(item))
+            elif isinstance(item, _PlanSent):
                 self._predict(item)
             else:
-                model.add(self._timed(item))
+                for record in _activities(item, self._began_s):
+                    model.add(record)
         model.now_s = max(model.now_s, now_s - self._began_s)
         new = takewhile(lambda event: event["version"] > self._said, reversed(model.events))
         for event in reversed([event for event in new if event["what"] == "slow round"]):
@@ -275,9 +301,9 @@ class LiveRun:
 
     def _estimated(self, now_s: float) -> Iterator[Record]:
         """Estimates that have changed; the network that plans are predicted with follows them."""
-        if now_s - self._looked_s < ESTIMATES_S:
+        if now_s - self._looked_s < ESTIMATES_S or not self.feed.has_measured:
             return
-        self._looked_s = now_s
+        self._looked_s, self.feed.has_measured = now_s, False
         if self._options.network is not None and len(self._options.network) > MAX_RECORDED_SITES:
             return
         rates = {}
@@ -289,6 +315,21 @@ class LiveRun:
                 yield Record("link", now_s, now_s, *key, phase=link.origin, rate_bps=link.bandwidth_bps)
         if rates and self._options.network is not None:
             self._network = with_rates(self._options.network, rates)
+
+
+def _activities(item: _Started | _Over, by_s: float) -> Iterator[Record]:
+    """What ranks did before a round, or in it, in seconds since `by_s`."""
+    number, names, end_s = item.round, item.names, item.now_s - by_s
+    if isinstance(item, _Over):
+        start_s = item.start_s - by_s
+        for name in names:
+            yield Record("sync", start_s, end_s, name, round=number)
+        return
+    for name, free_s, ready_s in zip(names, item.free_s, item.ready_s, strict=True):
+        if ready_s is not None:
+            if free_s is not None:
+                yield Record("compute", free_s - by_s, ready_s - by_s, name)
+            yield Record("wait", ready_s - by_s, end_s, name, round=number)
 
 
 def with_rates(network: Network, rates_bps: dict[tuple[str, str], float]) -> Network:

@@ -258,6 +258,9 @@ class RunOptions(OptionGroup):
     """How much the trace of a run grows in a minute, such as 10MB; rounds beyond it are summed up. 0: no limit."""
     dashboard: str | int | None = None
     """Where the controller serves the live page, as :8080 (loopback) or HOST:PORT (docs/guides/watching.md)."""
+    metrics: str | int | None = None
+    """Where each rank serves its own metrics for Prometheus, as :9100 (loopback) or HOST:PORT; ranks of one machine use
+    the next free ports (docs/guides/watching.md)."""
     expected_rounds: int | None = None
     """How many rounds the run will have: the live page forecasts its end, egress and price (docs/guides/watching.md).
     """
@@ -276,7 +279,7 @@ class RunOptions(OptionGroup):
             look_up_policy_options(self.policy, self.policy_options)
         for address in self.controllers:
             HostPort.parse(address)
-        self.dashboard_address  # noqa: B018 - raises for an invalid address
+        self.dashboard_address, self.metrics_address  # noqa: B018 - raise for an invalid address
         check_codec(self.codec)
         check_codec(self.compression)
         if self.trace_minute_bytes < 0:
@@ -334,10 +337,12 @@ class RunOptions(OptionGroup):
         >>> str(RunOptions(dashboard=":8080").dashboard_address), RunOptions().dashboard_address
         ('127.0.0.1:8080', None)
         """
-        if self.dashboard is None or self.dashboard == "":
-            return None
-        text = str(self.dashboard)
-        return HostPort.parse(f"127.0.0.1:{text.removeprefix(':')}" if text.lstrip(":").isdecimal() else text)
+        return _served_at(self.dashboard)
+
+    @property
+    def metrics_address(self) -> HostPort | None:
+        """Where this rank serves its own metrics, or the next free port; None: nowhere."""
+        return _served_at(self.metrics)
 
     @property
     def trace_place(self) -> TracePlace | None:
@@ -423,8 +428,17 @@ class RunFields(TypedDict, total=False):
     trace: Path | str | None
     trace_minute_bytes: int
     dashboard: str | int | None
+    metrics: str | int | None
     expected_rounds: int | None
     log: str
+
+
+def _served_at(given: str | int | None) -> HostPort | None:
+    """The address of an HTTP server; loopback, if only a port is given."""
+    if given is None or given == "":
+        return None
+    text = str(given)
+    return HostPort.parse(f"127.0.0.1:{text.removeprefix(':')}" if text.lstrip(":").isdecimal() else text)
 
 
 SCHEME_PARTS = ("policy", "policy_options", "planner", "planner_options", "plan", "scatter", "discipline", "failover")

@@ -32,7 +32,6 @@ from tradewind.wire.frames import (
     FrameHeader,
     FrameKind,
     decode_header,
-    header_for,
     rest_bytes,
 )
 
@@ -260,7 +259,7 @@ class PolledLink:
                 self.traffic.sent_frames += 1
                 self.traffic.sent_bytes += self._frame_bytes
                 if self._log is not None:
-                    self._log.sent(header_for(action.header, self._frame_bytes), self._began_s)
+                    self._log.sent(action.header, self._frame_bytes, self._began_s)
             self._host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
 
     def _take(self) -> bool:

@@ -1,8 +1,8 @@
 """The trace file of one process: a bounded queue, and a thread that compresses and writes what is in it.
 
-Threads that move bytes only put items into the queue. Once a second the thread hands them to a `Thinner`, which says
-what is recorded, and appends that to the file. Items that do not fit into queue or file are dropped and counted, and a
-warning is logged. A failing trace never ends a run.
+Threads that move bytes only put items into the queue. Every two seconds the thread hands them to a `Thinner`, which
+says what is recorded, and appends that to the file. Items that do not fit into queue or file are dropped and counted,
+and a warning is logged. A failing trace never ends a run.
 
 Times in files are the wall time of the writing process: its wall clock at the start, continued by its monotonic clock,
 which is never set. `clock` records relate it to the controller's clock (`trace.merge`).
@@ -37,7 +37,7 @@ MAX_QUEUED = 100_000
 """The most items that wait to be written; more are dropped."""
 MAX_FILE_BYTES = 256 * 2**20
 """The largest file of one process; later records are dropped."""
-FLUSH_S = 1.0
+FLUSH_S = 2.0
 """Interval of writing; a killed process loses the records of this time."""
 CLOSE_S = 5.0
 """The most seconds that `close` waits for the disk."""
@@ -175,8 +175,8 @@ class TraceWriter:
         """Append a record as a line, in wall time; the controller's time in a clock record is not converted."""
         to_s, service_s = self._wall_s, record.service_s
         if record.kind != "clock" and service_s is not None:
-            service_s = round(service_s + to_s, 6)
-        start_s, end_s = round(record.start_s + to_s, 6), round(record.end_s + to_s, 6)
+            service_s = _microseconds(service_s + to_s)
+        start_s, end_s = _microseconds(record.start_s + to_s), _microseconds(record.end_s + to_s)
         line = self._encoder.encode(structs.replace(record, start_s=start_s, end_s=end_s, service_s=service_s))
         self._lines.append(line)
         share = self._packed_bytes / self._raw_bytes if self._raw_bytes else FIRST_PACKED_SHARE
@@ -213,3 +213,12 @@ class TraceWriter:
     def _stop(self, why: str) -> None:
         self._broken = why
         log.warning("the trace %s ends here: %s. The run continues.", self.path, why)
+
+
+def _microseconds(time_s: float) -> float:
+    """A time after 1970, rounded: much quicker than `round`.
+
+    >>> _microseconds(1763448000.1234567)
+    1763448000.123457
+    """
+    return int(time_s * 1e6 + 0.5) / 1e6

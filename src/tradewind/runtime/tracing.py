@@ -36,68 +36,79 @@ ACTIVITY_SHARE = 0.6
 """The share of a rank's bytes for its activity; the rest is for flows."""
 ROUNDS_SHARE = 0.6
 """The share of the controller's bytes for rounds; the rest is for measurements of links."""
+ROUNDS_PER_S, FLOWS_PER_S = 1.0, 0.25
+"""The most rounds a second that are recorded as examples, and with their flows: records cost more than sums."""
 MOST_SAMPLES = 64
 """Measurements of a link that are held."""
 PER_ROUND = ("start", "wait", "stop waiting", "proceed")
 """Decisions of every round: they are recorded with it or not at all."""
+CHUNK = FrameKind.CHUNK
 NO_ROUND = -1
 """Stands for the round of frames that belong to none, as probes."""
+ALL_SHARDS = (-1, 2)
+"""Stands for the shard and phase of all frames of a round."""
 
 Keep = Callable[[Record], float]
 
 
-class _Computed(NamedTuple):
-    begun_s: float
-    now_s: float
-    step: int
-
-
 class _Ended(NamedTuple):
-    """An operation that has ended."""
+    """An operation that has ended and is recorded."""
 
     asked_s: float
     began_s: float
     now_s: float
     round: int | None
     nbytes: int
-    plan: int | None
     is_inline: bool
     failed: bool
+    computed: tuple[tuple[float, float, int], ...]
+    """What was computed before it: begin, end and step."""
 
 
 class FlowLog:
-    """What one connection sent in each round; its sender adds, and the thread of the trace takes."""
+    """What one connection sent in each round; its sender adds, and the thread of the trace takes.
 
-    __slots__ = ("is_over", "name", "open", "peer")
+    By shard and phase only in rounds that are recorded as examples: which of the others are slow is known too late, and
+    of these it is enough what each link carried.
+    """
+
+    __slots__ = ("every", "is_over", "name", "open", "peer")
 
     def __init__(self, peer: int, name: str | None) -> None:
         self.peer, self.name, self.is_over = peer, name, False
+        self.every = 1
+        """Every Nth round is an example."""
         self.open: dict[int, dict[tuple[int, int], list[Any]]] = {}
         """By round, then by shard and phase (the kind of a frame of no round, negated): begin, end and bytes."""
 
-    def sent(self, header: FrameHeader, began_s: float) -> None:
-        """Note a sent frame, with the time of its begin."""
-        if not header.payload_bytes:
+    def sent(self, header: FrameHeader, nbytes: int, began_s: float) -> None:
+        """Note a sent frame with so many bytes of payload, and the time of its begin."""
+        if header.kind is CHUNK:
+            number = header.round
+            key = (header.shard, int(header.phase)) if number % self.every == 0 else ALL_SHARDS
+        elif nbytes:
+            number, key = NO_ROUND, (header.shard, -int(header.kind))
+        else:  # a keepalive
             return
-        is_chunk = header.kind is FrameKind.CHUNK
-        number = header.round if is_chunk else NO_ROUND
-        key = header.shard, header.phase if is_chunk else -header.kind
         flows = self.open.get(number)
         if flows is None:
             flows = self.open[number] = {}
         flow = flows.get(key)
         if flow is None:
-            flows[key] = [began_s, time.monotonic(), header.payload_bytes]
+            flows[key] = [began_s, time.monotonic(), nbytes]
         else:
             flow[1] = time.monotonic()
-            flow[2] += header.payload_bytes
+            flow[2] += nbytes
 
 
-_PHASE_NAMES = {0: "reduce", 1: "broadcast"} | {-kind: kind.name.lower() for kind in FrameKind}
+_PHASE_NAMES = {0: "reduce", 1: "broadcast", ALL_SHARDS[1]: ""} | {-kind: kind.name.lower() for kind in FrameKind}
 
 
 class RankTrace:
-    """The trace of one rank's activity."""
+    """The trace of one rank's activity.
+
+    Whether a round is recorded is decided when it ends. Almost all are not, and cost a few additions.
+    """
 
     def __init__(
         self,
@@ -110,22 +121,23 @@ class RankTrace:
         """Open the file; it grows by `bytes_per_s`, or without a limit."""
         self._name, self._peer_name = name, peer_name
         self._lock = threading.Lock()
-        self._running = self._steps = 0
+        self._running = self._steps = self._alone = 0
         self._idle_s: float | None = None
         """Since when no operation is running; None: one is, or the run has not started."""
+        self._computed: list[tuple[float, float, int]] = []
         self._logs: list[FlowLog] = []
         self._retransmits: dict[str, int] = {}
         self._counted_s: float | None = None
-        # what follows is used by the thread of the file only
-        self._computed: list[_Computed] = []
         self._done: list[tuple[int, bool]] = []
         """Rounds that ended since the last tick, and whether each is worth recording."""
-        self._late: list[tuple[int, bool]] = []
-        """Rounds that ended before it: all of their frames are sent by now."""
+        self._activity = Sampler(_share(ACTIVITY_SHARE, bytes_per_s), ROUNDS_PER_S)
+        self._flows = Sampler(_share(1.0 - ACTIVITY_SHARE, bytes_per_s), FLOWS_PER_S)
         self._interest, self._totals = Interest(), Totals()
-        shares = (None, None) if bytes_per_s is None else (ACTIVITY_SHARE, 1.0 - ACTIVITY_SHARE)
-        self._activity, self._flows = (Sampler(s and s * (bytes_per_s or 0.0)) for s in shares)
-        self._alone = self._ticks = 0
+        self._compute, self._wait, self._sync = (self._totals.of(kind, name) for kind in ("compute", "wait", "sync"))
+        # what follows is used by the thread of the file only
+        self._late: list[tuple[int, bool]] = []
+        """Rounds that ended before the last tick: all of their frames are sent by now."""
+        self._ticks = 0
         self._summed_s = time.monotonic()
         self.writer = TraceWriter(folder, name, self, clock)
 
@@ -141,26 +153,38 @@ class RankTrace:
         with self._lock:
             self._running += 1
             begun_s, self._idle_s = self._idle_s, None
-            if begun_s is None:
-                return
-            self._steps += 1
-            step = self._steps
-        self.writer.put(_Computed(begun_s, now_s, step))
+            if begun_s is not None:
+                self._steps += 1
+                self._computed.append((begun_s, now_s, self._steps))
 
     def ended(
         self, asked_s: float, started_s: float | None, how: TradewindError | Outcome, plan: int | None, now_s: float
     ) -> None:
         """Note that an operation has ended, with the times of its submission and start, and the plan version."""
+        began_s = now_s if started_s is None else started_s
+        number, nbytes, is_inline, failed = None, 0, False, isinstance(how, TradewindError)
+        if isinstance(how, Outcome):
+            number, nbytes, is_inline = how.round, how.nbytes, how.inline
+            began_s = asked_s if is_inline else began_s  # its start is not known to the rank
         with self._lock:
             self._running -= 1
             if not self._running:
                 self._idle_s = now_s
-        began_s = now_s if started_s is None else started_s
-        if isinstance(how, TradewindError):
-            self.writer.put(_Ended(asked_s, began_s, now_s, None, 0, plan, False, True))
-        else:  # the start of an inline round is not known to the rank
-            began_s = asked_s if how.inline else began_s
-            self.writer.put(_Ended(asked_s, began_s, now_s, how.round, how.nbytes, plan, how.inline, False))
+            computed, self._computed = self._computed, []
+            is_special = failed or self._interest.of(nbytes, now_s - began_s, plan)
+            if number is None:
+                self._alone += 1
+            else:
+                self._done.append((number, is_special))
+            if not self._activity.takes(self._alone if number is None else number, is_special):
+                for begun_s, end_s, _ in computed:
+                    self._compute.add(end_s - begun_s)
+                if not is_inline:
+                    self._wait.add(began_s - asked_s)
+                if number is not None:
+                    self._sync.add(now_s - began_s, nbytes)
+                return
+        self.writer.put(_Ended(asked_s, began_s, now_s, number, nbytes, is_inline, failed, tuple(computed)))
 
     def flow_log(self, peer: int) -> FlowLog:
         """Where a new connection to a peer notes what it sends."""
@@ -182,19 +206,26 @@ class RankTrace:
 
     # --- in the thread of the file ---------------------------------------------------------------------------------
 
-    def take(self, item: Record | _Computed | _Ended, keep: Keep) -> None:
-        """Record an item or add it to the sums."""
+    def take(self, item: Record | _Ended, keep: Keep) -> None:
+        """Record an item."""
         if isinstance(item, Record):
             keep(item)
-        elif isinstance(item, _Computed):
-            self._computed.append(item)
-        else:
-            self._ended(item, keep)
+            return
+        name, number = self._name, item.round
+        spent = sum(keep(Record("compute", a_s, b_s, name, step=step)) for a_s, b_s, step in item.computed)
+        if not item.is_inline:
+            outcome = "cut short" if item.failed else ""
+            spent += keep(Record("wait", item.asked_s, item.began_s, name, round=number, outcome=outcome))
+        if number is not None:
+            spent += keep(Record("sync", item.began_s, item.now_s, name, round=number, nbytes=item.nbytes))
+        self._activity.spent(spent)
 
     def passed(self, seconds: float, now_s: float, is_last: bool, keep: Keep) -> None:
         """Record the flows of rounds that have ended, or add them to the sums."""
         self._ticks += 1
-        due, self._late, self._done = self._late, self._done, []
+        with self._lock:
+            due, self._late, self._done = self._late, self._done, []
+            self._activity.passed(seconds)
         if is_last:
             due += self._late
         self._logs = [one for one in self._logs if one.open or not one.is_over]
@@ -204,38 +235,18 @@ class RankTrace:
                 due.append((number, False))
         for number, is_special in due:
             self._end_flows(number, is_special, keep)
-        self._activity.passed(seconds)
         self._flows.passed(seconds)
+        for one in self._logs:
+            one.every = self._flows.every
         if is_last:
-            for item in self._computed:
-                keep(self._compute(item))
+            for begun_s, end_s, step in self._computed:
+                keep(Record("compute", begun_s, end_s, self._name, step=step))
         if is_last or now_s - self._summed_s >= TOTALS_S:
-            for record in self._totals.take(self._summed_s, now_s):
+            with self._lock:
+                summed = list(self._totals.take(self._summed_s, now_s))
+            for record in summed:
                 keep(record)
             self._summed_s = now_s
-
-    def _compute(self, item: _Computed) -> Record:
-        return Record("compute", item.begun_s, item.now_s, self._name, step=item.step)
-
-    def _ended(self, item: _Ended, keep: Keep) -> None:
-        name, number = self._name, item.round
-        records = [self._compute(computed) for computed in self._computed]
-        self._computed.clear()
-        if not item.is_inline:
-            outcome = "cut short" if item.failed else ""
-            records.append(Record("wait", item.asked_s, item.began_s, name, round=number, outcome=outcome))
-        if number is not None:
-            records.append(Record("sync", item.began_s, item.now_s, name, round=number, nbytes=item.nbytes))
-        is_special = item.failed or self._interest.of(item.nbytes, item.now_s - item.began_s, item.plan)
-        if number is None:
-            self._alone += 1
-        else:
-            self._done.append((number, is_special))
-        if self._activity.takes(self._alone if number is None else number, is_special):
-            self._activity.spent(sum(keep(record) for record in records))
-            return
-        for record in records:
-            self._totals.add(record.kind, name, seconds=record.seconds, nbytes=record.nbytes)
 
     def _last_s(self, number: int) -> float:
         """When the last frame of a round was sent."""
@@ -243,43 +254,39 @@ class RankTrace:
         return max((flow[1] for one in flows for flow in one), default=0.0)
 
     def _end_flows(self, number: int, is_special: bool, keep: Keep) -> None:
-        sent = []
+        """Record what was sent in a round, or add it to the sums."""
+        is_taken = self._flows.takes(self._ticks if number == NO_ROUND else number, is_special)
         for one in self._logs:
+            flows = one.open.pop(number, None)
             one.name = one.name or self._peer_name(one.peer)  # a connection may be there before the roster
-            sent.append((one.name, one.open.pop(number, None)))
-        known = [(peer, flows) for peer, flows in sent if peer and flows]
-        if not known:
-            return
-        of_round = None if number == NO_ROUND else number
-        if not self._flows.takes(self._ticks if of_round is None else number, is_special):
-            for peer, flows in known:
-                spent = {
-                    "seconds": sum(f[1] - f[0] for f in flows.values()),
-                    "nbytes": sum(f[2] for f in flows.values()),
-                }
-                self._totals.add("flow", self._name, peer, count=len(flows), **spent)
-            return
-        found = [(peer, *key, *flow) for peer, flows in known for key, flow in flows.items()]
-        for peer, shard, phase, begin_s, end_s, nbytes in found:
-            self._flows.spent(
-                keep(
-                    Record(
-                        "flow",
-                        begin_s,
-                        end_s,
-                        self._name,
-                        peer,
-                        of_round,
-                        None,
-                        shard,
-                        _PHASE_NAMES[phase],
-                        begin_s,
-                        nbytes,
-                        nbytes,
-                        outcome="delivered",
-                    )
-                )
-            )
+            if not flows or not one.name:
+                continue
+            if is_taken:
+                for key, flow in flows.items():
+                    self._flows.spent(keep(self._flow(one.name, number, *key, *flow)))
+                continue
+            summed = self._totals.of("flow", self._name, one.name)
+            for begin_s, end_s, nbytes in flows.values():
+                summed.add(end_s - begin_s, nbytes)
+
+    def _flow(
+        self, peer: str, number: int, shard: int, phase: int, begin_s: float, end_s: float, nbytes: int
+    ) -> Record:
+        return Record(
+            "flow",
+            begin_s,
+            end_s,
+            self._name,
+            peer,
+            None if number == NO_ROUND else number,
+            None,
+            None if shard < 0 else shard,
+            _PHASE_NAMES[phase],
+            begin_s,
+            nbytes,
+            nbytes,
+            outcome="delivered",
+        )
 
 
 class ControlThinner:
@@ -288,8 +295,8 @@ class ControlThinner:
     def __init__(self, bytes_per_s: float | None) -> None:
         """The file grows by `bytes_per_s`, or without a limit."""
         self._is_whole = bytes_per_s is None
-        shares = (None, None) if bytes_per_s is None else (ROUNDS_SHARE, 1.0 - ROUNDS_SHARE)
-        self._rounds, self._links = (Sampler(s and s * (bytes_per_s or 0.0)) for s in shares)
+        self._rounds = Sampler(_share(ROUNDS_SHARE, bytes_per_s), ROUNDS_PER_S)
+        self._links = Sampler(_share(1.0 - ROUNDS_SHARE, bytes_per_s))
         self._interest, self._totals = Interest(), Totals()
         self._decided: dict[int, list[Record]] = {}
         """Decisions about rounds that have not ended."""
@@ -331,8 +338,7 @@ class ControlThinner:
         is_whole = record.outcome == "finished"
         is_special = self._interest.of(record.nbytes, record.seconds, record.step) or not is_whole
         if not self._rounds.takes(number, is_special):
-            about = {"outcome": record.outcome, "seconds": record.seconds, "nbytes": record.nbytes}
-            self._totals.add("round", "", **about)  # type: ignore[arg-type]
+            self._totals.of("round", "", outcome=record.outcome).add(record.seconds, record.nbytes)
             return
         if is_special and self._samples and self._links.takes(self._ticks, is_special):
             self._record_samples(keep)
@@ -343,6 +349,10 @@ class ControlThinner:
             median = sorted(held, key=lambda record: record.rate_bps or 0.0)[len(held) // 2]
             self._links.spent(keep(median))
         self._samples.clear()
+
+
+def _share(share: float, bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else share * bytes_per_s
 
 
 def rank_rate(minute_bytes: int, world: int) -> float | None:

@@ -39,6 +39,7 @@ from tradewind.runtime.control_link import Control
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.options import LAB_VARIABLE
 from tradewind.runtime.peers import Connected, Peers
+from tradewind.runtime.rank_metrics import RankMetrics
 from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.sockets import hang_up
 from tradewind.runtime.stats import GroupStats, HostedController, Tally
@@ -148,6 +149,8 @@ class Worker:
         """The size of the largest array that travels in control messages (an inline round)."""
         self.trace: RankTrace | None = None
         """The trace of this rank, if one is written."""
+        self.metrics: RankMetrics | None = None
+        """The server of this rank's metrics, if it has one."""
         self.joined = threading.Event()
         """Set when all ranks have joined, or when the run has failed."""
         self._lock = threading.Lock()
@@ -290,6 +293,8 @@ class Worker:
         self.joined.set()
         if self.trace is not None:
             self.trace.writer.close()
+        if self.metrics is not None:
+            self.metrics.close()
 
     @property
     def lost(self) -> TradewindError | None:

@@ -19,13 +19,15 @@ EPOCH_S = 5.0
 
 @dataclass(frozen=True, eq=False)
 class RecordedSteps:
-    """Step times drawn from recorded ones."""
+    """Step times drawn from recorded ones, and from the means of those that a trace only sums up."""
 
     seconds: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.float64]
+    """How many steps each of them stands for."""
 
     def sample(self, rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
-        """`size` of the recorded times, each equally likely."""
-        return rng.choice(self.seconds, size)
+        """`size` of the times, each as likely as it was frequent."""
+        return rng.choice(self.seconds, size, p=self.counts / self.counts.sum())
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,13 @@ def recording_of(trace: Trace) -> Recording:
     run = trace.run
     links = [Link(src, dst, rate_bps, 0.0) for (src, dst), rate_bps in first.items()]
     network = Network.from_links(f"recorded {run.site}" if run else "recorded", [Site(name) for name in names], links)
-    computed = [record.seconds for record in trace.kind("compute") if record.seconds > 0]
+    computed = [(record.seconds, 1) for record in trace.kind("compute") if record.seconds > 0]
+    summed = [record for record in trace.kind("total") if record.phase == "compute" and record.spent_s > 0]
+    computed += [(record.spent_s / record.count, record.count) for record in summed]
     sizes = [record.nbytes for record in trace.kind("round") if record.nbytes]
     return Recording(
         _rates(network, seen),
-        RecordedSteps(np.array(computed)) if computed else None,
+        RecordedSteps(*np.array(computed, float).T) if computed else None,
         int(statistics.mode(sizes)) if sizes else None,
         max(record.end_s for record in trace.records),
     )

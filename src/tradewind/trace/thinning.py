@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from tradewind.trace.records import Record
 
@@ -21,12 +22,16 @@ LEAST_DELAY_S = 0.005
 """Rounds are slow if they take at least this much longer than usual: less is noise of any scheduler."""
 BASELINE = 20
 """Earlier rounds that say what is usual; the median counts."""
+REFRESH = 10
+"""Rounds after which the median is made again."""
 SAVED_S = 60.0
 """Rounds that are worth it may use what was not spent in this time."""
 REGULAR_SHARE = 0.75
 """The share of the rate that regular examples use; the rest is saved for rounds that are worth it."""
 WEIGHT = 0.2
 """The weight of the latest second in means of costs and paces."""
+LIKELY_BYTES = 1.0
+"""What a taken item is thought to need until one was written."""
 
 
 class Sampler:
@@ -45,40 +50,45 @@ class Sampler:
     8
     """
 
-    def __init__(self, bytes_per_s: float | None) -> None:
-        """`bytes_per_s`: the mean rate; None: everything is taken."""
+    def __init__(self, bytes_per_s: float | None, most_per_s: float = math.inf) -> None:
+        """`bytes_per_s`: the mean rate; None: everything is taken. `most_per_s`: the most regular items a second."""
         self.every = 1
+        self._most_per_s = most_per_s
         self._rate = bytes_per_s
         self._most = self._saved = math.inf if bytes_per_s is None else SAVED_S * bytes_per_s
         self._cost_bytes: float | None = None
         self._pace: float | None = None
         """Items a second."""
         self._seen = self._taken = 0
-        self._spent = 0.0
+        self._spent = self._reserved = 0.0
 
     def takes(self, number: int, is_special: bool = False) -> bool:
-        """Whether the item is recorded; one that is special is, while bytes are saved."""
+        """Whether the item is recorded; one that is special is, while bytes are saved.
+
+        Items may be written later, up to the next `passed`: until then they count with what such items usually need.
+        """
         self._seen += 1
-        taken = self._saved > 0 and (is_special or number % self.every == 0)
-        self._taken += taken
-        return taken
+        if not (is_special or number % self.every == 0) or self._saved <= self._reserved:
+            return False
+        self._taken += 1
+        self._reserved += LIKELY_BYTES if self._cost_bytes is None else self._cost_bytes
+        return True
 
     def spent(self, nbytes: float) -> None:
         """Note how many bytes a taken item needed."""
-        self._saved -= nbytes
         self._spent += nbytes
 
     def passed(self, seconds: float) -> None:
         """Note that time has passed, and choose N by what items cost and how many there are."""
         if self._rate is None or seconds <= 0:
             return
-        self._saved = min(self._most, self._saved + self._rate * seconds)
+        self._saved = min(self._most, self._saved - self._spent + self._rate * seconds)
         self._pace = _mean(self._pace, self._seen / seconds)
         if self._taken:
             self._cost_bytes = _mean(self._cost_bytes, self._spent / self._taken)
         self._seen = self._taken = 0
-        self._spent = 0.0
-        needed = self._pace * (self._cost_bytes or 0.0) / (REGULAR_SHARE * self._rate)
+        self._spent = self._reserved = 0.0
+        needed = self._pace * max((self._cost_bytes or 0.0) / (REGULAR_SHARE * self._rate), 1.0 / self._most_per_s)
         if needed > self.every or needed < 0.4 * self.every:  # not back and forth between two
             self.every = 2 ** max(0, math.ceil(math.log2(needed))) if needed > 0 else 1
 
@@ -96,21 +106,56 @@ class Interest:
     """
 
     def __init__(self) -> None:
-        self._usual_s: dict[float, deque[float]] = defaultdict(lambda: deque(maxlen=BASELINE))
+        self._known: dict[float, _Usual] = defaultdict(_Usual)
         self._plan: int | None = None
-        self._first: dict[float, int] = defaultdict(int)
 
     def of(self, nbytes: float, seconds: float, plan: int | None) -> bool:
         """Whether a round of this size, duration and plan version is worth it."""
         if plan != self._plan:
             self._plan = plan
-            self._first.clear()
-        usual_s = self._usual_s[nbytes]
-        longer_s = seconds - statistics.median(usual_s) if len(usual_s) == BASELINE else 0.0
-        usual_s.append(seconds)
-        self._first[nbytes] += 1
-        is_slow = longer_s >= max(LEAST_DELAY_S, (SLOW_FACTOR - 1.0) * (seconds - longer_s))
-        return is_slow or self._first[nbytes] <= FIRST_ROUNDS
+            for other in self._known.values():
+                other.rounds = 0
+        usual = self._known[nbytes]
+        is_slow = seconds >= usual.slow_s
+        usual.rounds += 1
+        usual.last_s.append(seconds)
+        usual.unseen += 1
+        if usual.unseen >= REFRESH or len(usual.last_s) < BASELINE:
+            usual.refresh()
+        return is_slow or usual.rounds <= FIRST_ROUNDS
+
+
+@dataclass(slots=True)
+class _Usual:
+    """How long rounds of a size take; a median costs more than a round, so it is made again after some of them."""
+
+    last_s: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE))
+    rounds: int = 0
+    """Of the present plan."""
+    slow_s: float = math.inf
+    """Rounds that take so long are slow."""
+    unseen: int = 0
+
+    def refresh(self) -> None:
+        self.unseen = 0
+        if len(self.last_s) == BASELINE:
+            usual_s = statistics.median(self.last_s)
+            self.slow_s = usual_s + max(LEAST_DELAY_S, (SLOW_FACTOR - 1.0) * usual_s)
+
+
+@dataclass(slots=True)
+class Sum:
+    """How many activities, flows or rounds there were, and how long and large all of them together."""
+
+    count: int = 0
+    seconds: float = 0.0
+    nbytes: float = 0
+
+    def add(self, seconds: float, nbytes: float = 0, count: int = 1) -> None:
+        """Add one, or several."""
+        self.count += count
+        self.seconds += seconds
+        self.nbytes += nbytes
 
 
 class Totals:
@@ -118,34 +163,23 @@ class Totals:
 
     >>> totals = Totals()
     >>> for _ in range(3):
-    ...     totals.add("sync", "a", seconds=0.5)
+    ...     totals.of("sync", "a").add(0.5)
     >>> [(record.phase, record.count, record.spent_s) for record in totals.take(0.0, 10.0)]
     [('sync', 3, 1.5)]
     """
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, str, str, str], list[float]] = {}
+        self._sums: dict[tuple[str, str, str, str], Sum] = defaultdict(Sum)
 
-    def add(
-        self,
-        what: str,
-        site: str,
-        peer: str = "",
-        outcome: str = "",
-        *,
-        count: int = 1,
-        seconds: float = 0,
-        nbytes: float = 0,
-    ) -> None:
-        """Add an activity, a flow or a round, or several of them."""
-        sums = self._sums.setdefault((what, site, peer, outcome), [0, 0.0, 0])
-        sums[0] += count
-        sums[1] += seconds
-        sums[2] += nbytes
+    def of(self, what: str, site: str, peer: str = "", outcome: str = "") -> Sum:
+        """The sum of an activity, of flows or of rounds; it may be kept."""
+        return self._sums[what, site, peer, outcome]
 
     def take(self, since_s: float, now_s: float) -> Iterator[Record]:
         """One record for each sum, which begins again."""
-        sums, self._sums = self._sums, {}
-        for (what, site, peer, outcome), (count, seconds, nbytes) in sums.items():
-            spent = {"count": int(count), "spent_s": round(seconds, 6), "sent_bytes": nbytes}
+        for (what, site, peer, outcome), summed in self._sums.items():
+            if not summed.count:
+                continue
+            spent = {"count": summed.count, "spent_s": round(summed.seconds, 6), "sent_bytes": summed.nbytes}
             yield Record("total", since_s, now_s, site, peer, phase=what, outcome=outcome, **spent)  # type: ignore[arg-type]
+            summed.count, summed.seconds, summed.nbytes = 0, 0.0, 0
