@@ -44,6 +44,19 @@ SIZES: dict[str, Size] = {
 """By name; `gpt-10m` has 10 million parameters, `gpt-100m` 100 million."""
 
 
+TESTED = {"cnn": ("clothes", 10_000), "gpt": ("text", 2000)}
+"""The data of each task, and how many samples are for tests: with a few hundred, differences below 1% are noise."""
+CURVE_TESTS = 500
+"""How many of them are used before the end, for the curve."""
+
+
+def find_size(name: str) -> Size:
+    """The size of that name. Raises `BadOption` for an unknown one."""
+    if name not in SIZES:
+        raise BadOption(f"the size must be one of {', '.join(SIZES)}, got {name!r}.")
+    return SIZES[name]
+
+
 def methods(size: Size) -> list[Method]:
     """All methods of an experiment, float32 DDP first."""
     made = [Method("ddp")]
@@ -71,17 +84,16 @@ def train(
     size_name: str, method: Method, seed: int, device: str, progress: Callable[[str], object] = str
 ) -> dict[str, Any]:
     """Train with one method and seed; returns losses, bytes and what they were measured with."""
-    if size_name not in SIZES:
-        raise BadOption(f"the size must be one of {', '.join(SIZES)}, got {size_name!r}.")
-    size = SIZES[size_name]
-    samples = load_samples("clothes" if size.task == "cnn" else "text")
+    size = find_size(size_name)
+    samples = load_samples(*TESTED[size.task])
     gpt = None if size.task == "cnn" else (size.width, size.layers, size.heads, CONTEXT)
     replicas = make_replicas(gpt, method, replace(size.work, steps=size.steps), seed, device)
     curve = []
     for number in range(1, size.steps + 1):
         replicas.step(number, samples)
         if number % max(1, size.steps // size.judged) == 0 or number == size.steps:
-            curve.append([number, replicas.exchange.nbytes, replicas.judge(samples)])
+            most = None if number == size.steps else CURVE_TESTS
+            curve.append([number, replicas.exchange.nbytes, replicas.judge(samples, most)])
             progress(f"{method.name}, seed {seed}: step {number}, loss {curve[-1][2]:.4f}")
     about = {"size": asdict(size), "parameters": replicas.parameters, "replicas": REPLICAS, "device": device}
     result = {"method": method.name, "seed": seed, "loss": curve[-1][2], "bytes": replicas.exchange.nbytes}
