@@ -54,9 +54,11 @@ ENVIRONMENT = {
 TARGETS = (
     ("ddp int8 + feedback", "ddp", 0.2),
     ("ddp int4 + feedback", "ddp", 0.5),
+    ("ddp int4-32 + feedback", "ddp", 0.5),
     ("sparseloco", "diloco", 0.5),
     ("sparseloco topk-256", "diloco", 0.5),
     ("sparseloco topk-256, H / 4", "diloco", 0.5),
+    ("sparseloco topk-256, H / 4, lr 2", "diloco", 0.5),
     ("streaming-diloco int4", "diloco", 0.5),
 )
 SITES, SITE_BPS = 8, 100e6

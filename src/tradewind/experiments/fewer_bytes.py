@@ -37,9 +37,9 @@ SIZES: dict[str, Size] = {
     "tiny": Size("gpt", 40, Work(8, 3e-3), width=32, layers=2, heads=2, every=10, judged=2),
     "gpt-cpu": Size("gpt", 300, Work(8, 3e-3), width=48, layers=4, heads=4),
     "cnn-cpu": Size("cnn", 300, Work(16, 2e-3)),
-    "gpt-10m": Size("gpt", 600, Work(32, 1e-3), width=320, layers=8, heads=8, every=30),
-    "gpt-100m": Size("gpt", 400, Work(64, 3e-4), width=768, layers=14, heads=12, every=40),
-    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=50),
+    "gpt-10m": Size("gpt", 1000, Work(32, 1e-3), width=320, layers=8, heads=8, every=20),
+    "gpt-100m": Size("gpt", 400, Work(64, 3e-4), width=768, layers=14, heads=12, every=20),
+    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=20),
 }
 """By name; `gpt-10m` has 10 million parameters, `gpt-100m` 100 million."""
 
@@ -61,19 +61,23 @@ def methods(size: Size) -> list[Method]:
     """All methods of an experiment, float32 DDP first."""
     made = [Method("ddp")]
     made += [Method(f"ddp {codec}", codec) for codec in ("bf16", "fp8", "int8", "int4")]
-    made += [Method(f"ddp {codec} + feedback", codec, feedback=True) for codec in ("int8", "int4")]
+    made += [Method(f"ddp {codec} + feedback", codec, feedback=True) for codec in ("int8", "int4", "int4-32")]
     diloco, interval = Outer(), size.every
     made += [
         Method("diloco", outer=diloco, every=interval),
         Method("diloco int8", "int8", outer=diloco, every=interval),
         Method("diloco int4", "int4", outer=diloco, every=interval),
         Method("delayed-diloco", outer=Outer(delay=None), every=interval),
+        Method("delayed-diloco, lr 0.2", outer=Outer(lr=0.2, delay=None), every=interval),
         Method("eager-diloco", outer=Outer(delay=None, eager=True), every=interval),
+        Method("eager-diloco, lr 0.2", outer=Outer(lr=0.2, delay=None, eager=True), every=interval),
     ]
     sparse = PRESETS["sparseloco"].outer
     made.append(Method("sparseloco", "topk", outer=sparse, every=interval))
     made.append(Method("sparseloco topk-256", "topk-256", outer=sparse, every=interval))
     made.append(Method("sparseloco topk-256, H / 4", "topk-256", outer=sparse, every=max(1, interval // 4)))
+    faster = replace(sparse, lr=2.0)
+    made.append(Method("sparseloco topk-256, H / 4, lr 2", "topk-256", outer=faster, every=max(1, interval // 4)))
     fragments = 2 if size.layers < 4 else 4
     streaming = Outer(lr=0.4, fragments=fragments, delay=min(5, interval // fragments), mix=0.5)
     made.append(Method("streaming-diloco int4", "int4", outer=streaming, every=interval))

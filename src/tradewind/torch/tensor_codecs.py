@@ -1,6 +1,6 @@
 """The codecs of `wire.codecs` on tensors, with PyTorch's kernels: a CUDA tensor is encoded before it is copied.
 
-An encoded tensor is the scales of all its blocks of `BLOCK_ITEMS` items, and the codes of all items. These are the
+An encoded tensor is the scales of all its blocks, and the codes of all items. These are the
 bytes that the production codecs make of the same values, NaN and infinities included, wherever chunks are cut between
 blocks: a chunk is a part of the scales, followed by a part of the codes.
 
@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from tradewind.errors import BadOption
-from tradewind.wire.codecs import BLOCK_ITEMS, SPARSE_BLOCK_ITEMS, TopK, codec_of
+from tradewind.wire.codecs import BLOCK_ITEMS, SPARSE_BLOCK_ITEMS, Dense, TopK, codec_of
 from tradewind.wire.sparse import share_of
 
-ON_DEVICE = ("bf16", "fp16", "int8", "fp8", "int4")
+ON_DEVICE = ("bf16", "fp16", "int8", "fp8", "int4", "int4-32")
 """Dense codecs that encode tensors: those that round to the nearest code. Others draw numbers on the host."""
 
 _SMALLEST_SCALE = 2.0**-126
 _LARGEST = float(torch.finfo(torch.float32).max) * (1.0 - 2.0**-22)
+_LARGEST_FINE = float(torch.finfo(torch.float32).max) * (1.0 - 2.0**-7)
 _LARGEST_HALF = 2.0**15 - 2.0**4
 _HALF_EXPONENT = 15
 
@@ -35,7 +36,7 @@ class Encoded:
     codec: str
     items: int
     scales: Tensor
-    """Of each block, in float32; empty for bf16."""
+    """Of each block, in float32; bits of bfloat16 in int16 for int4-32; empty for bf16."""
     codes: Tensor
     """Bytes."""
 
@@ -52,11 +53,13 @@ class _Kind:
     """The limit in blocks with NaN or infinities, some of whose codes mean these."""
     marks: tuple[int, int, int]
     """Codes of NaN, +inf and -inf, as whole numbers of the size of a code."""
+    block: int = BLOCK_ITEMS
 
 
 _KINDS = {
     "int8": _Kind(127.0, 126.0, (-128, 127, -127)),
     "int4": _Kind(7.0, 6.0, (-8, 7, -7)),
+    "int4-32": _Kind(7.0, 6.0, (-8, 7, -7), 32),
     "fp8": _Kind(448.0, 256.0, (0x7F, 0x7E, -2)),
     "fp16": _Kind(2.0**15, 2.0**15, (0x7E00, 0x7C00, -0x400)),
 }
@@ -70,27 +73,41 @@ def encode_tensor(values: Tensor, codec: str) -> Encoded:
     if codec == "bf16":
         return Encoded(codec, items, values.new_empty(0), _bf16_codes(values))
     kind = _KINDS[codec]
-    rows = _rows(values)
+    rows = _rows(values, kind.block)
     top = (rows.view(torch.int32) & 0x7FFFFFFF).amax(dim=1).view(torch.float32)
     marked = ~torch.isfinite(top)
     finite = torch.where(torch.isfinite(rows), rows, torch.zeros_like(rows))
     top = finite.abs().amax(dim=1)
-    scale = _half_scales(top) if codec == "fp16" else _scales(top, marked, kind)
+    scale = {"fp16": _half_scales, "int4-32": _fine_scales}.get(codec, _scales)(top, marked, kind)
     codes = _quantise(finite * scale.reciprocal()[:, None], codec)
     for mark, of in zip(kind.marks, (torch.isnan(rows), rows == torch.inf, rows == -torch.inf), strict=True):
         codes = codes.masked_fill(of, mark)
-    return Encoded(codec, items, torch.where(marked, -scale, scale), _packed(codes.reshape(-1)[:items], codec))
+    scale = torch.where(marked, -scale, scale)
+    if codec == "int4-32":
+        scale = (scale.view(torch.int32) >> 16).to(torch.int16)
+    return Encoded(codec, items, scale, _packed(codes.reshape(-1)[:items], codec))
+
+
+def encoded_bytes(codec: str, items: int, raw: Tensor) -> Encoded:
+    """The encoded tensor in bytes that follow each other as in a chunk."""
+    made = codec_of(codec)
+    if codec not in ON_DEVICE or not isinstance(made, Dense):
+        raise BadOption(f"tensors are decoded by {', '.join(ON_DEVICE)}, got codec {codec!r}.")
+    end = made.most_bytes(items) - made.code_bytes(items)
+    return Encoded(codec, items, raw[:end].view(torch.int16 if codec == "int4-32" else torch.float32), raw[end:])
 
 
 def decode_tensor(encoded: Encoded) -> Tensor:
     """The float32 values that an encoded tensor stands for, the same bits as every receiver of its bytes gets."""
     if encoded.codec == "bf16":
         return (encoded.codes.view(torch.int16).to(torch.int32) << 16).view(torch.float32)
-    codes = _rows(_unpacked(encoded))
-    marks, size = _KINDS[encoded.codec].marks, encoded.scales.abs()[:, None]
-    values = _values(codes, encoded.codec) * size
-    marked = torch.signbit(encoded.scales)[:, None]
-    for mark, value in zip(marks, (torch.nan, torch.inf, -torch.inf), strict=True):
+    kind, scales = _KINDS[encoded.codec], encoded.scales
+    if encoded.codec == "int4-32":
+        scales = (scales.to(torch.int32) << 16).view(torch.float32)
+    codes = _rows(_unpacked(encoded), kind.block)
+    values = _values(codes, encoded.codec) * scales.abs()[:, None]
+    marked = torch.signbit(scales)[:, None]
+    for mark, value in zip(kind.marks, (torch.nan, torch.inf, -torch.inf), strict=True):
         values = values.masked_fill(marked & (codes == mark), value)
     return values.reshape(-1)[: encoded.items]
 
@@ -114,10 +131,10 @@ def _largest_of_rows(magnitudes: Tensor, kept: int) -> Tensor:
     return (found + items * torch.arange(rows, device=magnitudes.device)[:, None]).reshape(-1)
 
 
-def _rows(values: Tensor) -> Tensor:
+def _rows(values: Tensor, block: int) -> Tensor:
     """The tensor in rows of a block each, the last one filled with zeros."""
-    missing = -len(values) % BLOCK_ITEMS
-    return (torch.nn.functional.pad(values, (0, missing)) if missing else values).view(-1, BLOCK_ITEMS)
+    missing = -len(values) % block
+    return (torch.nn.functional.pad(values, (0, missing)) if missing else values).view(-1, block)
 
 
 def _bf16_codes(values: Tensor) -> Tensor:
@@ -132,7 +149,12 @@ def _scales(top: Tensor, marked: Tensor, kind: _Kind) -> Tensor:
     return (top.clamp_max(_LARGEST) / limits).clamp_min(_SMALLEST_SCALE)
 
 
-def _half_scales(top: Tensor) -> Tensor:
+def _fine_scales(top: Tensor, marked: Tensor, kind: _Kind) -> Tensor:
+    bits = _scales(top.clamp_max(_LARGEST_FINE), marked, kind).view(torch.int32)
+    return ((bits + 0xFFFF) & -0x10000).view(torch.float32)
+
+
+def _half_scales(top: Tensor, marked: Tensor, kind: _Kind) -> Tensor:  # noqa: ARG001 - all blocks have one limit
     """The power of two for each block; made from its bits, since a computed power may be off by one."""
     exponent = (torch.frexp(top).exponent - _HALF_EXPONENT).clamp_min(-126)
     return ((exponent + 127) << 23).to(torch.int32).view(torch.float32)
@@ -148,7 +170,7 @@ def _quantise(scaled: Tensor, codec: str) -> Tensor:
 
 
 def _packed(codes: Tensor, codec: str) -> Tensor:
-    if codec != "int4":
+    if not codec.startswith("int4"):
         return codes.contiguous().view(torch.uint8)
     pairs = (torch.nn.functional.pad(codes, (0, 1)) if len(codes) % 2 else codes).view(torch.uint8).view(-1, 2)
     return (pairs[:, 0] & 0x0F) | (pairs[:, 1] << 4)
@@ -158,7 +180,7 @@ def _unpacked(encoded: Encoded) -> Tensor:
     """Codes as whole numbers of the size of a code."""
     if encoded.codec == "fp16":
         return encoded.codes.view(torch.int16)
-    if encoded.codec != "int4":
+    if not encoded.codec.startswith("int4"):
         return encoded.codes.view(torch.int8)
     low, high = (encoded.codes << 4).view(torch.int8) >> 4, encoded.codes.view(torch.int8) >> 4
     return torch.stack([low, high], dim=1).reshape(-1)[: encoded.items]

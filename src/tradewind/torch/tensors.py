@@ -8,7 +8,7 @@ stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -70,11 +70,8 @@ def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
-def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
-    """Group tensors into parts of one round each; ranks with the same shapes, dtypes and devices get the same parts.
-
-    `wide`: whether floats are staged in float32.
-    """
+def grouped(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Group tensors into parts of one round each; ranks with the same shapes, dtypes and devices get the same parts."""
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     parts: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -82,7 +79,7 @@ def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
             parts.append([tensor])
         else:
             small.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return [Staged(part, wide) for part in (*parts, *small.values())]
+    return [*parts, *small.values()]
 
 
 class Staged:
@@ -118,10 +115,9 @@ class Staged:
 
     def start(self, group: Group, op: str, coding: Coding) -> Handle:
         """Submit the all-reduce of the array to the runtime."""
-        codec, residuals = coding
-        residual = None if residuals is None else residuals(self, group)
+        residual = None if coding.residual is None else coding.residual(self._tensors, group)
         array = self.array
-        return group.all_reduce_async(array, op, out=array, dtype=self.dtype, codec=codec, residual=residual)
+        return group.all_reduce_async(array, op, out=array, dtype=self.dtype, codec=coding.codec, residual=residual)
 
     def ready(self) -> None:
         """Wait until the array holds the tensors' values (after a copy from a device)."""
@@ -155,9 +151,18 @@ class Staged:
         return flat
 
 
-Coding = tuple[str | None, Callable[[Staged, Group], Array] | None]
-"""The codec of an all-reduce (None: that of the run), and what returns the residual of a part, if it has one."""
-PLAIN: Coding = (None, None)
+class Coding(NamedTuple):
+    """How an all-reduce is encoded."""
+
+    codec: str | None = None
+    """None: as the option of the run says."""
+    residual: Callable[[list[torch.Tensor], Group], Array] | None = None
+    """Returns the residual of tensors that are reduced together; None: they have none."""
+    on_device: Callable[[list[torch.Tensor]], torch.Tensor] | None = None
+    """Returns their residual on their device, if they are encoded there."""
+
+
+PLAIN = Coding()
 
 _copy_streams: dict[torch.device, Any] = {}
 

@@ -34,6 +34,8 @@ class HivemindSystem:
         self._hivemind = importlib.import_module("hivemind")
         self._torch = importlib.import_module("torch")
         self._place, self._store, self._address = place, store, address
+        self.tolerance = 1e-5 if is_compressed else 0.0
+        """Largest relative error of a sum of equal items, of which its 8 bits keep the mean of each bucket."""
         self._key = "hivemind-8bit" if is_compressed else "hivemind"
         kind = "Uniform8BitQuantization" if is_compressed else "NoCompression"
         self._compression = getattr(importlib.import_module("hivemind.compression"), kind)()
