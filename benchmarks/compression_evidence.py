@@ -143,7 +143,7 @@ def _table(out: TextIO, name: str, runs: Sequence[Run]) -> None:
             continue
         losses = [run["loss"] for run in own]
         spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
-        beside = "{:+.2f}% | {:.2f}%".format(*_beside(own, base)) if base else "- | -"
+        beside = "{:+.2f}% | {:.2f}%".format(*_beside(own, base)).replace("nan%", "-") if base else "- | -"
         fewer = f"{base[0]['bytes'] / own[0]['bytes']:.1f}" if base else "-"
         largest = f"1/{base[0]['largest_round'] / own[0]['largest_round']:.1f}" if base else "-"
         out.write(f"| {method} | {len(own)} | {statistics.mean(losses):.4f} | {spread:.4f} | {beside} ")
@@ -155,7 +155,8 @@ def _table(out: TextIO, name: str, runs: Sequence[Run]) -> None:
             found, error = _beside(own, reference)
             verdict = "met" if found <= percent else "missed"
             unclear = "" if abs(found - percent) > 2 * error else ", not clear"  # also with a single seed
-            out.write(f"- `{method}` beside `{other}`: {found:+.2f}% (error {error:.2f}%), ")
+            shown = "one seed" if math.isnan(error) else f"error {error:.2f}%"
+            out.write(f"- `{method}` beside `{other}`: {found:+.2f}% ({shown}), ")
             out.write(f"aim at most {percent}%: {verdict}{unclear}.\n")
     out.write("\n")
 

@@ -356,7 +356,7 @@ class Scaled(Dense):
         limit = self.stochastic_limit if self.stochastic else self.limit
         return limit - self.marked_limit if marked else limit
 
-    def _scales(self, top: Floats, limit: Floats) -> Floats:
+    def _scales(self, top: Floats, limit: Floats | np.float32) -> Floats:
         """Return the scale of each block with this largest magnitude."""
         scales: Floats = np.maximum(np.minimum(top, np.float32(_LARGEST)) / limit, _SMALLEST_SCALE)
         return scales
@@ -391,22 +391,24 @@ class Scaled(Dense):
         scales = out[:end].view(self.scale_code)[start // per :]
         place = out[end + self.code_bytes(start) : end + self.code_bytes(start + len(values))]
         codes = self._codes(place, len(values))
-        scratch = np.empty_like(values)
+        scratch, limit = np.empty_like(values), np.float32(self._limits(False))
         rows_of = (_rows(array, per) for array in (values, scratch, codes))
         for (block, rows), (_, scaled), (_, of) in zip(*rows_of, strict=True):
             top = _largest_magnitudes(rows, scaled)
-            marked = ~np.isfinite(top)
-            if marked.any():
+            limits: Floats | np.float32 = limit
+            is_marked = not math.isfinite(top.max())  # one look at all blocks: calls on small arrays add up
+            if is_marked:
+                marked = ~np.isfinite(top)
                 rows = np.where(np.isfinite(rows), rows, np.float32(0))
                 top = _largest_magnitudes(rows, scaled)
-            limits = np.where(marked, np.float32(self._limits(True)), np.float32(self._limits(False)))
+                limits = np.where(marked, np.float32(self._limits(True)), limit)
             scale = self._scales(top, limits)
             if random is None:
                 np.multiply(rows, (np.float32(1) / scale)[:, None], out=scaled)
             else:  # exact where an item is a multiple of the scale
                 np.divide(rows, scale[:, None], out=scaled)
             self._quantise(scaled, of, random)
-            if marked.any():
+            if is_marked:
                 source = values[block * per :][: rows.size].reshape(rows.shape)
                 of[np.isnan(source)], of[source == np.inf], of[source == -np.inf] = self.marks
                 scale = np.where(marked, -scale, scale)
@@ -419,10 +421,10 @@ class Scaled(Dense):
         scales = self._unpacked_scales(packed)
         place = encoded[end + self.code_bytes(start) : end + self.code_bytes(start + len(out))]
         self._unpack(place, out)
-        marked = np.signbit(scales)
+        is_marked = scales.min() < 0
         for block, rows in _rows(out, per):
             of = scales[block : block + len(rows)]
-            if not marked[block : block + len(rows)].any():
+            if not is_marked:
                 rows *= of[:, None]
                 continue
             signs = np.signbit(of)[:, None]
@@ -458,8 +460,8 @@ class Fp16(Scaled):
         """Return the size of the codes of so many items."""
         return 2 * items
 
-    def _scales(self, top: Floats, limit: Floats) -> Floats:
-        exponent = np.frexp(top)[1] - int(math.log2(float(limit[0])))
+    def _scales(self, top: Floats, limit: Floats | np.float32) -> Floats:
+        exponent = np.frexp(top)[1] - int(math.log2(float(np.max(limit))))
         scales: Floats = np.ldexp(np.float32(1), np.maximum(exponent, -126))
         return scales
 
@@ -525,7 +527,8 @@ class Int4(Int8):
     def _pack(self, codes: npt.NDArray[Any], out: Raw) -> None:
         assert codes.base is not None  # twice as many as bytes in `out`, see `_codes`
         pairs = codes.base.view(np.uint16)
-        np.copyto(out, (pairs & np.uint16(0x0F)) | ((pairs >> np.uint16(4)) & np.uint16(0xF0)), casting="unsafe")
+        pairs &= np.uint16(0x0F0F)
+        np.copyto(out, pairs | (pairs >> np.uint16(4)), casting="unsafe")  # of each pair, the lower byte
 
     def _unpack(self, packed: Raw, out: Floats) -> None:
         pairs = len(out) // 2
@@ -553,7 +556,7 @@ class Int4Fine(Int4):
     scale_code: ClassVar[type[np.generic]] = np.uint16
     scale_error: ClassVar[float] = 2.0**-6
 
-    def _scales(self, top: Floats, limit: Floats) -> Floats:
+    def _scales(self, top: Floats, limit: Floats | np.float32) -> Floats:
         bits = super()._scales(np.minimum(top, _LARGEST_FINE), limit).view(np.uint32) + _ABOVE_BF16
         scales: Floats = (bits & ~_ABOVE_BF16).view(np.float32)
         return scales
