@@ -131,7 +131,7 @@ def check_ddp_hooks() -> None:
 
 def check_tensors_are_encoded_on_the_device() -> None:
     feedback, items = tradewind.torch.ErrorFeedback("int8"), 300_000
-    group: Any = dist.distributed_c10d._get_default_group()
+    group: Any = dist.group.WORLD
     drawn = torch.Generator().manual_seed(dist.get_rank())
     given, got = torch.zeros(items), torch.zeros(items)
     for _ in range(3):
