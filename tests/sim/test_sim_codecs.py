@@ -33,7 +33,7 @@ def test_the_runs_cover_codecs_cuts_and_planners() -> None:
     assert any(setup.in_place for setup in setups)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4, 8, 13])
+@pytest.mark.parametrize("seed", [1, 2, 4, 7, 8, 9, 13])  # 7 and 9: sparse sums of positions that differ
 def test_encoded_rounds_are_repaired_in_storms_with_each_contribution_once(seed: int) -> None:
     run_storm(coded_storm(storm_number(seed)))
 

@@ -239,3 +239,25 @@ def check_the_average_of_a_model_is_right() -> None:
                 parameter.fill_(float(rank))
         sync.step()
         assert own.is_cuda and (parameters_of(model) == (world - 1) / 2).all()
+
+
+def check_tensors_are_encoded_on_the_device() -> None:
+    feedback, items = tradewind.torch.ErrorFeedback("int8"), 300_000
+    group: Any = dist.group.WORLD
+    drawn = torch.Generator().manual_seed(dist.get_rank())
+    given, got = torch.zeros(items), torch.zeros(items)
+    for _ in range(3):
+        own = torch.randn(items, generator=drawn)
+        tensor = own.to(_device)
+        group.reduce_encoded(tensor, feedback.coding_of("bucket", tensor)).wait()
+        assert tensor.is_cuda
+        first = tensor.cpu()
+        dist.broadcast(first, 0, group=_gloo)
+        assert torch.equal(first, tensor.cpu()), "all ranks have the same bits"
+        given += own
+        got += tensor.cpu()
+    assert feedback.nbytes == 2 * 4 * items, "one residual on the device, and one on the host"
+    (kept,) = feedback.state_dict()["residuals"]
+    left = given - kept
+    dist.all_reduce(left, group=_gloo)
+    assert torch.allclose(left, got, atol=1e-4), "inputs, results and residuals add up"

@@ -26,7 +26,7 @@ from torch import nn  # noqa: E402
 
 from torch_training import flat, made  # noqa: E402
 from tradewind.torch.buckets import Tracked, tracked_tensors  # noqa: E402
-from tradewind.torch.outer import PRESETS, Outer, cut_fragments, layers_of  # noqa: E402
+from tradewind.torch.outer import PRESETS, Outer, OuterSteps, cut_fragments, layers_of  # noqa: E402
 from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
 
 QUORUM: dict[str, Any] = {"policy": "quorum", "policy_options": {"quorum": 0.6, "grace_s": 0.2}}
@@ -252,6 +252,21 @@ def test_encoded_contributions_with_feedback_are_in_the_model_after_a_few_rounds
         assert moved[0] == pytest.approx(40.4, rel=0.02)
         assert np.allclose(moved[1:50], 0.4 if feedback else 0.0, atol=0.15 if feedback else 0.0)
         assert saved == ([200] if feedback else [])
+
+
+def test_what_is_not_sent_stays_with_a_rank_that_missed_rounds_and_a_rank_that_joins_has_none() -> None:
+    def steps() -> OuterSteps:
+        made_of = Outer(lr=1.0, momentum=0.0, nesterov=False, codec="topk", feedback=0.95)
+        return OuterSteps(made_of, tracked_tensors(layers()), 1, common=True, bucket_bytes=None)
+
+    late, ahead = steps(), steps()
+    (residual,) = late.fragments[0].residuals
+    residual.fill_(0.5)
+    ahead.number = ahead.round = 3
+    late.take_over(ahead.offer())
+    assert late.round == 3 and float(residual.min()) == 0.5
+    late.restart()
+    assert not residual.any()
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))

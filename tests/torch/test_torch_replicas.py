@@ -102,6 +102,21 @@ def test_error_feedback_keeps_the_mean_of_many_steps_and_bytes_are_those_of_the_
     assert sums["ddp int4"] == 0.0 and float(sums["ddp int4 + feedback"]) == pytest.approx(1.0, rel=0.1)
 
 
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4", "topk", "topk-256"])
+def test_inputs_results_and_residuals_add_up(codec: str) -> None:
+    """As in production, also what the root of a sum loses is kept, and is in a later round."""
+    exchange = replicas(Method("ddp", codec, feedback=True)).exchange
+    drawn = torch.Generator().manual_seed(1)
+    given, got = torch.zeros(9000, dtype=torch.float64), torch.zeros(9000, dtype=torch.float64)
+    for _ in range(5):
+        inputs = [torch.randn(9000, generator=drawn) for _ in range(REPLICAS)]
+        given += torch.stack(inputs).double().sum(dim=0)
+        got += REPLICAS * exchange.average(0, inputs).double()
+    kept = torch.stack(exchange.residuals(0)).double().sum(dim=0)
+    assert float(kept.abs().max()) > 1e-3, "something is lost in every round"
+    assert torch.allclose(got + kept, given, atol=1e-4)
+
+
 def test_sparse_contributions_follow_the_published_rule() -> None:
     """The largest items of 0.95 e + g are sent, and e keeps the rest (SparseLoCo)."""
     outer = PRESETS["sparseloco"].outer

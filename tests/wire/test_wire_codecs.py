@@ -86,8 +86,8 @@ def test_steps_and_blocks_of_a_large_chunk_fit_together(name: str) -> None:
 @given(items=st.integers(1, 10**6))
 def test_the_size_follows_from_the_number_of_items(name: str, items: int) -> None:
     codec = made(name)
-    share = {"bf16": 2, "fp16": 2, "int8": 1, "fp8": 1, "int4": 0.5}[codec.kind]
-    scales = 0 if codec.kind == "bf16" else 4 * -(-items // BLOCK_ITEMS)
+    share = {"bf16": 2, "fp16": 2, "int8": 1, "fp8": 1, "int4": 0.5, "int4-32": 0.5}[codec.kind]
+    scales = {"bf16": 0, "int4-32": 2 * -(-items // 32)}.get(codec.kind, 4 * -(-items // BLOCK_ITEMS))
     assert codec.most_bytes(items) == wire_bytes(name, items, 4) == -(-items * share // 1) + scales
 
 

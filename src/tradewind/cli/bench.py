@@ -36,7 +36,7 @@ def run(
         str, typer.Option("--backend", metavar="NAME", help="For wan: inproc, or a lab: htb, delay, auto.")
     ] = "inproc",
     peers: Annotated[
-        str, typer.Option("--peers", metavar="A,B,...", help="For wan in a lab: gloo, hivemind, none.")
+        str, typer.Option("--peers", metavar="A,B,...", help="For wan in a lab: gloo, hivemind, hivemind-8bit, none.")
     ] = "gloo,hivemind",
     scale: Annotated[str | None, typer.Option("--scale", metavar="F", help="For wan in a lab, as in lab up.")] = None,
     calibrate: Annotated[

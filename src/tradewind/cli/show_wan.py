@@ -58,7 +58,7 @@ def run_wan(
 
 def contest_rows(contest: WanContest) -> list[dict[str, Any]]:
     """One row per system, as in the JSON output."""
-    from tradewind.experiments.contests.contest import GLOO, GLOO_BEST, HIVEMIND
+    from tradewind.experiments.contests.contest import GLOO, GLOO_BEST, HIVEMIND, HIVEMIND_8BIT
 
     def times(entry: SystemTimes, other: str) -> float | None:
         found = contest.of(other)
@@ -80,6 +80,7 @@ def contest_rows(contest: WanContest) -> list[dict[str, Any]]:
             "speedup_over_gloo": times(entry, GLOO),
             "speedup_over_gloo_best_order": times(entry, GLOO_BEST),
             "speedup_over_hivemind": times(entry, HIVEMIND),
+            "speedup_over_hivemind_8bit": times(entry, HIVEMIND_8BIT),
             "all_seconds": entry.seconds,
         }
         for entry in contest.times
@@ -128,6 +129,7 @@ def _show(contest: WanContest) -> None:
         "speedup_over_gloo": "gloo",
         "speedup_over_gloo_best_order": "its best",
         "speedup_over_hivemind": "hivemind",
+        "speedup_over_hivemind_8bit": "its 8 bits",
     }
     met = [key for key in peers if any(row[key] is not None for row in rows)]
     compared = [f">x {peers[key]}" for key in met]

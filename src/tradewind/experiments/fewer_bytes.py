@@ -37,30 +37,47 @@ SIZES: dict[str, Size] = {
     "tiny": Size("gpt", 40, Work(8, 3e-3), width=32, layers=2, heads=2, every=10, judged=2),
     "gpt-cpu": Size("gpt", 300, Work(8, 3e-3), width=48, layers=4, heads=4),
     "cnn-cpu": Size("cnn", 300, Work(16, 2e-3)),
-    "gpt-10m": Size("gpt", 600, Work(32, 1e-3), width=320, layers=8, heads=8, every=30),
-    "gpt-100m": Size("gpt", 400, Work(64, 3e-4), width=768, layers=14, heads=12, every=40),
-    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=50),
+    "gpt-10m": Size("gpt", 1000, Work(32, 1e-3), width=320, layers=8, heads=8, every=20),
+    "gpt-100m": Size("gpt", 400, Work(64, 3e-4), width=768, layers=14, heads=12, every=20),
+    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=20),
 }
 """By name; `gpt-10m` has 10 million parameters, `gpt-100m` 100 million."""
+
+
+TESTED = {"cnn": ("clothes", 10_000), "gpt": ("text", 2000)}
+"""The data of each task, and how many samples are for tests: with a few hundred, differences below 1% are noise."""
+CURVE_TESTS = 500
+"""How many of them are used before the end, for the curve."""
+
+
+def find_size(name: str) -> Size:
+    """The size of that name. Raises `BadOption` for an unknown one."""
+    if name not in SIZES:
+        raise BadOption(f"the size must be one of {', '.join(SIZES)}, got {name!r}.")
+    return SIZES[name]
 
 
 def methods(size: Size) -> list[Method]:
     """All methods of an experiment, float32 DDP first."""
     made = [Method("ddp")]
     made += [Method(f"ddp {codec}", codec) for codec in ("bf16", "fp8", "int8", "int4")]
-    made += [Method(f"ddp {codec} + feedback", codec, feedback=True) for codec in ("int8", "int4")]
+    made += [Method(f"ddp {codec} + feedback", codec, feedback=True) for codec in ("int8", "int4", "int4-32")]
     diloco, interval = Outer(), size.every
     made += [
         Method("diloco", outer=diloco, every=interval),
         Method("diloco int8", "int8", outer=diloco, every=interval),
         Method("diloco int4", "int4", outer=diloco, every=interval),
         Method("delayed-diloco", outer=Outer(delay=None), every=interval),
+        Method("delayed-diloco, lr 0.2", outer=Outer(lr=0.2, delay=None), every=interval),
         Method("eager-diloco", outer=Outer(delay=None, eager=True), every=interval),
+        Method("eager-diloco, lr 0.2", outer=Outer(lr=0.2, delay=None, eager=True), every=interval),
     ]
     sparse = PRESETS["sparseloco"].outer
     made.append(Method("sparseloco", "topk", outer=sparse, every=interval))
     made.append(Method("sparseloco topk-256", "topk-256", outer=sparse, every=interval))
     made.append(Method("sparseloco topk-256, H / 4", "topk-256", outer=sparse, every=max(1, interval // 4)))
+    faster = replace(sparse, lr=2.0)
+    made.append(Method("sparseloco topk-256, H / 4, lr 2", "topk-256", outer=faster, every=max(1, interval // 4)))
     fragments = 2 if size.layers < 4 else 4
     streaming = Outer(lr=0.4, fragments=fragments, delay=min(5, interval // fragments), mix=0.5)
     made.append(Method("streaming-diloco int4", "int4", outer=streaming, every=interval))
@@ -71,17 +88,16 @@ def train(
     size_name: str, method: Method, seed: int, device: str, progress: Callable[[str], object] = str
 ) -> dict[str, Any]:
     """Train with one method and seed; returns losses, bytes and what they were measured with."""
-    if size_name not in SIZES:
-        raise BadOption(f"the size must be one of {', '.join(SIZES)}, got {size_name!r}.")
-    size = SIZES[size_name]
-    samples = load_samples("clothes" if size.task == "cnn" else "text")
+    size = find_size(size_name)
+    samples = load_samples(*TESTED[size.task])
     gpt = None if size.task == "cnn" else (size.width, size.layers, size.heads, CONTEXT)
     replicas = make_replicas(gpt, method, replace(size.work, steps=size.steps), seed, device)
     curve = []
     for number in range(1, size.steps + 1):
         replicas.step(number, samples)
         if number % max(1, size.steps // size.judged) == 0 or number == size.steps:
-            curve.append([number, replicas.exchange.nbytes, replicas.judge(samples)])
+            most = None if number == size.steps else CURVE_TESTS
+            curve.append([number, replicas.exchange.nbytes, replicas.judge(samples, most)])
             progress(f"{method.name}, seed {seed}: step {number}, loss {curve[-1][2]:.4f}")
     about = {"size": asdict(size), "parameters": replicas.parameters, "replicas": REPLICAS, "device": device}
     result = {"method": method.name, "seed": seed, "loss": curve[-1][2], "bytes": replicas.exchange.nbytes}

@@ -141,7 +141,7 @@ class ChunkPlane:
 
     def end(self, ended: do.Succeeded | do.Failed) -> None:
         """Complete the result array of an operation that has ended, and release its arrays. Drivers call this."""
-        own, result, _ = self._arrays.pop(ended.operation)
+        own, result, *_ = self._arrays.pop(ended.operation)
         asked = self._asked.pop(ended.operation)
         self._early.end(ended.operation)
         op, key = self._exchanged.pop(ended.operation, ("", ""))
@@ -193,7 +193,7 @@ class ChunkPlane:
         weights = dict(zip(plan.members, m.value_of_each(start.weights, len(plan.members)), strict=True))
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
-        own, result, residual = (None, None, None) if operation is None else self._arrays[operation]
+        own, result, residual, copy = (None, None, None, None) if operation is None else self._arrays[operation]
         by_number = None
         if scattered is not None and len(set(weights.values())) > 1:
             by_number = {self._numbers[name]: weight for name, weight in weights.items()}
@@ -202,6 +202,7 @@ class ChunkPlane:
             payload = RoundPayload(layout, arithmetic, own, result, start.version, by_number, exchange)
         else:
             payload = coded_payload(layout, arithmetic, own, result, start.version, start.round, residual)
+            payload.copy = copy
         self.payloads[start.round] = payload
         payload.digests_whole, payload.copies = start.whole_digest, start.ahead
         self._connect(layout.peers)

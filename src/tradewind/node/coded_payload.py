@@ -25,7 +25,7 @@ from tradewind.arithmetic import Arithmetic, Array, narrow, widen
 from tradewind.node.actions import Combine, How, Receive, Source, Transmit
 from tradewind.node.engine.layout import Layout
 from tradewind.node.payload import Bytes, RoundPayload
-from tradewind.wire.codecs import STEP_ITEMS, Dense, Floats, Raw, TopK, generator_of, steps_of
+from tradewind.wire.codecs import STEP_ITEMS, Dense, EncodedCopy, Floats, Raw, TopK, generator_of, steps_of
 from tradewind.wire.frames import digest_of
 from tradewind.wire.sparse import Positions
 
@@ -64,6 +64,8 @@ class CodedPayload(RoundPayload):
         super().__init__(layout, arithmetic, own, result, version)
         self._number = number
         self._residual: Floats | None = None if residual is None else residual.reshape(-1)
+        self.copy: EncodedCopy | None = None
+        """Gets the encoded form of the result, if it is wanted."""
 
     def take(self, action: Receive, buffer: Bytes) -> None:
         """Add or store a chunk that was received into a buffer; a sum that it completes is encoded there."""
@@ -71,10 +73,13 @@ class CodedPayload(RoundPayload):
         encoded, out = _raw(buffer), self.result_of(action)
         if action.how is How.STORE:
             self._fold((shard, index), None, [encoded], out)
+            self._store_copy((shard, index), encoded)
             return
         own = self._own(shard, index) if action.own else out
         encodes = action.finish and self.layout.keeps_result(self.layout.shards[shard])
         self._fold((shard, index), own, [encoded], out, encoded if encodes else None, action.finish, action.own)
+        if encodes:
+            self._store_copy((shard, index), encoded)
 
     def combine(self, action: Combine, buffers: Mapping[int, Bytes]) -> None:
         """Carry out a `Combine`."""
@@ -86,6 +91,8 @@ class CodedPayload(RoundPayload):
         out = self.result_chunk(*chunk)
         encoded = None if action.encoded is None else _raw(buffers[action.encoded])
         self._fold(chunk, out if own is None else own, parts, out, encoded, action.finish, action.own)
+        if encoded is not None and action.finish:
+            self._store_copy(chunk, encoded)
 
     def outgoing(self, action: Transmit) -> memoryview:
         """Return the encoded bytes of a chunk to send, for sources INPUT and RESULT."""
@@ -101,6 +108,10 @@ class CodedPayload(RoundPayload):
 
     def _own(self, shard: int, index: int) -> Array:
         return self.own_chunk(shard, index)
+
+    def _store_copy(self, chunk: tuple[int, int], encoded: Raw) -> None:
+        if self.copy is not None:
+            self.copy.store(*self._place(chunk), encoded)
 
     @abstractmethod
     def _fold(

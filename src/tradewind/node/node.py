@@ -45,7 +45,7 @@ from tradewind.node.served import INIT, PUSH
 from tradewind.node.waits import RoundWait, Waits
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import NONE
+from tradewind.wire.codecs import NONE, EncodedCopy
 from tradewind.wire.frames import digest_of
 
 COMMITTED = 256
@@ -61,6 +61,8 @@ class Arrays(NamedTuple):
     result: Array
     residual: Array | None = None
     """Gets what encoding at this rank loses of the sum (error feedback); None: that is lost."""
+    encoded: EncodedCopy | None = None
+    """Gets the encoded form of the result, too."""
 
 
 class DataPlane(Protocol):

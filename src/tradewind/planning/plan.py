@@ -125,19 +125,19 @@ class Plan:
         return replace(self, planning_seconds=seconds)
 
 
-def split_points(fractions: Sequence[float], count: int) -> list[int]:
+def split_points(fractions: Sequence[float], count: int, step: int = 1) -> list[int]:
     """Cut `count` items into consecutive ranges in proportion to `fractions`: n + 1 boundaries.
 
     Boundaries are rounded from the running sum, so every item lands in exactly one range, whatever the rounding
-    errors of the fractions, and every site computes the same cuts.
+    errors of the fractions, and every site computes the same cuts. All but the last are multiples of `step`.
 
-    >>> split_points([0.5, 0.25, 0.25], 10)
-    [0, 5, 8, 10]
+    >>> split_points([0.5, 0.25, 0.25], 10), split_points([0.5, 0.25, 0.25], 10, 4)
+    ([0, 5, 8, 10], [0, 4, 8, 10])
     """
     points, running = [0], 0.0
     for fraction in fractions:
         running += fraction
-        points.append(min(count, int(running * count + 0.5)))
+        points.append(min(count, int(running * count / step + 0.5) * step))
     points[-1] = count
     return points
 

@@ -61,7 +61,7 @@ from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.stats import GroupStats
 from tradewind.runtime.tracing import RankTrace, rank_rate
 from tradewind.runtime.worker import Worker
-from tradewind.wire.codecs import NONE, can_encode, check_codec
+from tradewind.wire.codecs import NONE, EncodedCopy, can_encode, check_codec
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation, Share
 
@@ -196,9 +196,13 @@ class Group:
         dtype: str | None = None,
         codec: str | None = None,
         residual: Array | None = None,
+        encoded: EncodedCopy | None = None,
     ) -> Handle:
-        """Start `all_reduce` and return its handle. Until it is done, do not change `array` or use `out`."""
-        return self._combine(array, op, out, dtype, coding=(codec, residual))
+        """Start `all_reduce` and return its handle. Until it is done, do not change `array` or use `out`.
+
+        `encoded` gets the encoded form of the result, if the round has one (`EncodedCopy.is_complete`).
+        """
+        return self._combine(array, op, out, dtype, coding=(codec, residual, encoded))
 
     def average(
         self, array: ArrayLike, *, out: Array | None = None, dtype: str | None = None, codec: str | None = None
@@ -232,7 +236,7 @@ class Group:
         """
         if self._worker.has_server:
             return self._exchange_change(array, out, part_key(part, parts), part, parts)
-        return self._combine(array, "mean", out, dtype, (part, parts), (codec, residual), share)
+        return self._combine(array, "mean", out, dtype, (part, parts), (codec, residual, None), share)
 
     @property
     def has_server(self) -> bool:
@@ -294,14 +298,14 @@ class Group:
         out: Array | None,
         dtype: str | None,
         of: tuple[int | None, int] = (None, 1),
-        coding: tuple[str | None, Array | None] = (None, None),
+        coding: tuple[str | None, Array | None, EncodedCopy | None] = (None, None, None),
         share: Share | None = None,
     ) -> Handle:
         """Submit a sum, a mean or the like; `of` is the part and the number of parts of a step."""
         array = as_array(array)
         name = dtype or name_dtype(array)
         check_operation(op, name)
-        codec, residual = self._codec_for(coding[0], op, name), coding[1]
+        codec, residual, encoded = self._codec_for(coding[0], op, name), *coding[1:]
         check_storage(array, name)
         own = np.ascontiguousarray(array).reshape(array.shape)  # reshape: else a scalar gets a dimension
         if out is not None:
@@ -312,7 +316,7 @@ class Group:
             check_residual(residual, own)
             own = np.add(own, residual, out=own if out is not None and same_memory(own, out) else None)
             residual.fill(0.0)  # what encoding loses is added by the round; without one, nothing is lost
-        return self._submit(operation, own, result, of[0], share, residual)
+        return self._submit(operation, own, result, of[0], share, residual, encoded)
 
     def _codec_for(self, given: str | None, op: str, dtype: str) -> str:
         """The codec of an operation: the given one, or else that of the run, if it can encode the operation."""
@@ -450,11 +454,12 @@ class Group:
         part: int | None = None,
         share: Share | None = None,
         residual: Array | None = None,
+        encoded: EncodedCopy | None = None,
     ) -> Handle:
         self._owner.check(f"group {self.name!r}")
         handle = Handle(result)
         writable = result.view()  # stays writable if the caller clears the flag of `result`
-        self._worker.submit(operation, own, writable, handle._end, part, share, residual)
+        self._worker.submit(operation, own, writable, handle._end, part, share, residual, encoded)
         return handle
 
     @property

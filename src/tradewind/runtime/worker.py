@@ -47,6 +47,7 @@ from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.runtime.trace_file import Clock
 from tradewind.runtime.tracing import FlowLog, RankTrace
 from tradewind.wire import messages as m
+from tradewind.wire.codecs import EncodedCopy
 from tradewind.wire.frames import FrameHeader
 from tradewind.wire.handshake import Credentials, Peer
 
@@ -325,17 +326,18 @@ class Worker:
         part: int | None = None,
         share: m.Share | None = None,
         residual: Array | None = None,
+        encoded: EncodedCopy | None = None,
     ) -> None:
         """Submit an operation of all ranks, or one part of a step; `ended` is called once, in a driver thread.
 
-        `residual` gets what encoding at this rank loses.
+        `residual` gets what encoding at this rank loses, `encoded` the encoded form of the result.
         """
         inline = small_array(operation, own, self.site, self.inline_bytes, len(self.addresses))
         overwrites = operation.op != COPY and np.may_share_memory(own, result)
         if overwrites and self.tolerant:
             own, overwrites = own.copy(), False  # a round may have to be repeated from the input
         with self._lock:
-            arrays = Arrays(own, result, residual)
+            arrays = Arrays(own, result, residual, encoded)
             number, actions = self._node.submit(operation, arrays, part, inline, overwrites, share)
             submitted = self._operations[number] = Submitted(ended, time.monotonic())
             if self.trace is not None:

@@ -12,6 +12,8 @@ holds them. With DDP's comm hook the residuals belong to buckets by their parame
 **Rules.** A residual starts at zero. It is dropped when its tensor is freed (DDP makes new buckets after the first
 step), when the size of its bucket changes, and by `reset`, which is called when ranks of a tolerant run are lost or
 join: so ranks that join start like all others. `state_dict` and `load_state_dict` are for checkpoints.
+
+**CUDA tensors** are encoded on their device (`encoded_part`), where what that loses is kept: a second copy.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tradewind.arithmetic import Array
 from tradewind.errors import BadOption
+from tradewind.torch.tensors import Coding
 from tradewind.wire.codecs import NONE, check_codec
 
 
@@ -41,12 +44,14 @@ class ErrorFeedback:
         self._residuals: dict[Hashable, Array] = {}
         self._storages: dict[Hashable, StorageWeakRef] = {}
         self._loaded: list[Array] = []
+        self._devices: dict[Hashable, torch.Tensor] = {}
+        """What encoding on a device has lost, by bucket; the host's residual has what this rank lost as aggregator."""
         self._members: tuple[str, ...] | None = None
 
     @property
     def nbytes(self) -> int:
-        """The memory of all residuals."""
-        return sum(residual.nbytes for residual in self._residuals.values())
+        """The memory of all residuals, on the host and on devices."""
+        return sum(int(of.nbytes) for of in (*self._residuals.values(), *self._devices.values()))
 
     def residual(self, bucket: Hashable, items: int) -> Array:
         """The residual of a bucket, made on first use and when its size has changed."""
@@ -54,6 +59,24 @@ class ErrorFeedback:
         if found is None or found.size != items:
             self._forget_freed()
             found = self._residuals[bucket] = self._from_checkpoint(items)
+        return found
+
+    def coding_of(self, bucket: Hashable, tensor: torch.Tensor) -> Coding:
+        """How a bucket is encoded, with its residuals."""
+        residual = self.residual(bucket, tensor.numel())
+        return Coding(self.codec, lambda *_: residual, lambda tensors: self._on_device(bucket, tensors))
+
+    def residual_on_device(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The residual, on their device, of tensors that are encoded there; it lives as long as `residual_of` them."""
+        self.residual_of(tensors)
+        return self._on_device(
+            (StorageWeakRef(tensors[0].untyped_storage()).cdata, tensors[0].storage_offset()), tensors
+        )
+
+    def _on_device(self, bucket: Hashable, tensors: list[torch.Tensor]) -> torch.Tensor:
+        items, found = sum(tensor.numel() for tensor in tensors), self._devices.get(bucket)
+        if found is None or len(found) != items:
+            found = self._devices[bucket] = torch.zeros(items, device=tensors[0].device)
         return found
 
     def residual_of(self, tensors: Iterable[torch.Tensor]) -> Array:
@@ -76,12 +99,17 @@ class ErrorFeedback:
         self._loaded.clear()
         for residual in self._residuals.values():
             residual.fill(0.0)
+        for lost in self._devices.values():
+            lost.zero_()
 
     def state_dict(self) -> dict[str, Any]:
         """The residuals of this rank in the order in which buckets were first used, for a checkpoint of this rank."""
         self._forget_freed()
-        residuals = [*self._residuals.values(), *self._loaded]
-        return {"codec": self.codec, "residuals": [torch.from_numpy(residual.copy()) for residual in residuals]}
+        whole = [torch.from_numpy(residual.copy()) for residual in (*self._residuals.values(), *self._loaded)]
+        for residual, bucket in zip(whole, self._residuals, strict=False):
+            if bucket in self._devices:
+                residual += self._devices[bucket].cpu()
+        return {"codec": self.codec, "residuals": whole}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`: buckets that are used from now on take the first residual of their size.
@@ -92,6 +120,7 @@ class ErrorFeedback:
             raise BadOption(f"expected the state of ErrorFeedback with 'residuals', got keys {sorted(state)}.")
         self._residuals.clear()
         self._storages.clear()
+        self._devices.clear()
         self._loaded = [residual.detach().cpu().float().reshape(-1).numpy().copy() for residual in state["residuals"]]
 
     def _from_checkpoint(self, items: int) -> Array:
@@ -104,6 +133,7 @@ class ErrorFeedback:
         for bucket in [bucket for bucket, storage in self._storages.items() if storage.expired()]:
             del self._storages[bucket]
             self._residuals.pop(bucket, None)
+            self._devices.pop(bucket, None)
 
 
 def compression_hook(feedback: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -120,8 +150,8 @@ def compression_hook(feedback: ErrorFeedback, bucket: dist.GradBucket) -> torch.
         )
     tensor = bucket.buffer()
     key = tuple(id(parameter) for parameter in bucket.parameters())
-    residual = None if feedback.codec == NONE else feedback.residual(key, tensor.numel())
-    work = group.reduce_encoded(tensor.div_(group.size()), feedback.codec, residual)
+    coding = Coding(NONE) if feedback.codec == NONE else feedback.coding_of(key, tensor)
+    work = group.reduce_encoded(tensor.div_(group.size()), coding)
     averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
     return averaged
 

@@ -22,6 +22,10 @@ says which number it is relative to, and only contributions to the same number a
 that has missed a round takes over another rank's anchors and momenta, and keeps what it has trained since: its model
 moves with the anchor. A contribution that was in no round is in the next one, and none is in two.
 
+**Residuals when membership changes.** What a rank has not sent is progress that it alone has made, in units of its own
+contribution, so it stays valid when others leave or join, and is kept. A rank that joins, or joins again, starts with
+none. (DDP's residuals, which are rounding errors, are reset on all ranks: `torch.compression`.)
+
 **Under any other policy** anchors differ, and averaging only g would leave the members' models different. But a and v
 after the step are linear in a, v and g before it, so each member takes the step with its own g, and the round averages
 a and v: the result is exactly the step from the members' mean anchor, at twice the bytes. Only DiLoCo without fragments
@@ -451,8 +455,10 @@ class OuterSteps:
                 bucket.scatter(local + change)
 
     def restart(self) -> None:
-        """Let the local model be the anchors, as for a rank that has contributed nothing yet."""
+        """Let the local model be the anchors, and keep nothing, as for a rank that has contributed nothing yet."""
         for fragment in self.fragments:
+            for residual in fragment.residuals:
+                residual.zero_()
             for k, bucket in enumerate(fragment.buckets):
                 bucket.scatter(fragment.anchors[k])
                 if fragment.starts:

@@ -30,13 +30,15 @@ from tradewind.runtime.stats import GroupStats
 from tradewind.torch.channel import Channel
 from tradewind.torch.collectives import PlannedCollectives
 from tradewind.torch.compression import ErrorFeedback
+from tradewind.torch.encoded_part import EncodedPart
 from tradewind.torch.futures import callback_depth
 from tradewind.torch.reconfigure import IS_OFFERED, Done, Handle, Reconfiguration, reconfigure_inner
 from tradewind.torch.registration import BACKEND
 from tradewind.torch.rendezvous import connect_group
 from tradewind.torch.site_reduction import SiteReduction, SlicedPart
-from tradewind.torch.tensors import PLAIN, Coding, Staged, grouped, is_supported, multiplied, operation_of, pack
-from tradewind.torch.work import ReduceWork
+from tradewind.torch.tensor_codecs import ON_DEVICE
+from tradewind.torch.tensors import PACK_BYTES, PLAIN, Coding, Staged, grouped, is_supported, multiplied, operation_of
+from tradewind.torch.work import Part, ReduceWork
 
 GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 """Environment variables that choose the interface of Gloo and NCCL; where set, they take precedence over ours."""
@@ -122,27 +124,31 @@ class TradewindGroup(PlannedCollectives, ProcessGroup):
         tensors = multiplied(tensors, opts.reduceOp, in_place=True)
         coding = PLAIN
         if self.feedback is not None and not whole and op in ("sum", "mean"):
-            coding = self.feedback.codec, self._residual
+            coding = Coding(self.feedback.codec, self._residual, self.feedback.residual_on_device)
         return self._start(tensors, op, coding, divide_by)
 
-    def reduce_encoded(self, tensor: torch.Tensor, codec: str, residual: Array | None) -> ReduceWork:
-        """Start the sum of one tensor in place, with a codec, and the residual of its bucket if it has one."""
+    def reduce_encoded(self, tensor: torch.Tensor, coding: Coding) -> ReduceWork:
+        """Start the sum of one tensor in place, encoded as `coding` says."""
         self._owner.check(f"process group {self._name!r}")
-        return self._start([tensor], "sum", (codec, None if residual is None else lambda *_: residual))
+        return self._start([tensor], "sum", coding)
 
-    def _residual(self, part: Staged, group: Group) -> Array:
+    def _residual(self, tensors: list[torch.Tensor], group: Group) -> Array:
         assert self.feedback is not None
         self.feedback.follow(group.names)
-        return self.feedback.residual_of(part.tensors)
+        return self.feedback.residual_of(tensors)
 
     def _start(self, tensors: list[torch.Tensor], op: str, coding: Coding, divide_by: int = 1) -> ReduceWork:
         sliced = self.reduction if self._size > 1 and coding == PLAIN and not callback_depth() else None
         if sliced is not None and sliced.accepts(tensors, op):
             slices = [SlicedPart(part, op, sliced) for part in grouped(tensors)]
             return self._started(tensors, slices, op, channel=sliced.channel)
-        wide = coding[1] is not None  # residuals are finer than 16-bit floats
-        parts: list[Staged] = pack(tensors, wide) if self._size > 1 else []
+        parts = [self._part(group, coding) for group in grouped(tensors)] if self._size > 1 else []
         return self._started(tensors, parts, op, coding, divide_by)
+
+    def _part(self, tensors: list[torch.Tensor], coding: Coding) -> Part:
+        if tensors[0].is_cuda and coding.codec in ON_DEVICE and sum(t.nbytes for t in tensors) >= PACK_BYTES:
+            return EncodedPart(tensors, coding.codec, None if coding.on_device is None else coding.on_device(tensors))
+        return Staged(tensors, wide=coding.residual is not None)  # residuals are finer than 16-bit floats
 
     def _channel(self, depth: int) -> Channel:
         with self._channels_lock:

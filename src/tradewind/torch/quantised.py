@@ -1,7 +1,9 @@
-"""Codecs of `wire.codecs` on tensors: what arrives after one hop, bit for bit, computed where the tensor is.
+"""Rounds of replicas in one process: what each rank gets, and what it keeps for the next round, by production's rules.
 
-Encoding a hundred million parameters at every step with numpy takes longer than training with them. A test compares
-these with the production codecs.
+Every rank is the root of an equal part of the array, as in an all-reduce without waste. A rank sends the other parts of
+its array encoded; the root adds its own part in float32, encodes the sum, and all use what that decodes to. With error
+feedback each rank keeps what its own encoding lost: of its contribution, and as the root of the sum
+(`node.coded_payload`). So inputs, results and residuals always add up.
 """
 
 from __future__ import annotations
@@ -12,55 +14,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tradewind.wire.codecs import BLOCK_ITEMS, TopK, codec_of, wire_bytes
-
-_LIMITS = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
-_SMALLEST_SCALE = 2.0**-126
+from tradewind.torch.tensor_codecs import ON_DEVICE, decode_tensor, encode_tensor, largest_of
+from tradewind.wire.codecs import SPARSE_BLOCK_ITEMS, TopK, codec_of, wire_bytes
 
 
 def after_a_hop(values: Tensor, codec: str) -> Tensor:
-    """Finite float32 values as the receiver of a hop gets them."""
+    """Float32 values as the receiver of a hop gets them."""
     if codec == "none":
         return values
-    if codec == "bf16":
-        return values.to(torch.bfloat16).to(torch.float32)
-    if codec in _LIMITS:
-        return _scaled(values, codec)
-    return _by_numpy(values, codec)
-
-
-def _scaled(values: Tensor, codec: str) -> Tensor:
-    padded = torch.nn.functional.pad(values, (0, -len(values) % BLOCK_ITEMS)).view(-1, BLOCK_ITEMS)
-    scale = (padded.abs().amax(dim=1, keepdim=True) / _LIMITS[codec]).clamp_min(_SMALLEST_SCALE)
-    codes = padded * (1.0 / scale)
-    codes = codes.to(torch.float8_e4m3fn).to(torch.float32) if codec == "fp8" else codes.round()
-    return (codes * scale).view(-1)[: len(values)]
-
-
-def _by_numpy(values: Tensor, codec: str) -> Tensor:
+    if codec in ON_DEVICE:
+        return decode_tensor(encode_tensor(values, codec))
     made = codec_of(codec)
-    assert made is not None
-    given = values.cpu().numpy()
-    encoded = torch.empty(made.most_bytes(len(given)), dtype=torch.uint8).numpy()
-    decoded = torch.empty(len(given))
+    assert isinstance(made, TopK)
+    positions = largest_of(values, made)
+    kept = torch.zeros_like(values)
+    # The codec keeps the same items of an array that has only these; its levels are made of them alone.
+    kept[positions] = values[positions]
+    given = kept.cpu().numpy()
+    encoded = np.empty(made.most_bytes(len(given)), np.uint8)
     made.encode(given, encoded)
-    made.decode(encoded, decoded.numpy())
-    return decoded.to(values.device)
-
-
-def mean_by_hops(contributions: Sequence[Tensor], codec: str) -> tuple[Tensor, int, int]:
-    """The mean that all ranks of a round get: summed in float32 at one root, encoded on the hops to and from it.
-
-    Also returns the bytes of a contribution and of the mean, as they are sent.
-    """
-    total = torch.zeros_like(contributions[0])
-    for contribution in contributions:
-        total += after_a_hop(contribution / len(contributions), codec)
-    made, items = codec_of(codec), len(total)
-    own_bytes = wire_bytes(codec, items, 4)
-    if not isinstance(made, TopK):
-        return after_a_hop(total, codec), own_bytes, own_bytes
-    given, encoded = total.cpu().numpy(), np.empty(made.most_bytes(items, len(contributions)), np.uint8)
-    made.encode_sum(given, encoded)
     made.decode(encoded, given)
-    return torch.from_numpy(given).to(total.device), own_bytes, made.length(encoded)
+    return torch.from_numpy(given).to(values.device)
+
+
+def mean_by_hops(
+    contributions: Sequence[Tensor], codec: str, residuals: Sequence[Tensor | None] = ()
+) -> tuple[Tensor, int, int]:
+    """The mean that all ranks of a round get, the bytes of a contribution, and those of the mean, as they are sent.
+
+    `residuals`: what each rank has kept; it is in the contribution already, and is replaced by what is lost now.
+    """
+    count, items = len(contributions), len(contributions[0])
+    own_bytes = wire_bytes(codec, items, 4)
+    if codec == "none":
+        return torch.stack(list(contributions)).mean(dim=0), own_bytes, own_bytes
+    made = codec_of(codec)
+    sparse = made if isinstance(made, TopK) else None
+    cut = [items * k // (count * SPARSE_BLOCK_ITEMS) * SPARSE_BLOCK_ITEMS for k in range(count)] + [items]
+    total = torch.zeros_like(contributions[0])
+    for rank, contribution in enumerate(contributions):
+        own = slice(cut[rank], cut[rank + 1])
+        came = after_a_hop(contribution, codec)
+        if sparse is None:
+            came[own] = contribution[own]
+        total += came
+        if residuals and (residual := residuals[rank]) is not None:
+            residual.copy_(contribution - came)
+    total /= count
+    mean, mean_bytes = (after_a_hop(total, codec), own_bytes) if sparse is None else _sum_after_a_hop(total, sparse)
+    for rank, residual in enumerate(residuals):
+        if residual is not None:
+            own = slice(cut[rank], cut[rank + 1])
+            residual[own] += ((total[own] - mean[own]) * count).to(residual.device)
+    return mean, own_bytes, mean_bytes
+
+
+def _sum_after_a_hop(total: Tensor, codec: TopK) -> tuple[Tensor, int]:
+    """A sparse sum as its receivers get it, and its bytes."""
+    given = total.cpu().numpy().copy()
+    encoded = np.empty(codec.most_bytes(len(given), len(given)), np.uint8)
+    codec.encode_sum(given, encoded)
+    codec.decode(encoded, given)
+    return torch.from_numpy(given).to(total.device), codec.length(encoded)

@@ -1,8 +1,8 @@
 """Replicas of one model that train in one process, and exchange what a run would: for the accuracy of codecs.
 
 Pseudo-gradients and outer steps are the production `OuterSteps`; every hop of a round (from each replica to the root of
-a tree, and from the root to all) goes through a production codec. No network is involved: losses and bytes do not
-depend on one.
+a part of the array, and from the root to all) goes through a production codec, with production's error feedback. No
+network is involved: losses and bytes do not depend on one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tradewind.node.actions import Outcome
 from tradewind.torch.buckets import tracked_tensors
 from tradewind.torch.models import make_gpt, make_model
 from tradewind.torch.outer import Outer, OuterSteps, Sent
-from tradewind.torch.quantised import after_a_hop, mean_by_hops
+from tradewind.torch.quantised import mean_by_hops
 
 REPLICAS = 4
 TEST_BATCH = 256
@@ -91,23 +91,24 @@ class Exchange:
         """Bytes that one of the replicas has sent, in an all-reduce without waste."""
         self.largest = 0
         """Bytes of the largest round."""
-        self._lost: dict[tuple[int, int], Tensor] = {}
+        self._lost: dict[int, list[Tensor]] = {}
+
+    def residuals(self, key: int) -> list[Tensor]:
+        """What each replica has kept of the tensors that `key` names."""
+        return self._lost[key]
 
     def average(self, key: int, contributions: Sequence[Tensor], residuals: Sequence[Tensor | None] = ()) -> Tensor:
         """The mean of the replicas' flat tensors; `key` names what they are, for error feedback.
 
         `residuals`: those of an outer optimizer, which are added, and replaced by what encoding loses.
         """
-        codec, given = self.method.codec, list(contributions)
-        for k, contribution in enumerate(contributions):
-            residual = residuals[k] if residuals else None
-            if self.method.feedback:
-                residual = self._lost.setdefault((key, k), torch.zeros_like(contribution))
+        given, kept = list(contributions), list(residuals)
+        if self.method.feedback:
+            kept = [*self._lost.setdefault(key, [torch.zeros_like(own) for own in given])]
+        for k, residual in enumerate(kept):
             if residual is not None:
-                total = contribution + residual.to(contribution.device)
-                residual.copy_(total - after_a_hop(total / len(given), codec) * len(given))
-                given[k] = total
-        mean, own_bytes, mean_bytes = mean_by_hops(given, codec)
+                given[k] = given[k] + residual.to(given[k].device)
+        mean, own_bytes, mean_bytes = mean_by_hops(given, self.method.codec, kept)
         self.nbytes += (len(given) - 1) / len(given) * (own_bytes + mean_bytes)
         self.largest = max(self.largest, mean_bytes)
         return mean
@@ -119,7 +120,9 @@ class Replicas:
     def __init__(self, model: nn.Module, method: Method, work: Work, seed: int, device: str) -> None:
         self.method, self.work, self.device = method, work, device
         self.models = [copy.deepcopy(model).to(device) for _ in range(REPLICAS)]
-        self.optimizers = [torch.optim.AdamW(m.parameters(), work.learning_rate) for m in self.models]
+        fused = device != "cpu"
+        self.optimizers = [torch.optim.AdamW(m.parameters(), work.learning_rate, fused=fused) for m in self.models]
+        self._on_device: tuple[Labelled, list[Tensor]] | None = None
         self.exchange = Exchange(method)
         self._random = [np.random.default_rng([seed, rank]) for rank in range(REPLICAS)]
         self.outers = [self._outer(m) for m in self.models] if method.outer is not None else []
@@ -136,9 +139,18 @@ class Replicas:
 
     def backward(self, rank: int, samples: Labelled) -> None:
         """Compute the gradients of one replica for its next batch."""
-        at = self._random[rank].integers(0, len(samples.train), self.work.batch)
+        train, labels = self._tensors(samples)[:2]
+        at = torch.from_numpy(self._random[rank].integers(0, len(samples.train), self.work.batch)).to(self.device)
         self.optimizers[rank].zero_grad()
-        _loss(self.models[rank], samples.train[at], samples.train_labels[at], self.device).backward()
+        _loss(self.models[rank], train[at], labels[at]).backward()
+
+    def _tensors(self, samples: Labelled) -> list[Tensor]:
+        """Training and test samples with their labels on the device, copied once."""
+        if self._on_device is None or self._on_device[0] is not samples:
+            arrays = (samples.train, samples.train_labels, samples.test, samples.test_labels)
+            copied = [torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in arrays]
+            self._on_device = samples, copied
+        return self._on_device[1]
 
     def step(self, number: int, samples: Labelled) -> None:
         """One local step of every replica, and what follows it."""
@@ -181,7 +193,7 @@ class Replicas:
 
         begun = [outer.begin(submit, number, REPLICAS) for outer in self.outers]
         for k, each in enumerate(zip(*submitted, strict=True)):
-            flats, residuals = [sent.flat.clone() for sent in each], [sent.residual for sent in each]
+            flats, residuals = [sent.flat.to(self.device, copy=True) for sent in each], [sent.residual for sent in each]
             mean = self.exchange.average(1000 * turn + k, flats, residuals)
             for sent in each:
                 sent.flat.copy_(mean)
@@ -190,24 +202,21 @@ class Replicas:
                 outer.end(fragment, alone=False)
 
     @torch.no_grad()
-    def judge(self, samples: Labelled) -> float:
-        """The test loss of the mean of all replicas' models, which is what training returns."""
+    def judge(self, samples: Labelled, most: int | None = None) -> float:
+        """The test loss of the mean of all replicas' models, which is what training returns; with the first `most`."""
         mean = copy.deepcopy(self.models[0])
         for parameters in zip(*(m.parameters() for m in (mean, *self.models)), strict=True):
             parameters[0].copy_(torch.stack(parameters[1:]).mean(dim=0))
-        losses = [
-            float(_loss(mean, samples.test[k : k + TEST_BATCH], samples.test_labels[k : k + TEST_BATCH], self.device))
-            * len(samples.test[k : k + TEST_BATCH])
-            for k in range(0, len(samples.test), TEST_BATCH)
-        ]
-        return sum(losses) / len(samples.test)
+        test, labels = (tensor[:most] for tensor in self._tensors(samples)[2:])
+        parts = zip(test.split(TEST_BATCH), labels.split(TEST_BATCH), strict=True)
+        return sum(float(_loss(mean, inputs, of)) * len(inputs) for inputs, of in parts) / len(test)
 
 
-def _loss(model: nn.Module, inputs: Any, labels: Any, device: str) -> Tensor:
-    given, shown = torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(np.ascontiguousarray(labels))
+def _loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    device = inputs.device.type
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        scores: Tensor = model(given.to(device))
-    return nn.functional.cross_entropy(scores.float().flatten(0, -2), shown.to(device).flatten())
+        scores: Tensor = model(inputs)
+    return nn.functional.cross_entropy(scores.float().flatten(0, -2), labels.flatten())
 
 
 def make_replicas(

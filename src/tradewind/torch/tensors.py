@@ -93,16 +93,8 @@ def as_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
-def pack(tensors: Sequence[torch.Tensor], wide: bool = False) -> list[Staged]:
-    """Group tensors into parts of one round each; ranks with the same shapes, dtypes and devices get the same parts.
-
-    `wide`: whether floats are staged in float32.
-    """
-    return [Staged(part, wide) for part in grouped(tensors)]
-
-
 def grouped(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Tensors that share a round: large ones alone, and small ones by dtype and device."""
+    """Group tensors into parts of one round each; ranks with the same shapes, dtypes and devices get the same parts."""
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     parts: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -150,10 +142,9 @@ class Staged:
 
     def start(self, group: Group, op: str, coding: Coding) -> Handle:
         """Submit the all-reduce of the array to the runtime."""
-        codec, residuals = coding
-        residual = None if residuals is None else residuals(self, group)
+        residual = None if coding.residual is None else coding.residual(self._tensors, group)
         array = self.array
-        return group.all_reduce_async(array, op, out=array, dtype=self.dtype, codec=codec, residual=residual)
+        return group.all_reduce_async(array, op, out=array, dtype=self.dtype, codec=coding.codec, residual=residual)
 
     def ready(self) -> None:
         """Wait until the array holds the tensors' values (after a copy from a device)."""
@@ -199,9 +190,18 @@ class Staged:
         return flat
 
 
-Coding = tuple[str | None, Callable[[Staged, Group], Array] | None]
-"""The codec of an all-reduce (None: that of the run), and what returns the residual of a part, if it has one."""
-PLAIN: Coding = (None, None)
+class Coding(NamedTuple):
+    """How an all-reduce is encoded."""
+
+    codec: str | None = None
+    """None: as the option of the run says."""
+    residual: Callable[[list[torch.Tensor], Group], Array] | None = None
+    """Returns the residual of tensors that are reduced together; None: they have none."""
+    on_device: Callable[[list[torch.Tensor]], torch.Tensor] | None = None
+    """Returns their residual on their device, if they are encoded there."""
+
+
+PLAIN = Coding()
 
 
 class CopyStreams(NamedTuple):

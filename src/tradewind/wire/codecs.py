@@ -10,6 +10,7 @@ every site, the planner and the simulator compute the same.
     int8    1 + 4/256        whole number in [-127, 127]; scale = largest magnitude of the block / 127
     fp8     1 + 4/256        e4m3 of item / scale; scale = largest magnitude / 448
     int4    1/2 + 4/256      whole number in [-7, 7], two in a byte; scale = largest magnitude / 7
+    int4-32 1/2 + 2/32       the same with a scale for each 32 items, a bfloat16 that is rounded up
 
 **`topk`** sends the 64 largest magnitudes of each `SPARSE_BLOCK_ITEMS` items, and zero for the others (`topk-32`,
 `topk-128` and `topk-256` keep as many). A chunk begins with its form, the number of its items and its size in bytes:
@@ -27,8 +28,9 @@ follows from the number of items and of contributions, and what to expect, from 
 the scale is set, three codes mean NaN, +inf and -inf, and finite items use fewer codes. In `topk` they count as the
 largest magnitudes, and the own array of a rank that has some is sent as `sum`; of more than 64 in a block, 64 arrive.
 
-**Rounding** is to the nearest code, ties to even. With the suffix `-stochastic` (`int8-stochastic`) it is up or down at
-random, with probabilities for which the expected value is the item itself; the generator is an argument.
+**Rounding** is to the nearest code, ties to even. With the suffix `-stochastic` (`int8-stochastic`; dense codecs but
+`int4-32`) it is up or down at random, with probabilities for which the expected value is the item itself; the generator
+is an argument.
 
 **Error.** `Codec.error_bound` says how far a decoded item may be from what was encoded.
 
@@ -70,7 +72,6 @@ SPARSE_BLOCK_ITEMS = 4096
 """Items of which `topk` keeps the largest."""
 MOST_SPARSE_ITEMS = 2**20
 """Most items of a sparse chunk: sums are made of whole chunks in float32."""
-SCALE_BYTES = 4
 _RANDOM_S = 1.4e-9
 """Processor time in s to draw a random number for an item."""
 NONE, AUTO = "none", "auto"
@@ -155,6 +156,10 @@ class Dense(Codec):
         for start, end in steps_of(len(out)):
             self.decode_step(encoded, out[start:end], start, len(out))
 
+    @abstractmethod
+    def code_bytes(self, items: int) -> int:
+        """Return the size of the codes of so many items, which follow the scales."""
+
     def encode_step(
         self, values: Floats, out: Raw, start: int, items: int, random: np.random.Generator | None = None
     ) -> None:
@@ -184,13 +189,13 @@ def steps_of(items: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + STEP_ITEMS, items)
 
 
-def _rows(array: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+def _rows(array: npt.NDArray[Any], block: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     """Yield a step as rows of a block each, with the number of its first block; the rest of the last block is a row."""
-    blocks = len(array) // BLOCK_ITEMS
+    blocks = len(array) // block
     if blocks:
-        yield 0, array[: blocks * BLOCK_ITEMS].reshape(blocks, BLOCK_ITEMS)
-    if len(array) % BLOCK_ITEMS:
-        yield blocks, array[blocks * BLOCK_ITEMS :].reshape(1, -1)
+        yield 0, array[: blocks * block].reshape(blocks, block)
+    if len(array) % block:
+        yield blocks, array[blocks * block :].reshape(1, -1)
 
 
 def _largest_magnitudes(rows: Floats, scratch: Floats) -> Floats:
@@ -204,8 +209,8 @@ def _largest_magnitudes(rows: Floats, scratch: Floats) -> Floats:
     return largest_bits.view(np.float32)
 
 
-def _blocks(items: int) -> int:
-    return -(-items // BLOCK_ITEMS)
+def _blocks(items: int, block: int = BLOCK_ITEMS) -> int:
+    return -(-items // block)
 
 
 def _round_bits(bits: npt.NDArray[np.uint32], dropped: int, random: np.random.Generator | None) -> None:
@@ -219,6 +224,41 @@ def _round_bits(bits: npt.NDArray[np.uint32], dropped: int, random: np.random.Ge
     bits += np.uint32((1 << (dropped - 1)) - 1)
 
 
+class EncodedCopy:
+    """The encoded form of a whole result, for a rank that decodes it again, on a device.
+
+    It is laid out as one chunk: the scales of all blocks, then all codes. Chunks are stored as they come or are made.
+    """
+
+    def __init__(self, codec: str, items: int, raw: Raw | None = None) -> None:
+        """`raw`: its memory; it has the size of a chunk of so many items. Raises `TypeError` for a sparse codec."""
+        made = codec_of(codec)
+        if not isinstance(made, Dense):
+            raise TypeError(f"codec {codec!r} has no encoded form of a whole array.")
+        self.items, self._codec = items, made
+        self.raw: Raw = np.empty(made.most_bytes(items), np.uint8) if raw is None else raw
+        self._stored = np.zeros(_blocks(items), np.bool_)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all blocks are stored; not after a repair that has cut chunks within blocks."""
+        return bool(self._stored.all())
+
+    def store(self, start: int, end: int, chunk: Raw) -> None:
+        """Store the encoded items from `start` to `end`; if they are not whole blocks, these are not known any more."""
+        blocks = slice(start // BLOCK_ITEMS, _blocks(end))
+        self._stored[blocks] = start % BLOCK_ITEMS == 0 and (end % BLOCK_ITEMS == 0 or end == self.items)
+        if not self._stored[blocks.start]:
+            return
+        of_chunk, before, of_all = (self._scale_bytes(items) for items in (end - start, start, self.items))
+        self.raw[before : before + of_chunk] = chunk[:of_chunk]
+        first, last = (of_all + self._codec.code_bytes(items) for items in (start, end))
+        self.raw[first:last] = chunk[of_chunk : of_chunk + last - first]
+
+    def _scale_bytes(self, items: int) -> int:
+        return self._codec.most_bytes(items) - self._codec.code_bytes(items)
+
+
 @dataclass(frozen=True)
 class Bf16(Dense):
     """The upper half of each float32: the same range with 8 significant bits. It has no scales."""
@@ -228,6 +268,10 @@ class Bf16(Dense):
 
     def most_bytes(self, items: int, contributions: int = 1) -> int:  # noqa: ARG002 - sums have the same size
         """Return the size of an encoded chunk."""
+        return 2 * items
+
+    def code_bytes(self, items: int) -> int:
+        """Return the size of the codes of so many items."""
         return 2 * items
 
     def error_bound(self, values: Floats) -> Floats:
@@ -278,19 +322,28 @@ class Scaled(Dense):
     """Codes for NaN, +inf and -inf, in blocks whose scale has its sign bit set."""
     step: ClassVar[float]
     """Largest distance of two neighbouring codes."""
+    scale_items: ClassVar[int] = BLOCK_ITEMS
+    """Items that share a scale."""
+    scale_error: ClassVar[float] = 2.0**-18
+    """How much larger than needed a scale may be, as a share of it."""
+    scale_code: ClassVar[type[np.generic]] = np.float32
+    """The type that scales are sent in."""
 
     def most_bytes(self, items: int, contributions: int = 1) -> int:  # noqa: ARG002 - sums have the same size
         """Return the size of an encoded chunk."""
-        return SCALE_BYTES * _blocks(items) + self._code_bytes(items)
+        return self._scale_bytes(items) + self.code_bytes(items)
+
+    def _scale_bytes(self, items: int) -> int:
+        return np.dtype(self.scale_code).itemsize * _blocks(items, self.scale_items)
 
     def error_bound(self, values: Floats) -> Floats:
         """Return for each finite item how far its decoded value may be from it at most."""
         bound = np.empty_like(values)
-        for first, rows in _rows(values):
+        for first, rows in _rows(values, self.scale_items):
             top = np.abs(np.where(np.isfinite(rows), rows, 0)).max(axis=1)
             scale = np.maximum(top / np.float32(self._limits(True)), _SMALLEST_SCALE)
-            at = slice(first * BLOCK_ITEMS, first * BLOCK_ITEMS + rows.size)
-            share = self.step * (1.0 if self.stochastic else 0.5) * (1.0 + 2.0**-18)
+            at = slice(first * self.scale_items, first * self.scale_items + rows.size)
+            share = self.step * (1.0 if self.stochastic else 0.5) * (1.0 + self.scale_error)
             bound[at] = np.repeat(scale * np.float32(share), rows.shape[1])
         return bound
 
@@ -303,14 +356,18 @@ class Scaled(Dense):
         limit = self.stochastic_limit if self.stochastic else self.limit
         return limit - self.marked_limit if marked else limit
 
-    @abstractmethod
-    def _code_bytes(self, items: int) -> int:
-        """Return the size of the codes of so many items."""
-
-    def _scales(self, top: Floats, limit: Floats) -> Floats:
+    def _scales(self, top: Floats, limit: Floats | np.float32) -> Floats:
         """Return the scale of each block with this largest magnitude."""
         scales: Floats = np.maximum(np.minimum(top, np.float32(_LARGEST)) / limit, _SMALLEST_SCALE)
         return scales
+
+    def _packed_scales(self, scales: Floats) -> npt.NDArray[Any]:
+        """Return scales as they are sent."""
+        return scales
+
+    def _unpacked_scales(self, packed: npt.NDArray[Any]) -> Floats:
+        """Return scales from what was sent."""
+        return packed
 
     @abstractmethod
     def _quantise(self, scaled: Floats, codes: npt.NDArray[Any], random: np.random.Generator | None) -> None:
@@ -330,42 +387,44 @@ class Scaled(Dense):
     def _encode_step(
         self, values: Floats, out: Raw, start: int, items: int, random: np.random.Generator | None
     ) -> None:
-        first = start // BLOCK_ITEMS
-        scales = out[: SCALE_BYTES * _blocks(items)].view(np.float32)[first:]
-        end = SCALE_BYTES * _blocks(items)
-        place = out[end + self._code_bytes(start) : end + self._code_bytes(start + len(values))]
+        per, end = self.scale_items, self._scale_bytes(items)
+        scales = out[:end].view(self.scale_code)[start // per :]
+        place = out[end + self.code_bytes(start) : end + self.code_bytes(start + len(values))]
         codes = self._codes(place, len(values))
-        scratch = np.empty_like(values)
-        for (block, rows), (_, scaled), (_, of) in zip(_rows(values), _rows(scratch), _rows(codes), strict=True):
+        scratch, limit = np.empty_like(values), np.float32(self._limits(False))
+        rows_of = (_rows(array, per) for array in (values, scratch, codes))
+        for (block, rows), (_, scaled), (_, of) in zip(*rows_of, strict=True):
             top = _largest_magnitudes(rows, scaled)
-            marked = ~np.isfinite(top)
-            if marked.any():
+            limits: Floats | np.float32 = limit
+            is_marked = not math.isfinite(top.max())  # one look at all blocks: calls on small arrays add up
+            if is_marked:
+                marked = ~np.isfinite(top)
                 rows = np.where(np.isfinite(rows), rows, np.float32(0))
                 top = _largest_magnitudes(rows, scaled)
-            limits = np.where(marked, np.float32(self._limits(True)), np.float32(self._limits(False)))
+                limits = np.where(marked, np.float32(self._limits(True)), limit)
             scale = self._scales(top, limits)
             if random is None:
                 np.multiply(rows, (np.float32(1) / scale)[:, None], out=scaled)
             else:  # exact where an item is a multiple of the scale
                 np.divide(rows, scale[:, None], out=scaled)
             self._quantise(scaled, of, random)
-            if marked.any():
-                source = values[block * BLOCK_ITEMS :][: rows.size].reshape(rows.shape)
+            if is_marked:
+                source = values[block * per :][: rows.size].reshape(rows.shape)
                 of[np.isnan(source)], of[source == np.inf], of[source == -np.inf] = self.marks
                 scale = np.where(marked, -scale, scale)
-            scales[block : block + len(scale)] = scale
+            scales[block : block + len(scale)] = self._packed_scales(scale)
         self._pack(codes, place)
 
     def _decode_step(self, encoded: Raw, out: Floats, start: int, items: int) -> None:
-        first = start // BLOCK_ITEMS
-        end = SCALE_BYTES * _blocks(items)
-        scales = encoded[:end].view(np.float32)[first : first + _blocks(len(out))]
-        place = encoded[end + self._code_bytes(start) : end + self._code_bytes(start + len(out))]
+        per, end = self.scale_items, self._scale_bytes(items)
+        packed = encoded[:end].view(self.scale_code)[start // per :][: _blocks(len(out), per)]
+        scales = self._unpacked_scales(packed)
+        place = encoded[end + self.code_bytes(start) : end + self.code_bytes(start + len(out))]
         self._unpack(place, out)
-        marked = np.signbit(scales)
-        for block, rows in _rows(out):
+        is_marked = scales.min() < 0
+        for block, rows in _rows(out, per):
             of = scales[block : block + len(rows)]
-            if not marked[block : block + len(rows)].any():
+            if not is_marked:
                 rows *= of[:, None]
                 continue
             signs = np.signbit(of)[:, None]
@@ -397,11 +456,12 @@ class Fp16(Scaled):
     step: ClassVar[float] = 2.0**5
     """Of the largest items: 11 significant bits, and the scale may be twice as large as the largest item needs."""
 
-    def _code_bytes(self, items: int) -> int:
+    def code_bytes(self, items: int) -> int:
+        """Return the size of the codes of so many items."""
         return 2 * items
 
-    def _scales(self, top: Floats, limit: Floats) -> Floats:
-        exponent = np.frexp(top)[1] - int(math.log2(float(limit[0])))
+    def _scales(self, top: Floats, limit: Floats | np.float32) -> Floats:
+        exponent = np.frexp(top)[1] - int(math.log2(float(np.max(limit))))
         scales: Floats = np.ldexp(np.float32(1), np.maximum(exponent, -126))
         return scales
 
@@ -429,7 +489,8 @@ class Int8(Scaled):
     marks: ClassVar[tuple[float, float, float]] = (-128.0, 127.0, -127.0)
     step: ClassVar[float] = 1.0
 
-    def _code_bytes(self, items: int) -> int:
+    def code_bytes(self, items: int) -> int:
+        """Return the size of the codes of so many items."""
         return items
 
     def _quantise(self, scaled: Floats, codes: npt.NDArray[Any], random: np.random.Generator | None) -> None:
@@ -456,7 +517,8 @@ class Int4(Int8):
     stochastic_limit: ClassVar[float] = 6.0
     marks: ClassVar[tuple[float, float, float]] = (-8.0, 7.0, -7.0)
 
-    def _code_bytes(self, items: int) -> int:
+    def code_bytes(self, items: int) -> int:
+        """Return the size of the codes of so many items."""
         return (items + 1) // 2
 
     def _codes(self, out: Raw, items: int) -> npt.NDArray[Any]:
@@ -465,13 +527,46 @@ class Int4(Int8):
     def _pack(self, codes: npt.NDArray[Any], out: Raw) -> None:
         assert codes.base is not None  # twice as many as bytes in `out`, see `_codes`
         pairs = codes.base.view(np.uint16)
-        np.copyto(out, (pairs & np.uint16(0x0F)) | ((pairs >> np.uint16(4)) & np.uint16(0xF0)), casting="unsafe")
+        pairs &= np.uint16(0x0F0F)
+        np.copyto(out, pairs | (pairs >> np.uint16(4)), casting="unsafe")  # of each pair, the lower byte
 
     def _unpack(self, packed: Raw, out: Floats) -> None:
         pairs = len(out) // 2
         np.take(_nibbles(), packed[:pairs], out=out[: 2 * pairs].view(np.float64), mode="clip")
         if len(out) % 2:
             out[-1] = _nibbles()[packed[-1:]].view(np.float32)[0]
+
+
+_ABOVE_BF16 = np.uint32(0xFFFF)
+_LARGEST_FINE = np.float32(float(np.finfo(np.float32).max) * (1.0 - 2.0**-7))
+"""Largest magnitude that scales of `Int4Fine` are made for, so that 7 of them are finite after rounding up."""
+
+
+@dataclass(frozen=True)
+class Int4Fine(Int4):
+    """Whole numbers of half a byte, with scales of two bytes that fewer items share.
+
+    Blocks of 256 mix items of tensors whose magnitudes differ, such as small norms and biases; what is small there is
+    lost for many steps, even with error feedback.
+    """
+
+    kind: ClassVar[str] = "int4-32"
+    nearest_s: ClassVar[float] = 2.2e-9
+    scale_items: ClassVar[int] = 32
+    scale_code: ClassVar[type[np.generic]] = np.uint16
+    scale_error: ClassVar[float] = 2.0**-6
+
+    def _scales(self, top: Floats, limit: Floats | np.float32) -> Floats:
+        bits = super()._scales(np.minimum(top, _LARGEST_FINE), limit).view(np.uint32) + _ABOVE_BF16
+        scales: Floats = (bits & ~_ABOVE_BF16).view(np.float32)
+        return scales
+
+    def _packed_scales(self, scales: Floats) -> npt.NDArray[Any]:
+        return scales.view(np.uint32) >> np.uint32(16)
+
+    def _unpacked_scales(self, packed: npt.NDArray[Any]) -> Floats:
+        scales: Floats = (packed.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return scales
 
 
 @dataclass(frozen=True)
@@ -487,7 +582,8 @@ class Fp8(Scaled):
     marks: ClassVar[tuple[float, float, float]] = (0x7F, 0x7E, 0xFE)
     step: ClassVar[float] = 32.0
 
-    def _code_bytes(self, items: int) -> int:
+    def code_bytes(self, items: int) -> int:
+        """Return the size of the codes of so many items."""
         return items
 
     def _quantise(self, scaled: Floats, codes: npt.NDArray[Any], random: np.random.Generator | None) -> None:
@@ -698,11 +794,11 @@ def _e4m3() -> Floats:
     return values
 
 
-_KINDS: dict[str, type[Codec]] = {kind.kind: kind for kind in (Bf16, Fp16, Int8, Fp8, Int4)}
+_KINDS: dict[str, type[Codec]] = {kind.kind: kind for kind in (Bf16, Fp16, Int8, Fp8, Int4, Int4Fine)}
 _SPARSE = {codec.name: codec for codec in (TopK(kept=kept) for kept in (64, 32, 128, 256))}
 SPARSE = tuple(_SPARSE)
 """Names of the sparse codecs."""
-CODECS = (NONE, *_KINDS, *(kind + STOCHASTIC for kind in _KINDS), *SPARSE)
+CODECS = (NONE, *_KINDS, *(kind + STOCHASTIC for kind in _KINDS if kind != Int4Fine.kind), *SPARSE)
 """Names of all codecs. `auto` is not one of them: a controller chooses for every round."""
 
 
@@ -762,6 +858,15 @@ def sum_sizes(codec: str, contributions: int) -> tuple[float, ...]:
         return ()
     sizes = [made.expected_bytes(MOST_SPARSE_ITEMS, count) for count in range(1, contributions + 1)]
     return tuple(size / sizes[-1] for size in sizes)
+
+
+def cut_step(codec: str) -> int:
+    """Return the number of items between which shards are cut: blocks of dense codecs, so that all chunks share them.
+
+    >>> cut_step("none"), cut_step("int8"), cut_step("topk")
+    (1, 256, 1)
+    """
+    return BLOCK_ITEMS if codec != AUTO and isinstance(codec_of(codec), Dense) else 1
 
 
 def items_within(codec: str, nbytes: int, item_bytes: int, contributions: int = 1) -> int:

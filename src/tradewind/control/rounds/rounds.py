@@ -54,7 +54,7 @@ from tradewind.errors import InfeasiblePlan
 from tradewind.planning.check import check
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import NONE, items_within, sum_sizes
+from tradewind.wire.codecs import NONE, cut_step, items_within, sum_sizes
 from tradewind.wire.frames import digest_of
 from tradewind.wire.packed_plans import PackedPlan
 
@@ -501,7 +501,7 @@ def remaining(
     must split the array among their shards once. New chunks are no larger than the largest old ones, which fitted into
     the buffers of all sites.
     """
-    edges = _edges(old, operation.items, chunk_items)
+    edges = _edges(old, operation, chunk_items)
     flags = [_flags(done[k] if done else b"", len(of_shard) - 1) for k, of_shard in enumerate(edges)]
     ends = np.concatenate([[0], *(of_shard[1:] for of_shard in edges)])
     left = np.concatenate([[0], *(np.diff(e) * ~f for e, f in zip(edges, flags, strict=True))]).cumsum()
@@ -510,7 +510,7 @@ def remaining(
     how, summed = (operation.codec, operation.item_bytes), len(plan.members)
     sizes = (items_within(how[0], shard.chunk_bytes, how[1], summed) for shard in plan.shards)
     cut = tuple(max(1, min(largest, size)) for size in sizes)
-    bits = [np.diff(np.interp(e, ends, left)) == 0 for e in _edges(plan, operation.items, cut)]
+    bits = [np.diff(np.interp(e, ends, left)) == 0 for e in _edges(plan, operation, cut)]
     return Remaining(plan, cut, tuple(np.packbits(of_shard, bitorder="little").tobytes() for of_shard in bits))
 
 
@@ -531,9 +531,10 @@ def _with_cuts_moved(plan: Plan, ends: Items, left: Items) -> Plan:
     return replace(plan, shards=shards, predicted=None, proven_rate_bps=None)
 
 
-def _edges(plan: Plan, items: int, chunk_items: Sequence[int]) -> list[Items]:
+def _edges(plan: Plan, operation: m.Operation, chunk_items: Sequence[int]) -> list[Items]:
     """Return for each shard where its chunks begin and where the last one ends, as `engine.layout` cuts them."""
-    points = split_points([shard.fraction for shard in plan.shards], items)
+    fractions = [shard.fraction for shard in plan.shards]
+    points = split_points(fractions, operation.items, cut_step(operation.codec))
     return [
         np.append(np.arange(start, end, size, dtype=np.int64), end)
         for start, end, size in zip(points, points[1:], chunk_items, strict=False)

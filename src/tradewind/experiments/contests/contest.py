@@ -31,7 +31,7 @@ from tradewind.wire.codecs import NONE, check_codec
 if TYPE_CHECKING:
     from tradewind.runtime.group import Group
 
-GLOO, GLOO_BEST, HIVEMIND = "gloo", "gloo, best order", "hivemind"
+GLOO, GLOO_BEST, HIVEMIND, HIVEMIND_8BIT = "gloo", "gloo, best order", "hivemind", "hivemind-8bit"
 GLOO_TIMEOUT_S = 300
 CODED_ERROR = 0.02
 """Largest relative error of a sum of equal items that was encoded a few times."""
@@ -140,16 +140,16 @@ def make_store(place: Place) -> Any:
 
 
 def _systems(place: Place, names: list[str], best_order: list[str]) -> Iterator[tuple[str, System]]:
-    store = make_store(place) if {GLOO, GLOO_BEST, HIVEMIND} & set(names) else None
+    store = make_store(place) if {GLOO, GLOO_BEST, HIVEMIND, HIVEMIND_8BIT} & set(names) else None
     for number, name in enumerate(names):
         if name == GLOO:
             yield name, GlooSystem(place, list(place.network.rank_names), store, "default")
         elif name == GLOO_BEST:
             yield name, GlooSystem(place, best_order, store, "best")
-        elif name == HIVEMIND:
+        elif name in (HIVEMIND, HIVEMIND_8BIT):
             from tradewind.experiments.contests.hivemind_peer import HivemindSystem
 
-            yield name, HivemindSystem(place, store, os.environ[BIND_VARIABLE])
+            yield name, HivemindSystem(place, store, os.environ[BIND_VARIABLE], is_compressed=name == HIVEMIND_8BIT)
         else:
             yield name, TradewindSystem(place, name, number + 1)
 

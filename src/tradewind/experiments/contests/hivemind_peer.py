@@ -1,4 +1,4 @@
-"""hivemind as a system of the contest: its averager, in float32, with one group of all sites.
+"""hivemind as a system of the contest: its averager, in float32 or with its 8 bits, with one group of all sites.
 
 hivemind spends seconds on finding its group. That is not compared, so the group is found beforehand (a step that waits
 for its trigger), and a turn's time starts at the trigger. hivemind averages; the sum is the average times the number of
@@ -29,10 +29,16 @@ STARTING_S, FINDING_S, AVERAGING_S = 90.0, 60.0, 90.0
 class HivemindSystem:
     """hivemind at one site: one averager per tensor size, created on first use."""
 
-    def __init__(self, place: Place, store: Any, address: str) -> None:
+    def __init__(self, place: Place, store: Any, address: str, is_compressed: bool = False) -> None:
+        """`is_compressed`: whether tensors are sent in hivemind's 8 bits (`Uniform8BitQuantization`)."""
         self._hivemind = importlib.import_module("hivemind")
         self._torch = importlib.import_module("torch")
         self._place, self._store, self._address = place, store, address
+        self.tolerance = 1e-5 if is_compressed else 0.0
+        """Largest relative error of a sum of equal items, of which its 8 bits keep the mean of each bucket."""
+        self._key = "hivemind-8bit" if is_compressed else "hivemind"
+        kind = "Uniform8BitQuantization" if is_compressed else "NoCompression"
+        self._compression = getattr(importlib.import_module("hivemind.compression"), kind)()
         self._averagers: dict[int, Any] = {}
         row = place.network.bandwidth_bps[place.rank]
         self._bandwidth_mbps = float(row.sum()) / 1e6
@@ -41,7 +47,7 @@ class HivemindSystem:
 
     def _start(self) -> None:
         """Start the DHT; all sites find each other through the first one."""
-        first = [] if self._place.rank == 0 else self._store.get("hivemind").decode().split(",")
+        first = [] if self._place.rank == 0 else self._store.get(self._key).decode().split(",")
         self._dht = self._hivemind.DHT(
             host_maddrs=[f"/ip4/{self._address}/tcp/0"],
             initial_peers=first,
@@ -51,7 +57,7 @@ class HivemindSystem:
             startup_timeout=STARTING_S,
         )
         if self._place.rank == 0:
-            self._store.set("hivemind", ",".join(str(found) for found in self._dht.get_visible_maddrs()))
+            self._store.set(self._key, ",".join(str(found) for found in self._dht.get_visible_maddrs()))
 
     def prepare(self, array: np.ndarray[Any, np.dtype[np.float32]]) -> None:
         """Copy the tensor in and find the group; raises `TurnFailed` at the time limit."""
@@ -97,6 +103,7 @@ class HivemindSystem:
                 averaged_tensors=[self._torch.zeros(size)],
                 dht=self._dht,
                 prefix=f"tradewind-{size}",
+                compression=self._compression,
                 target_group_size=self._place.world,
                 min_group_size=self._place.world,
                 initial_group_bits="",

@@ -19,6 +19,7 @@ from tradewind.experiments.contests.contest import (
     GLOO,
     GLOO_BEST,
     HIVEMIND,
+    HIVEMIND_8BIT,
     TURN_BEGINS,
     host_options,
     planner_and_codec,
@@ -80,18 +81,28 @@ class WanContest:
         return next((entry for entry in self.times if entry.system == system), None)
 
 
+PEERS = {
+    "gloo": ("torch", (GLOO, GLOO_BEST)),
+    "hivemind": ("hivemind", (HIVEMIND,)),
+    "hivemind-8bit": ("hivemind", (HIVEMIND_8BIT,)),
+}
+"""The module that each peer needs, and the systems that it brings."""
+FOREIGN = tuple(name for _, brings in PEERS.values() for name in brings)
+"""Systems that are not ours."""
+
+
 def taking_part(peers: Sequence[str], planners: Sequence[str]) -> tuple[list[str], list[str]]:
     """The systems that can take part, and why other requested ones cannot. Raises `UnknownName` for unknown peers."""
     systems: list[str] = []
     skipped: list[str] = []
-    for peer, module, brings in (("gloo", "torch", (GLOO, GLOO_BEST)), ("hivemind", "hivemind", (HIVEMIND,))):
+    for peer, (module, brings) in PEERS.items():
         if peer in peers and importlib.util.find_spec(module) is None:
             skipped.append(f"{peer}: {module} is not installed")
         elif peer in peers:
             systems += brings
-    unknown = set(peers) - {"gloo", "hivemind", "none"}
+    unknown = set(peers) - {*PEERS, "none"}
     if unknown:
-        raise UnknownName("peer", min(unknown), ("gloo", "hivemind", "none"))
+        raise UnknownName("peer", min(unknown), (*PEERS, "none"))
     return [*systems, *planners], skipped
 
 
@@ -109,7 +120,7 @@ def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dic
     refused: list[str] = []
     host = HostCost(cores=float(os.cpu_count() or 1))
     for system in systems:
-        if system not in (GLOO, GLOO_BEST, HIVEMIND):
+        if system not in FOREIGN:
             name, codec = planner_and_codec(system)
             try:
                 size, sizes = wire_bytes(codec, nbytes // 4, 4, len(network)), sum_sizes(codec, len(network))
@@ -147,7 +158,7 @@ def run_contest(
 
     network, share = lab.network, lab.payload_share
     plans, refused = plans_of(systems, network, nbytes)
-    systems = [name for name in systems if name in plans or name in (GLOO, GLOO_BEST, HIVEMIND)]
+    systems = [name for name in systems if name in plans or name in FOREIGN]
     limit = next(iter(plans.values()), None) or make_plan("star", network, nbytes)
     assert limit.predicted is not None
     answers = call_sites(

@@ -78,9 +78,14 @@ class Samples:
 
 
 @cache
-def load_samples(data: str) -> Samples:
-    """The samples of `digits`, `clothes` or `text`. Raises `InputError` if they are not installed."""
-    return {"digits": _digits, "clothes": _clothes, "text": _text}[data]()
+def load_samples(data: str, tested: int | None = None) -> Samples:
+    """The samples of `digits`, `clothes` or `text`. Raises `InputError` if they are not installed.
+
+    `tested`: how many images or windows of text are for tests; None: `TEST_IMAGES`, `TEST_WINDOWS`.
+    """
+    if data == "digits":
+        return _digits()
+    return _clothes(tested or TEST_IMAGES) if data == "clothes" else _text(tested or TEST_WINDOWS)
 
 
 def _digits() -> Samples:
@@ -93,12 +98,12 @@ def _digits() -> Samples:
     return Samples(train, digits.train_labels, test, digits.test_labels)
 
 
-def _clothes() -> Samples:
+def _clothes(tested: int) -> Samples:
     folder = _found(CLOTHES, "dataset-fashion-mnist")
     train, test = (_idx(folder / f"{part}-images-idx3-ubyte.gz") for part in ("train", "t10k"))
     labels, test_labels = (_idx(folder / f"{part}-labels-idx1-ubyte.gz") for part in ("train", "t10k"))
-    scaled = [((images[:, None] / 255.0 - 0.286) / 0.353).astype(np.float32) for images in (train, test[:TEST_IMAGES])]
-    return Samples(scaled[0], labels.astype(np.int64), scaled[1], test_labels[:TEST_IMAGES].astype(np.int64))
+    scaled = [((images[:, None] / 255.0 - 0.286) / 0.353).astype(np.float32) for images in (train, test[:tested])]
+    return Samples(scaled[0], labels.astype(np.int64), scaled[1], test_labels[:tested].astype(np.int64))
 
 
 def _idx(path: Path) -> npt.NDArray[np.uint8]:
@@ -110,12 +115,12 @@ def _idx(path: Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
 
 
-def _text() -> Samples:
+def _text(tested: int) -> Samples:
     path = _found(TEXT, "jargon-text")
     codes = np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8).astype(np.int64)
     known = np.where((codes >= _FIRST) & (codes <= _LAST), codes - _FIRST + 1, 0)
     windows = np.lib.stride_tricks.sliding_window_view(known, CONTEXT + 1)[::CONTEXT]
-    test = np.linspace(0, len(windows) - 1, TEST_WINDOWS).astype(np.int64)
+    test = np.linspace(0, len(windows) - 1, tested).astype(np.int64)
     train = np.delete(windows, test, axis=0)
     return Samples(train[:, :-1], train[:, 1:].copy(), windows[test, :-1].copy(), windows[test, 1:].copy())
 

@@ -22,7 +22,7 @@ from itertools import accumulate
 from tradewind.errors import BadPlan
 from tradewind.planning.collective import demand_key
 from tradewind.planning.plan import Plan, Route, Shard, split_points
-from tradewind.wire.codecs import NONE, Codec, codec_of, items_within, wire_bytes
+from tradewind.wire.codecs import NONE, Codec, codec_of, cut_step, items_within, wire_bytes
 from tradewind.wire.frames import MAX_CHUNK_BYTES, MAX_PATH_SITES, Phase
 
 KEPT_BYTES = 40 * 2**20
@@ -162,7 +162,7 @@ def lay_out(
     given_bytes = [n * item_bytes if made is None else made.most_bytes(n, summed) for n in chunk_items]
     nbytes, coded = wire_bytes(codec, items, item_bytes, summed), codec != NONE
     chunk_bytes, window = _chunks_and_window(plan, nbytes, given_bytes, scattered, coded)
-    spans = shard_spans(plan, items, _part_starts(plan, numbers, items, form.sizes))
+    spans = shard_spans(plan, items, _part_starts(plan, numbers, items, form.sizes), cut_step(codec))
     cut = list(chunk_items)
     if not chunk_items:
         limits = [items_within(codec, limit, item_bytes, summed) for limit in chunk_bytes]
@@ -236,8 +236,11 @@ def _part_starts(plan: Plan, numbers: Mapping[str, int], items: int, sizes: tupl
     return dict(zip((*order, ""), points, strict=True))
 
 
-def shard_spans(plan: Plan, items: int, part_starts: Mapping[str, int]) -> list[Span]:
-    """Return the span of each shard. `part_starts`: where the part of each member begins, if there are parts."""
+def shard_spans(plan: Plan, items: int, part_starts: Mapping[str, int], step: int = 1) -> list[Span]:
+    """Return the span of each shard. `part_starts`: where the part of each member begins, if there are parts.
+
+    `step`: shards are cut between so many items (`cut_step`).
+    """
     spans = [Span(0, 0, 0, 0)] * len(plan.shards)
     order = list(part_starts)
     kind = plan.collective.kind
@@ -247,7 +250,8 @@ def shard_spans(plan: Plan, items: int, part_starts: Mapping[str, int]) -> list[
         owner = receiver if kind in ("scatter", "all-to-all") else shard.root
         if part_starts:
             whole = part_starts[owner], part_starts[order[order.index(owner) + 1]]
-        points = split_points(_proportions([plan.shards[n].fraction for n in group], plan), whole[1] - whole[0])
+        shares = _proportions([plan.shards[n].fraction for n in group], plan)
+        points = split_points(shares, whole[1] - whole[0], step)
         own_first = 0 if kind in ("all-gather", "gather") else whole[0]
         result_first = 0 if kind in ("reduce-scatter", "scatter") else whole[0]
         if kind == "all-to-all":

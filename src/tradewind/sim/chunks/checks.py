@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -25,16 +26,25 @@ if TYPE_CHECKING:
     from tradewind.sim.chunks.control import Line, SimulatedController
 
 
-EXACT, CODED = 1e-9, 3e-6
-"""Largest relative errors of means in float64, and of encoded ones of equal items, which are sums in float32."""
+EXACT, CODED, CODED_APART = 1e-9, 3e-6, 0.02
+"""Largest relative errors of means in float64; of encoded ones of equal items, which are sums in float32; and of ranks'
+different items in one sum, which share a scale of 8 bits at each of a few hops."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Fractions of its multiples are far from those of the multiples next to them."""
 
 
 class StormChecks:
     """The checks of one storm."""
 
-    def __init__(self, names: Sequence[str], tolerance: float = EXACT, stride: int = 1) -> None:
-        """`tolerance`: largest relative error of a result. `stride`: how far apart the items are that are not zero."""
+    def __init__(self, names: Sequence[str], tolerance: float = EXACT, stride: int = 1, is_apart: bool = False) -> None:
+        """`tolerance`: largest relative error of a result. `stride`: how far apart the items are that are not zero.
+
+        `is_apart`: whether these are at other positions for every rank.
+        """
         self.names, self._tolerance, self._stride = tuple(names), tolerance, stride
+        apart = stride // len(names) if is_apart else 0
+        self._offsets = {name: apart * number for number, name in enumerate(names)}
+        """Where the items of each rank begin."""
         self.steps = self.alone = self.repaired = self.inline = self.early_bytes = 0
         self.weighted = 0
         """Steps whose members had different weights, and some of whose chunks were sent early."""
@@ -71,10 +81,10 @@ class StormChecks:
         self._brought[answer.round, who] = values
         self._weights[answer.round, who] = dict(zip(values, m.value_of_each(answer.weights, len(values)), strict=True))
 
-    def array_of(self, value: float, items: int) -> np.ndarray[Any, Any]:
+    def array_of(self, name: str, value: float, items: int) -> np.ndarray[Any, Any]:
         """The array that a rank contributes: this value, with zeros between."""
         array = np.zeros(items)
-        array[:: self._stride] = value
+        array[self._offsets[name] :: self._stride] = value
         return array
 
     def ended(self, worker: SimulatedWorker, operation: int, array: np.ndarray[Any, Any], value: float) -> Outcome:
@@ -82,7 +92,7 @@ class StormChecks:
         result = worker.results.pop(operation)
         if isinstance(result, TradewindError):
             raise InternalError(f"{worker.name}: step {operation} failed: {result}")
-        if not np.array_equal(array, self.array_of(value, len(array))):
+        if not np.array_equal(array, self.array_of(worker.name, value, len(array))):
             raise InternalError(f"{worker.name}: the input of step {operation} has changed.")
         outcome = worker.outcomes.pop(operation)
         self.steps += 1
@@ -108,21 +118,33 @@ class StormChecks:
         brought, weights = self._brought[key], self._weights[key]
         left = outcome.contributors
         gone = [name for name in weights if name not in left and name in brought]
-        means = []
+        means: list[dict[int, float]] = []
         for count in range(len(gone) + 1):
             for some in combinations(gone, count):
                 members = (*left, *some)
                 total = sum(weights[name] for name in members)
-                means.append(sum(weights[name] * brought[name] for name in members) / total)
-        least = self._tolerance
-        if result[np.arange(len(result)) % self._stride > 0].any():
-            raise InternalError(f"{worker.name}: round {outcome.round} of {left} has items that no member contributed.")
-        found = np.unique(result[:: self._stride])
-        wrong = [item for item in found if not any(abs(item - mean) <= least * abs(mean) for mean in means)]
+                mean = dict.fromkeys(self._offsets.values(), 0.0)
+                for name in members:
+                    mean[self._offsets[name]] += weights[name] * brought[name] / total
+                means.append(mean)
+        wrong = self._wrong(result, means)
         if wrong:
             raise InternalError(
                 f"{worker.name}: round {outcome.round} of {left} has {wrong[:3]}, not one of {means} ({gone} lost)."
             )
+
+    def _wrong(self, result: np.ndarray[Any, Any], means: Sequence[Mapping[int, float]]) -> list[list[float]]:
+        """The items of a result that are the mean of no possible members, by offset; NaN for those between them."""
+        offsets = sorted(set(self._offsets.values()))
+        if np.delete(result, np.concatenate([np.arange(of, len(result), self._stride) for of in offsets])).any():
+            return [[math.nan]]
+        shortest = len(result[offsets[-1] :: self._stride])
+        found = np.unique(np.stack([result[of :: self._stride][:shortest] for of in offsets], axis=1), axis=0)
+        truths = np.array([[mean[of] for of in offsets] for mean in means])
+        allowed = self._tolerance * np.abs(truths).max(axis=1, keepdims=True)
+        fits = (np.abs(found[:, None] - truths[None]) <= allowed).all(axis=2).any(axis=1)
+        wrong: list[list[float]] = found[~fits].tolist()
+        return wrong
 
     def acknowledged(self, worker: SimulatedWorker, term: int, line: Line) -> None:
         """A rank follows a controller in a term."""

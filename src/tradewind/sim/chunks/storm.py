@@ -20,7 +20,7 @@ from tradewind.control.deadlines import Deadlines
 from tradewind.control.options import Scatter
 from tradewind.errors import InternalError, TradewindError
 from tradewind.network import Network, Site
-from tradewind.sim.chunks.checks import CODED, EXACT, StormChecks
+from tradewind.sim.chunks.checks import CODED, CODED_APART, EXACT, GOLDEN, StormChecks
 from tradewind.sim.chunks.control import Line, SimulatedController
 from tradewind.sim.chunks.pairs import Pairs
 from tradewind.sim.chunks.silence import Silences
@@ -122,7 +122,8 @@ class StormRun:
         self.names = storm.network.names
         coded = codec_of(storm.codec)
         tolerance, stride = (EXACT, 1) if coded is None else (CODED, coded.exact_stride)
-        self.checks = StormChecks(self.names, tolerance, stride)
+        self._is_apart = coded is not None and coded.varies and storm.seed % 2 == 1
+        self.checks = StormChecks(self.names, CODED_APART if self._is_apart else tolerance, stride, self._is_apart)
         self.deadlines = Deadlines(storm.patience_s)
         self.controllers = [self._controller(index) for index in range(storm.controllers)]
         self.trainers: dict[str, Trainer] = {}
@@ -274,7 +275,9 @@ class StormRun:
             return
         self._value += 1
         value = float(self._value)
-        array = self.checks.array_of(value, self.storm.items)
+        if self._is_apart:  # close to others, as they share a scale, but far from the last ones
+            value = 1.0 + self._value * GOLDEN % 1.0
+        array = self.checks.array_of(trainer.worker.name, value, self.storm.items)
         number = trainer.worker.submit(array, "mean", part=0, codec=self.storm.codec)
         trainer.step, trainer.asked_s = (number, array, value), self.clock.now_s
         self.checks.submitted(trainer.worker, number, value)

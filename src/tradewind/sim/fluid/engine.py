@@ -35,7 +35,7 @@ from tradewind.sim.fluid.shared_links import SharedLinks
 from tradewind.sim.fluid.store_and_forward import EarlyFlow, EarlyFlows, StoreAndForward
 from tradewind.sim.fluid.timetable import TimetableLinks
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import sum_sizes
+from tradewind.wire.codecs import cut_step, sum_sizes
 
 PIECES = 16
 """The number of pieces of a shard where shards are cut: the minimum of the runtime (`MIN_CHUNKS_PER_SHARD`)."""
@@ -179,9 +179,8 @@ class FluidEngine:
             self._let_go(round_)
 
     def _prepare(self, start: m.Start, given: Plan, scattered: ScatteredRound | None) -> _Round:
-        shards = given.shards
-        items = tuple(span.items for span in shard_spans(given, start.operation.items, {}))
-        asked, summed = start.operation, len(given.members)
+        shards, asked, summed = given.shards, start.operation, len(given.members)
+        items = tuple(span.items for span in shard_spans(given, asked.items, {}, cut_step(asked.codec)))
         plan = replace(given, nbytes=max(1, asked.wire_bytes(summed)), sum_sizes=sum_sizes(asked.codec, summed))
         if any(start.done):
             left = (_left(bits, n, cut) for bits, n, cut in zip(start.done, items, start.chunk_items, strict=True))
