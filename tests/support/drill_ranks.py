@@ -42,6 +42,15 @@ PROGRAM = textwrap.dedent("""
         def emit(self, record):
             say(warning=record.getMessage(), warned_s=time.monotonic())
 
+    def open_sockets():
+        count = 0
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                count += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+            except FileNotFoundError:  # closed meanwhile, or the folder itself
+                pass
+        return count
+
     def obey():
         for line in sys.stdin:
             order, _, value = line.strip().partition(" ")
@@ -94,9 +103,7 @@ PROGRAM = textwrap.dedent("""
         while time.monotonic() < until_s:
             threads = [t.name for t in threading.enumerate() if t.name.startswith("tradewind")]
             threads = [name for name in threads if name != "tradewind-exit"]  # one for each process
-            links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdecimal()
-                     and os.path.islink(f"/proc/self/fd/{fd}")]
-            sockets = sum(link.startswith("socket:") for link in links)
+            sockets = open_sockets()
             if not threads and not sockets:
                 break
             time.sleep(0.05)

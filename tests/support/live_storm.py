@@ -37,6 +37,8 @@ MOST_CUT = 6
 MOST_STOPPED_S = 30.0
 """A rank that is stopped for longer would wake up with its waits timed out."""
 SAMPLE_S = 10.0
+CALM_S = 4 * LONGEST_S
+"""The longest wait for a rank's first rounds: on a busy machine a dozen interpreters take minutes to start."""
 CALM_STEPS = 3
 """The rounds with other ranks that every rank must finish after the storm."""
 
@@ -146,6 +148,8 @@ class LiveStorm:
 
     def __init__(self, start: Callable[..., Process], folder: Path, world: int, seed: int, weather: Weather) -> None:
         self._start, self._random, self._weather = start, random.Random(seed), weather
+        self.noted: Callable[[StormReport], None] | None = None
+        """Called after each reading of what processes use, with the report so far."""
         names = [f"rank{n}" for n in range(world)]
         self._shape = folder / "mesh.json"
         apart = 1 - np.eye(world)
@@ -335,6 +339,9 @@ class LiveStorm:
             pids["controller 1"] = standby.pid
         for name, pid in pids.items():
             self.report.use.setdefault(name, []).append(use_of(pid, at_s))
+        if self.noted is not None:
+            self.report.seconds = at_s
+            self.noted(self.report)
 
     def _check_all_finish(self) -> None:
         """Every rank that could rejoin has rejoined and finishes rounds: none hangs."""
@@ -342,7 +349,7 @@ class LiveStorm:
             process.take_down()
             try:
                 for _ in range(CALM_STEPS):
-                    process.wait_for(lambda said: said.get("alone") is False)
+                    process.wait_for(lambda said: said.get("alone") is False, CALM_S)
             except queue.Empty:
                 raise AssertionError(f"{name} does not synchronise: {process.last_words()}") from None
 
