@@ -68,7 +68,7 @@ def quarters(samples: list[dict[str, Any]], kind: str) -> list[float]:
     """One kind of use: before the faults, the medians of each quarter of them, and after them."""
     values = [float(sample[kind]) for sample in samples]
     parts = np.array_split(np.array(values[1:-1]), 4)
-    return [values[0], *(statistics.median(part) for part in parts), values[-1]]
+    return [values[0], *(statistics.median(part) if len(part) else values[0] for part in parts), values[-1]]
 
 
 def tables(report: dict[str, Any]) -> str:
