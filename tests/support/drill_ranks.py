@@ -138,8 +138,11 @@ class DrillRanks:
         assert self._lab is not None
         return self._lab
 
-    def rounds(self, count: int, members: int, ranks: list[int] | None = None) -> float:
-        """Wait until these ranks, or all, have ended rounds with so many members that began after now; the last end."""
+    def rounds(self, count: int, members: int, ranks: list[int] | None = None, within_s: float = float("inf")) -> float:
+        """Wait until these ranks, or all, have ended rounds with so many members that began after now; the last end.
+
+        `within_s` is the deadline that the drill must meet.
+        """
         since_s, ended_s = time.monotonic(), 0.0
         for rank in self._chosen(ranks):
             for _ in range(count):
@@ -147,6 +150,7 @@ class DrillRanks:
                     lambda said: said.get("at_s", -1.0) > since_s and len(said.get("members", ())) == members
                 )
             ended_s = max(ended_s, float(said["at_s"]))
+        assert ended_s - since_s < within_s, f"{count} rounds took {ended_s - since_s:.1f} s, not {within_s:.1f} s"
         return ended_s - since_s
 
     def warned(self, number: int, words: str) -> str:
