@@ -76,6 +76,23 @@ def test_one_site_cannot_use_up_the_room_for_early_chunks() -> None:
     assert arrives(engine, 2, EARLY).how is How.KEEP
 
 
+def test_all_sites_together_cannot_use_up_more_memory_for_early_chunks() -> None:
+    engine, nbytes = Engine(RUN, 0), EARLY.payload_bytes
+    sites = 3 * buffers.MAX_EARLY_BYTES // buffers.MAX_EARLY_BYTES_OF_SITE
+    each = buffers.MAX_EARLY_BYTES // nbytes // sites
+    taken = 0
+    for site in range(1, sites + 2):
+        for number in range(each):
+            if taken + nbytes > buffers.MAX_EARLY_BYTES:
+                with pytest.raises(BadFrame, match=f"and {buffers.MAX_EARLY_BYTES} in all"):
+                    engine.handle(ev.HeaderReceived(site, replace(EARLY, round=2**62 - number)))
+                return
+            engine.handle(ev.Received(arrives(engine, site, replace(EARLY, round=2**62 - number))))
+            taken += nbytes
+            assert engine.kept_bytes == taken
+    pytest.fail(f"{taken} bytes were taken")
+
+
 def test_early_chunks_of_a_round_that_never_starts_are_dropped() -> None:
     engine = Engine(RUN, 0)
     coming = arrives(engine, 1, EARLY)
