@@ -43,7 +43,7 @@ CALM_STEPS = 3
 """The rounds with other ranks that every rank must finish after the storm."""
 
 PROGRAM = textwrap.dedent("""
-    import json, sys, threading, zlib
+    import json, os, sys, threading, zlib
     import numpy as np
     import tradewind
     from tradewind.formats import read_network
@@ -70,6 +70,11 @@ PROGRAM = textwrap.dedent("""
                 getattr(shape, order)(here, peer)
                 say(obeyed=order, peer=peer)
 
+    def died(what):
+        say(thread=what.thread.name, error=repr(what.exc_value))
+        os._exit(3)  # a thread that dies is a bug, even if the run survives it
+
+    threading.excepthook = died
     threading.Thread(target=obey, daemon=True).start()
     model = np.full(given["items"], float(rank))
     tolerance = tradewind.Tolerance(patience_s=given["patience_s"])
