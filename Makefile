@@ -17,7 +17,7 @@ help:
 	@echo "make test PYTHON=python3.13  the same with another interpreter, in an environment of its own; so for all commands"
 	@echo "make test-torch TORCH=2.15.0  the PyTorch tests with that version, in an environment of its own"
 	@echo "make torch-suite TORCH=2.15.0  PyTorch's own backend tests with that version, over Gloo and over Tradewind"
-	@echo "make storm N=100000  that many simulated fault schedules on all cores; FIRST= is the first seed"
+	@echo "make storm N=100000  that many simulated fault schedules on all cores; FIRST= is the first seed, STORM= more options"
 	@echo "make fuzz      the wire decoder and the handshake for an hour; by coverage if Atheris is installed"
 	@echo "make check     lint and types only"
 	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
@@ -61,8 +61,9 @@ torch-suite:
 
 N ?= 2000
 FIRST ?= 0
+STORM ?=
 storm: $(STAMP)
-	$(BIN)/python tests/support/storms.py $(N) $(FIRST)
+	$(BIN)/python tests/support/storms.py $(N) $(FIRST) $(STORM)
 
 FUZZ_SECONDS ?= 3600
 fuzz: $(STAMP)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import io
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 from benchmarks._pages import Result, blocks_of, header_of_this_run, render_all, write
 
 FOLDER = Path(__file__).parent
+SETTINGS = ("N", "FIRST", "ROUNDS", "PARTS", "SECONDS")
+"""Environment variables that make a benchmark longer or shorter; a page shows those that were set."""
 
 
 def names() -> list[str]:
@@ -27,7 +30,8 @@ def measure(name: str) -> Result:
     """Run one benchmark; returns its result."""
     module = import_module(f"benchmarks.{name}")
     title, _, about = (inspect.getdoc(module) or name).partition("\n")
-    header = header_of_this_run(f"python -m benchmarks {name}")
+    given = [f"{setting}={os.environ[setting]}" for setting in SETTINGS if setting in os.environ]
+    header = header_of_this_run(" ".join([*given, f"python -m benchmarks {name}"]))
     tables = io.StringIO()
     data = module.run(tables)
     return Result(title.rstrip("."), about.strip(), header, blocks_of(tables.getvalue()), data or {})

@@ -58,3 +58,14 @@ def test_a_rank_keeps_the_number_that_its_frames_carry_although_others_know_an_o
         actions += controller.received(worker, m.Join("host", 1000, rank, report), 1.0)
     (sent,) = (message for message in said(actions)["b"] if isinstance(message, m.Roster))
     assert {address.site: address.number for address in sent.workers} == {"a": 0, "b": 1, "c": 3}
+
+
+@pytest.mark.parametrize("stream", [m.MAX_STREAMS, 2**31])
+def test_a_rank_cannot_make_the_controller_keep_more_streams(stream: int) -> None:
+    controller = Controller(ControlOptions(2, tolerant=True), 0.0)
+    for rank, worker in enumerate("ab"):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+    ready = m.Ready(stream, 0, m.Operation(10, 4, "float32", "sum"))
+    sent = said(controller.received("a", ready, 1.0))
+    assert isinstance(sent["a"][-1], m.Refused), "the rank is refused, and named"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,7 @@ def test_a_stopped_rank_is_left_out_and_rejoins() -> None:
         run.rounds(2, 4)
         stopped = run.ranks[2].popen
         stopped.send_signal(signal.SIGSTOP)
-        began_s = time.monotonic()
-        run.rounds(2, 3, [0, 1, 3])
-        assert time.monotonic() - began_s < 3 * PATIENCE_S
+        run.rounds(2, 3, [0, 1, 3], within_s=3 * PATIENCE_S)
         assert Path(f"/proc/{stopped.pid}/stat").read_text().split()[2] == "T", "the fault did not fire"
         stopped.send_signal(signal.SIGCONT)
         run.rounds(2, 4)
@@ -45,10 +42,8 @@ def test_a_jump_of_the_clock_changes_nothing(by_s: float) -> None:
         run.rounds(2, 3)
         run.tell("break rank2", [1])
         run.ranks[1].wait_for(lambda said: said.get("broke") == "rank2")
-        began_s = time.monotonic()
-        run.rounds(2, 3)
+        run.rounds(2, 3, within_s=3 * PATIENCE_S)
         run.wait_until_connected(1, "rank2")
-        assert time.monotonic() - began_s < 3 * PATIENCE_S
         run.stop()
 
 
@@ -63,7 +58,7 @@ def test_a_full_disk_for_traces_ends_the_trace_and_not_the_run(tmp_path: Path) -
         with drill_on_loopback(2, f"127.0.0.1:{free_port()}", **options) as run:
             run.rounds(2, 2)
             assert "No space left" in run.warned(0, "the trace")
-            run.rounds(5, 2)
+            run.rounds(5, 2, within_s=3 * PATIENCE_S)
             run.stop()
         assert any(read_trace(tmp_path / "rank0.jsonl.gz").kind("wait"))
     finally:

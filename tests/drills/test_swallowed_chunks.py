@@ -69,6 +69,6 @@ def test_rounds_go_around_a_proxy_that_loses_chunks_and_answers_everything() -> 
         assert proxy.swallowed, "the fault did not fire"
         assert "the controller: waits end at rank0: nothing has moved" in why and "'rank1' waits for chunk" in why
         assert "avoid link rank0 - rank1: nothing came through it" in run.warned(0, "avoid link")
-        run.rounds(3, WORLD)  # around the link
+        run.rounds(3, WORLD, within_s=2 * PATIENCE_S)  # around the link
         proxy.swallows.clear()
         run.stop()

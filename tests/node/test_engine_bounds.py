@@ -76,6 +76,23 @@ def test_one_site_cannot_use_up_the_room_for_early_chunks() -> None:
     assert arrives(engine, 2, EARLY).how is How.KEEP
 
 
+def test_all_sites_together_cannot_use_up_more_memory_for_early_chunks() -> None:
+    engine, nbytes = Engine(RUN, 0), EARLY.payload_bytes
+    sites = 3 * buffers.MAX_EARLY_BYTES // buffers.MAX_EARLY_BYTES_OF_SITE
+    each = buffers.MAX_EARLY_BYTES // nbytes // sites
+    taken = 0
+    for site in range(1, sites + 2):
+        for number in range(each):
+            if taken + nbytes > buffers.MAX_EARLY_BYTES:
+                with pytest.raises(BadFrame, match=f"and {buffers.MAX_EARLY_BYTES} in all"):
+                    engine.handle(ev.HeaderReceived(site, replace(EARLY, round=2**62 - number)))
+                return
+            engine.handle(ev.Received(arrives(engine, site, replace(EARLY, round=2**62 - number))))
+            taken += nbytes
+            assert engine.kept_bytes == taken
+    pytest.fail(f"{taken} bytes were taken")
+
+
 def test_early_chunks_of_a_round_that_never_starts_are_dropped() -> None:
     engine = Engine(RUN, 0)
     coming = arrives(engine, 1, EARLY)
@@ -86,3 +103,16 @@ def test_early_chunks_of_a_round_that_never_starts_are_dropped() -> None:
     assert coming.buffer is not None and Release(coming.buffer) in open_round(engine, buffers.MOST_EARLY_ROUNDS)
     assert engine.kept_bytes == 0
     assert arrives(engine, 1, EARLY).how is How.KEEP
+
+
+def test_a_chunk_that_began_to_arrive_before_its_round_and_ends_after_its_halt_is_not_used() -> None:
+    """Another part of its sum has been released with the buffers of the halted round."""
+    engine, header = Engine(RUN, 0), FrameHeader(FrameKind.CHUNK, RUN, 100, round=3, plan_version=1, chunks=4)
+    first, second = arrives(engine, 1, header), arrives(engine, 2, header)
+    engine.handle(ev.Received(second))
+    edges = (("b", "a"), ("c", "a")), (("a", "b"), ("a", "c"))
+    plan = Plan("star", "mesh", ("a", "b", "c"), 400, (Shard(1.0, "a", *edges, 100),))
+    engine.handle(ev.OpenRound(3, 1, lay_out(plan, {"a": 0, "b": 1, "c": 2}, "a", 100, 4)))
+    engine.handle(ev.HaltRound(3))
+    engine.handle(ev.Received(first))
+    assert engine.kept_bytes == 0

@@ -12,7 +12,6 @@ import random
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -29,30 +28,36 @@ from tradewind.runtime.sockets import SharedSocket
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces and TCP_INFO")
 SOON_S = 3.0
 """A short patience."""
+SILENT = "its machine has acknowledged nothing for"
+"""Why a link is lost that drops everything: its own test, and not the silence of a rank, which takes longer."""
 
 
 def all_links(run: LabRanks) -> set[tuple[str, str]]:
     return set(itertools.permutations(run.lab.network.names, 2))
 
 
-def cut_s(run: LabRanks, a: int, b: int) -> tuple[float, float]:
-    """Cut a link in the middle of rounds: how long until both ends have reported it, and the next round has ended."""
+def cut_in_a_round(run: LabRanks, a: int, b: int, link: str) -> str:
+    """Cut a link in the middle of rounds, and wait until both ends have reported it and a round went around it.
+
+    Returns why they lost it. A rank that were lost with its link, as after the whole patience, would be missing in the
+    results, which `steps` checks.
+    """
     run.steps(2, time.monotonic())
     began_s = time.monotonic()
-    run.lab.cut(f"rank{a}-rank{b}")
-    next_s = run.steps(1, time.monotonic())
-    reported_s = max(run.reported_s(a, f"rank{b}", began_s), run.reported_s(b, f"rank{a}", began_s))
-    return reported_s - began_s, next_s - began_s
+    run.lab.cut(link)
+    why = [run.reported(a, f"rank{b}", began_s), run.reported(b, f"rank{a}", began_s)]
+    run.steps(1, time.monotonic())
+    return "; ".join(why)
 
 
-# --- links that drop everything ------------------------------------------------------------------------------------
+# --- links that drop everything: the simulator and `python -m benchmarks silent_cut` check how soon ------------------
 
 
 @pytest.mark.parametrize(("backend", "latency_s"), [("delay", 1e-3), pytest.param("htb", 0.0, marks=pytest.mark.slow)])
-def test_rounds_go_around_a_silently_cut_link_within_the_patience(backend: str, latency_s: float) -> None:
+def test_rounds_of_all_ranks_go_around_a_silently_cut_link(backend: str, latency_s: float) -> None:
     """Where packets are lost on the way, and where the own queue drops them and the kernel knows."""
     with lab_ranks(mesh(4, latency_s=latency_s), backend, tolerant=True, patience_s=SOON_S) as run:
-        assert max(cut_s(run, 1, 2)) < SOON_S
+        assert SILENT in cut_in_a_round(run, 1, 2, "rank1-rank2")
         run.wait_for_links(lambda links: links == all_links(run) - {("rank1", "rank2"), ("rank2", "rank1")})
         run.lab.heal("rank1-rank2")
         run.wait_for_links(lambda links: links == all_links(run))
@@ -62,34 +67,23 @@ def test_rounds_go_around_a_silently_cut_link_within_the_patience(backend: str, 
 def test_a_link_that_is_cut_one_way_is_lost() -> None:
     """One end is heard and not answered, the other one hears nothing: both know."""
     with lab_ranks(mesh(3), tolerant=True, patience_s=SOON_S) as run:
-        run.steps(2, time.monotonic())
-        began_s = time.monotonic()
-        run.lab.cut("rank1->rank2")
-        ends = run.reported_s(1, "rank2", began_s), run.reported_s(2, "rank1", began_s)
-        assert max(*ends, run.steps(1, time.monotonic())) - began_s < SOON_S
+        assert SILENT in cut_in_a_round(run, 1, 2, "rank1->rank2")
         run.wait_for_links(lambda links: links == all_links(run) - {("rank1", "rank2"), ("rank2", "rank1")})
         run.stop()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [4, 8])
-def test_twenty_cuts_cost_less_than_the_patience_each(world: int) -> None:
-    """Prints least, median and most (pytest -s). Every round uses every link."""
-    patience_s, tries = 6.0, 20
+def test_twenty_cuts_one_after_the_other_leave_all_ranks_in_the_run(world: int) -> None:
+    """Every round uses every link."""
     which = random.Random(world)
-    took: list[tuple[float, float]] = []
-    with lab_ranks(mesh(world), tolerant=True, patience_s=patience_s, planner="multi-star") as run:
-        for _ in range(tries):
+    with lab_ranks(mesh(world), tolerant=True, patience_s=6.0, planner="multi-star") as run:
+        for _ in range(20):
             a, b = which.choice(pairs_without(1, world))
-            took.append(cut_s(run, a, b))
+            assert SILENT in cut_in_a_round(run, a, b, f"rank{a}-rank{b}")
             run.lab.heal(f"rank{a}-rank{b}")
             run.wait_for_links(lambda links: links == all_links(run))
         run.stop()
-    reported, rounds = (sorted(times) for times in zip(*took, strict=True))
-    within = sum(seconds < patience_s / 3 for seconds in reported)
-    shown = [f"{t[0]:.2f}, {statistics.median(t):.2f}, {t[-1]:.2f} s" for t in (reported, rounds)]
-    print(f"\n| {world} | {patience_s:g} s | {shown[0]} | {within} of {tries} | {shown[1]} |")
-    assert reported[-1] < patience_s and rounds[-1] < patience_s
 
 
 # --- links that are slow, and ranks that are --------------------------------------------------------------------------
@@ -105,10 +99,9 @@ def test_a_reader_that_reads_nothing_is_not_a_dead_link() -> None:
             with pytest.raises(BlockingIOError):
                 while True:
                     sending.send(bytes(65536))
-            until_s = time.monotonic() + 3.0
-            while (now_s := time.monotonic()) < until_s:
-                assert liveness.silence(now_s).unanswered_s < 0.25
+            for _ in range(60):  # the kernel repeats its probes after 0.2, 0.4, 0.8 and 1.6 s
                 time.sleep(0.05)
+                assert liveness.silence(time.monotonic()).unanswered_s == 0.0
 
 
 def test_a_full_slow_link_and_a_stopped_rank_break_no_connection() -> None:

@@ -174,6 +174,21 @@ def test_members_answer_no_other_requests() -> None:
         here.close()
 
 
+def test_a_state_that_is_too_large_is_refused_before_memory_is_taken_for_it() -> None:
+    class Boasting(socket.socket):
+        """Announces a state of more bytes than a state may have."""
+
+        def __init__(self, sock: socket.socket) -> None:
+            super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
+
+        def sendall(self, data, flags=0):  # type: ignore[no-untyped-def]
+            if len(data) == struct.calcsize("!qQ16s"):
+                data = struct.pack("!qQ16s", 0, state_transfer.MAX_STATE_BYTES + 1, bytes(16))
+            super().sendall(data, flags)
+
+    assert fetch(Member("m0", whole, wrap=Boasting)) is None, "it is no source"
+
+
 def test_ranks_that_join_at_the_same_version_share_a_snapshot() -> None:
     taken = [0]
 

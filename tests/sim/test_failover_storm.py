@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
-from storms import storm_number
+from storms import Block, run_blocks, storm_number
 from tradewind.errors import InternalError
 from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.chunk_plane import ChunkPlane
@@ -52,6 +54,16 @@ def test_two_thousand_storms_of_all_kinds(block: int) -> None:
     """`make storm N=...` runs more."""
     for seed in range(1000 + 20 * block, 1000 + 20 * block + 20):
         assert sum(run_storm(storm_number(seed)).faults.values()) == 20
+
+
+def test_storms_of_the_same_code_add_up_over_several_calls(tmp_path: Path) -> None:
+    store = tmp_path / "storms.jsonl"
+    [first] = run_blocks(range(4, 6), False, store, seconds=60.0, processes=1)
+    assert first.storms == 2 and sum(first.faults.values()) == 40 and not first.failed
+    other = Block("other code", 4, 2, faults={"kill": 1000})
+    store.write_text(json.dumps(asdict(other)) + "\n" + store.read_text() + '{"code": "a line that was cut')
+    assert [*run_blocks(range(4, 6), False, store, seconds=60.0, processes=1)] == [first], "it is stored, and not run"
+    assert len(store.read_text().splitlines()) == 3
 
 
 def test_the_same_seed_gives_the_same_storm() -> None:

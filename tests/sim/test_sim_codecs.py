@@ -41,7 +41,7 @@ def test_encoded_rounds_are_repaired_in_storms_with_each_contribution_once(seed:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(25))
 def test_ten_thousand_faults_with_codecs_on(block: int) -> None:
-    """`python tests/support/storms.py N FIRST coded` runs more."""
+    """`python tests/support/storms.py N FIRST --coded` runs more."""
     for seed in range(5000 + 20 * block, 5000 + 20 * block + 20):
         assert sum(run_storm(coded_storm(storm_number(seed))).faults.values()) == 20
 

@@ -42,6 +42,15 @@ PROGRAM = textwrap.dedent("""
         def emit(self, record):
             say(warning=record.getMessage(), warned_s=time.monotonic())
 
+    def open_sockets():
+        count = 0
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                count += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+            except FileNotFoundError:  # closed meanwhile, or the folder itself
+                pass
+        return count
+
     def obey():
         for line in sys.stdin:
             order, _, value = line.strip().partition(" ")
@@ -94,9 +103,7 @@ PROGRAM = textwrap.dedent("""
         while time.monotonic() < until_s:
             threads = [t.name for t in threading.enumerate() if t.name.startswith("tradewind")]
             threads = [name for name in threads if name != "tradewind-exit"]  # one for each process
-            links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdecimal()
-                     and os.path.islink(f"/proc/self/fd/{fd}")]
-            sockets = sum(link.startswith("socket:") for link in links)
+            sockets = open_sockets()
             if not threads and not sockets:
                 break
             time.sleep(0.05)
@@ -131,8 +138,11 @@ class DrillRanks:
         assert self._lab is not None
         return self._lab
 
-    def rounds(self, count: int, members: int, ranks: list[int] | None = None) -> float:
-        """Wait until these ranks, or all, have ended rounds with so many members that began after now; the last end."""
+    def rounds(self, count: int, members: int, ranks: list[int] | None = None, within_s: float = float("inf")) -> float:
+        """Wait until these ranks, or all, have ended rounds with so many members that began after now; the last end.
+
+        `within_s` is the deadline that the drill must meet.
+        """
         since_s, ended_s = time.monotonic(), 0.0
         for rank in self._chosen(ranks):
             for _ in range(count):
@@ -140,6 +150,7 @@ class DrillRanks:
                     lambda said: said.get("at_s", -1.0) > since_s and len(said.get("members", ())) == members
                 )
             ended_s = max(ended_s, float(said["at_s"]))
+        assert ended_s - since_s < within_s, f"{count} rounds took {ended_s - since_s:.1f} s, not {within_s:.1f} s"
         return ended_s - since_s
 
     def warned(self, number: int, words: str) -> str:

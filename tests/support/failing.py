@@ -86,10 +86,10 @@ class Process:
             self.said.put(json.loads(line))
         self.said.put(None)
 
-    def wait_for(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next message that fits."""
+    def wait_for(self, fits: Callable[[dict[str, Any]], bool], longest_s: float = LONGEST_S) -> dict[str, Any]:
+        """The next message that fits; `longest_s` is the limit for each message."""
         while True:
-            what = self.said.get(timeout=LONGEST_S)
+            what = self.said.get(timeout=longest_s)
             assert what is not None, f"{self.name} ended ({self.popen.wait(10)}) after {self.heard[-3:]}"
             self.heard.append(what)
             if fits(what):

@@ -94,17 +94,14 @@ class LabRanks:
     lab: Lab
     ranks: list[Process]
 
-    def steps(self, count: int, after_s: float = 0.0) -> float:
-        """Wait until every rank has ended so many steps later than that; when the last of them had the first."""
-        firsts = []
+    def steps(self, count: int, after_s: float = 0.0) -> None:
+        """Wait until every rank has ended so many steps later than that, with the right results."""
         for rank in self.ranks:
             ended = [rank.wait_for(lambda said: said.get("at_s", -1.0) > after_s) for _ in range(count)]
             assert all(said["ok"] for said in ended), f"{rank.name} has a wrong result: {ended}"
-            firsts.append(float(ended[0]["at_s"]))
-        return max(firsts)
 
-    def reported_s(self, number: int, link_to: str, after_s: float) -> float:
-        """When a rank reported its link to another as lost, later than that; waits until it has."""
+    def reported(self, number: int, link_to: str, after_s: float) -> str:
+        """Why a rank reported its link to another as lost, later than that; waits until it has."""
         rank, until_s = self.ranks[number], time.monotonic() + LONGEST_S
 
         def fits(said: dict[str, Any]) -> bool:
@@ -112,7 +109,7 @@ class LabRanks:
             return said.get("warned_s", -1.0) > after_s and f"link to {link_to} is lost" in said["warning"]
 
         found = next(filter(fits, rank.heard), None) or rank.wait_for(fits)
-        return float(found["warned_s"])
+        return str(found["warning"])
 
     @property
     def repaired(self) -> list[int]:

@@ -37,11 +37,13 @@ MOST_CUT = 6
 MOST_STOPPED_S = 30.0
 """A rank that is stopped for longer would wake up with its waits timed out."""
 SAMPLE_S = 10.0
+CALM_S = 4 * LONGEST_S
+"""The longest wait for a rank's first rounds: on a busy machine a dozen interpreters take minutes to start."""
 CALM_STEPS = 3
 """The rounds with other ranks that every rank must finish after the storm."""
 
 PROGRAM = textwrap.dedent("""
-    import json, sys, threading, zlib
+    import json, os, sys, threading, zlib
     import numpy as np
     import tradewind
     from tradewind.formats import read_network
@@ -68,6 +70,11 @@ PROGRAM = textwrap.dedent("""
                 getattr(shape, order)(here, peer)
                 say(obeyed=order, peer=peer)
 
+    def died(what):
+        say(thread=what.thread.name, error=repr(what.exc_value))
+        os._exit(3)  # a thread that dies is a bug, even if the run survives it
+
+    threading.excepthook = died
     threading.Thread(target=obey, daemon=True).start()
     model = np.full(given["items"], float(rank))
     tolerance = tradewind.Tolerance(patience_s=given["patience_s"])
@@ -146,6 +153,8 @@ class LiveStorm:
 
     def __init__(self, start: Callable[..., Process], folder: Path, world: int, seed: int, weather: Weather) -> None:
         self._start, self._random, self._weather = start, random.Random(seed), weather
+        self.noted: Callable[[StormReport], None] | None = None
+        """Called after each reading of what processes use, with the report so far."""
         names = [f"rank{n}" for n in range(world)]
         self._shape = folder / "mesh.json"
         apart = 1 - np.eye(world)
@@ -335,6 +344,9 @@ class LiveStorm:
             pids["controller 1"] = standby.pid
         for name, pid in pids.items():
             self.report.use.setdefault(name, []).append(use_of(pid, at_s))
+        if self.noted is not None:
+            self.report.seconds = at_s
+            self.noted(self.report)
 
     def _check_all_finish(self) -> None:
         """Every rank that could rejoin has rejoined and finishes rounds: none hangs."""
@@ -342,7 +354,7 @@ class LiveStorm:
             process.take_down()
             try:
                 for _ in range(CALM_STEPS):
-                    process.wait_for(lambda said: said.get("alone") is False)
+                    process.wait_for(lambda said: said.get("alone") is False, CALM_S)
             except queue.Empty:
                 raise AssertionError(f"{name} does not synchronise: {process.last_words()}") from None
 

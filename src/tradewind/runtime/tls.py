@@ -147,7 +147,7 @@ class TlsSocket(socket.socket):
             for view in views:
                 at, end = 0, min(len(view), BATCH_BYTES - taken)
                 while at < end:
-                    at += self._tls.write(view[at : min(end, at + RECORD_BYTES)])
+                    at += self._tls.write(view[at:end])
                 taken += at
             self._unsent, self._unsent_plain = memoryview(self._outgoing.read()), taken
 

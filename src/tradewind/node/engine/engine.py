@@ -242,7 +242,7 @@ class Engine:
     def _end_early(self, early: Early, state: RoundState) -> None:
         """Use a chunk that arrived early, now that its round is open; report its sender if it does not fit the plan."""
         header, buffer = early.header, early.buffer
-        if header.plan_version < state.version:
+        if header.plan_version < state.version or state.halted:  # the buffers of a halted round are released
             self._doom(buffer)
             return
         try:

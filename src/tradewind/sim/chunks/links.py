@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tradewind.sim.clock import Clock, Priority
+
+RESENT_S = 0.2
+"""The least time after which TCP sends a lost packet again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,10 @@ class Connection:
     """Whether one of its processes is stopped: nothing is lost, and nothing moves."""
     swallows: bool = False
     """Whether payload gets lost although the connection works, as in a proxy that is stuck."""
+    loss: float = 0.0
+    """The share of frames that arrive later, because a packet of theirs was lost and sent again."""
+    changed: Callable[[], None] | None = None
+    """Called once, when the next payload has begun to be received: a byte of it was changed on the way."""
 
     def resume(self) -> None:
         """Move on after a pause."""
@@ -81,6 +88,8 @@ class Connection:
             return
         frame, left = self._sending.popleft()
         due_s = self.clock.now_s + self.latency_s + self.jitter_s * self.random.random()
+        if self.loss and self.random.random() < self.loss:
+            due_s += RESENT_S
         self._last_arrival_s = max(due_s, self._last_arrival_s)
         self.clock.at(self._last_arrival_s, Priority.ARRIVAL, self._came, frame)
         left()
@@ -109,6 +118,11 @@ class Connection:
             return
         frame = self._arrived.popleft()
         self._under_way -= frame.nbytes
-        self.arrive(frame)
+        if self.changed is None or not frame.body:
+            self.arrive(frame)
+        else:
+            notice, self.changed = self.changed, None
+            self.arrive(replace(frame, body=frame.body[:-1] + bytes([frame.body[-1] ^ 64])))
+            notice()
         self._read()
         self._pump()

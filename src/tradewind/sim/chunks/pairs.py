@@ -34,6 +34,8 @@ class Pair:
     workers: tuple[SimulatedWorker, SimulatedWorker] | None = None
     """The processes that the connections join."""
     cut: bool = False
+    refused: bool = False
+    """Whether no new connection can be made; existing ones stay."""
     broken_s: float | None = None
     """Since when ranks that were connected are not."""
     reported: bool = False
@@ -55,6 +57,8 @@ class Pairs:
         self._network, self._clock, self._random, self._deadlines = network, clock, random, deadlines
         self._worker, self._report = worker, report
         self._pairs = {frozenset(ends): Pair(ends) for ends in combinations(network.names, 2)}
+        self.changes_noticed = 0
+        """Payloads that were changed on the way."""
 
     def want(self, name: str) -> None:
         """Connect a rank that has a roster to all others."""
@@ -118,6 +122,49 @@ class Pairs:
         self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._pass_on, wire)
         return True
 
+    def change(self, ends: tuple[str, str], direction: int) -> bool:
+        """Change a byte of the next payload in one direction of a link; False if it has no connection.
+
+        The receiver notices it before the payload counts as received, and breaks the connection.
+        """
+        pair = self._pairs[frozenset(ends)]
+        if not pair.wires or pair.workers is None:
+            return False
+        sender, receiver = pair.workers[direction], pair.workers[1 - direction]
+
+        def noticed() -> None:
+            self.changes_noticed += 1
+            number = receiver.node.numbers.get(sender.name)
+            if number is not None and not receiver.dead:
+                receiver.broke(number)
+            self._break(pair)
+
+        pair.wires[direction].changed = noticed
+        return True
+
+    def lose(self, ends: tuple[str, str], share: float, seconds: float) -> bool:
+        """Lose a share of the packets of a link for a while; False if it has no connection."""
+        wires = list(self._pairs[frozenset(ends)].wires)
+        for wire in wires:
+            wire.loss = share
+            self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._lose_nothing, wire)
+        return bool(wires)
+
+    @staticmethod
+    def _lose_nothing(wire: Connection) -> None:
+        wire.loss = 0.0
+
+    def refuse(self, name: str, seconds: float) -> None:
+        """Refuse new connections of a rank for a while; those that it has stay."""
+        for pair in self._pairs.values():
+            if name in pair.ends:
+                pair.refused = True
+                self._clock.at(self._clock.now_s + seconds, Priority.FAULT, self._accept, pair)
+
+    @staticmethod
+    def _accept(pair: Pair) -> None:
+        pair.refused = False
+
     @staticmethod
     def _pass_on(wire: Connection) -> None:
         wire.swallows = False
@@ -155,9 +202,10 @@ class Pairs:
             self._heal(pair)
 
     def _heal(self, pair: Pair) -> None:
-        pair.cut = False
+        pair.cut = pair.refused = False
         for wire in pair.wires:
             self._pass_on(wire)
+            self._lose_nothing(wire)
 
     def _break(self, pair: Pair, silent: list[Connection] | None = None) -> None:
         """Break the connections of a pair; `silent`: only these carry nothing more, until the ends find out."""
@@ -198,11 +246,11 @@ class Pairs:
         if pair.wires or a is None or b is None or pair.trying:
             return
         knows = b.name in a.node.numbers and a.name in b.node.numbers
-        if knows and not pair.cut and not self._still_noticing(a, b):
+        if knows and not pair.cut and not pair.refused and not self._still_noticing(a, b):
             self._connect(pair, a, b)
             return
         late = pair.broken_s is not None and self._clock.now_s - pair.broken_s > self._deadlines.reconnect_s
-        if pair.cut and pair.broken_s is None:
+        if (pair.cut or pair.refused) and pair.broken_s is None:
             pair.broken_s = self._clock.now_s
         if late and knows and not pair.reported:
             pair.reported = True

@@ -18,8 +18,9 @@ from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.options import Scatter
-from tradewind.errors import InternalError, TradewindError
+from tradewind.errors import InternalError
 from tradewind.network import Network, Site
+from tradewind.sim.chunks.carriers import Carriers
 from tradewind.sim.chunks.checks import CODED, CODED_APART, EXACT, GOLDEN, StormChecks
 from tradewind.sim.chunks.control import Line, SimulatedController
 from tradewind.sim.chunks.pairs import Pairs
@@ -34,6 +35,7 @@ CALM_STEPS = 3
 CALM_S = 600.0
 """The time limit for them in s: retries wait up to ten seconds each."""
 RETRY_S = 0.2
+CARRIER_KINDS = ("corrupt", "lose", "expire", "jump", "break", "line", "kill")
 SILENT_KINDS = ("silent_cut", "one_way_cut", "swallow", "part", "flap", "stop", "black_hole", "kill")
 
 
@@ -111,6 +113,8 @@ class Trainer:
     step: tuple[int, np.ndarray[Any, Any], float] | None = None
     asked_s: float = 0.0
     calm_steps: int = 0
+    clock_ahead_s: float = 0.0
+    """How much its clock is ahead of the others."""
 
 
 class StormRun:
@@ -128,7 +132,7 @@ class StormRun:
         self.controllers = [self._controller(index) for index in range(storm.controllers)]
         self.trainers: dict[str, Trainer] = {}
         self.pairs = Pairs(storm.network, self.clock, self.random, self.deadlines, self.worker, self.report_link)
-        self.silences = Silences(self)
+        self.silences, self.carriers = Silences(self), Carriers(self)
         self.faults: dict[str, int] = {}
         self.fault_times_s: list[float] = []
         self.step_times: list[StepTime] = []
@@ -253,7 +257,7 @@ class StormRun:
         if trainer.worker.dead:
             return
         now_s = self.clock.now_s
-        self._say(trainer, m.Heartbeat(now_s))
+        self._say(trainer, m.Heartbeat(now_s + trainer.clock_ahead_s))
         if not trainer.stopped:
             trainer.worker.look(self.deadlines.heartbeat_s / 2)  # looks are as rare as heartbeats here
         if trainer.line is not None and now_s - trainer.heard_s > self.deadlines.silence_s and not trainer.stopped:
@@ -307,7 +311,8 @@ class StormRun:
             self._heal()
             return
         kind = str(self.random.choice(self.storm.kinds))
-        happens = getattr(self, f"_fault_{kind}", None) or getattr(self.silences, kind)
+        happens = getattr(self, f"_fault_{kind}", None) or getattr(self.silences, kind, None)
+        happens = happens or getattr(self.carriers, kind)
         if happens():
             self.faults[kind] = self.faults.get(kind, 0) + 1
             self.fault_times_s.append(self.clock.now_s)
@@ -411,10 +416,11 @@ def run_storm(storm: Storm) -> StormResult:
     """Run one storm with its checks; a violation ends with the command that repeats it."""
     try:
         return StormRun(storm).run()
-    except (TradewindError, AssertionError, KeyError) as error:
+    except Exception as error:  # any of them is a bug, and the seed repeats it
         which = f'storm_of({storm.seed}, {storm.events}, "{storm.scatter}")'
         which = which if storm.tolerant else f"strict_storm_of({storm.seed}, {storm.events})"
         which = which if storm.kinds != SILENT_KINDS else f"silent_storm_of({storm.seed}, {storm.events})"
+        which = which if storm.kinds != CARRIER_KINDS else f"carrier_storm_of({storm.seed}, {storm.events})"
         which = which if storm.codec == NONE else f"coded_storm({which})"
         replay = f"python -c 'from tradewind.sim.chunks.storm import *; run_storm({which})'"
         raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
@@ -464,3 +470,11 @@ def strict_storm_of(seed: int, events: int = 20) -> Storm:
 def silent_storm_of(seed: int, events: int = 20) -> Storm:
     """A storm whose faults give no sign: cuts of links and of their directions, parts, stopped ranks, black holes."""
     return replace(storm_of(seed, events), kinds=SILENT_KINDS)
+
+
+def carrier_storm_of(seed: int, events: int = 20) -> Storm:
+    """A storm of changed bytes, lost packets, expired certificates and clocks that jump, beside broken connections.
+
+    Arrays are large enough to travel on data connections.
+    """
+    return replace(storm_of(seed, events), kinds=CARRIER_KINDS, items=20_000, inline_bytes=0)
