@@ -28,6 +28,11 @@ def judged_code(name: str) -> str:
     return _fingerprint((*_CORE, "runtime", "wire", "lab", "torch") if name.endswith(LIVE) else (*_CORE, "sim"))
 
 
+def all_code() -> str:
+    """The fingerprint of the whole package, experiments included."""
+    return _fingerprint((".",))
+
+
 @cache
 def _fingerprint(parts: tuple[str, ...]) -> str:
     found = hashlib.sha256()
