@@ -16,7 +16,6 @@ from tradewind.cli.arguments import JsonOption
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from tradewind.errors import TradewindError
     from tradewind.experiments.papers import Experiment, Setting
     from tradewind.experiments.papers.report import Outcome
 
@@ -146,16 +145,15 @@ def _setting(
 
 def _run_all(
     chosen: list[Experiment], setting: Setting, out: Path, documents: list[dict[str, Any]] | None, together: bool
-) -> TradewindError | None:
+) -> Exception | None:
     """Run all, storing each result as soon as it is there; returns the first error, after the others have ended."""
     from tradewind.cli.output import write_whole
-    from tradewind.errors import TradewindError
     from tradewind.experiments.papers.runner import AT_A_TIME, run_each
     from tradewind.experiments.papers.saved import file_name, to_json
 
     failed = None
     for number, (each, outcome) in enumerate(run_each(chosen, setting, AT_A_TIME if together else 1), 1):
-        if isinstance(outcome, TradewindError):
+        if isinstance(outcome, Exception):
             if len(chosen) > 1:
                 typer.echo(f"{each.name} failed: {outcome}", err=True)
             failed = failed or outcome

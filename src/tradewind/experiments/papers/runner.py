@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from tradewind.errors import TradewindError
 from tradewind.experiments.papers import Experiment, Setting
 from tradewind.experiments.papers.report import Outcome
 from tradewind.experiments.papers.saved import SavedOutcome
@@ -36,7 +35,7 @@ def _is_current(each: Experiment, stored: SavedOutcome | None, setting: Setting)
 
 def run_each(
     chosen: Sequence[Experiment], setting: Setting, at_a_time: int = 1
-) -> Iterator[tuple[Experiment, Outcome | TradewindError]]:
+) -> Iterator[tuple[Experiment, Outcome | Exception]]:
     """Run all experiments; yields each as it ends, with its outcome or the error that ended it."""
     if at_a_time == 1:
         for each in chosen:
@@ -51,10 +50,11 @@ def run_each(
         threads.shutdown(wait=False, cancel_futures=True)  # those under way end with the executor of their trials
 
 
-def _outcome(each: Experiment, setting: Setting) -> Outcome | TradewindError:
+def _outcome(each: Experiment, setting: Setting) -> Outcome | Exception:
+    """The outcome, or what the experiment raised: hours of others are not lost with it, and the caller raises it."""
     try:
         return each.outcome(setting)
-    except TradewindError as error:
+    except Exception as error:
         return error
 
 

@@ -22,7 +22,7 @@ from tradewind.experiments.papers.netstorm.example import (
 from tradewind.experiments.papers.netstorm.live import LITE, PRO, STD, Played, System, Turn
 from tradewind.experiments.papers.netstorm.live_ablation import DETOURS_TAKE, FIG17_CLAIMS
 from tradewind.experiments.papers.netstorm.live_scale import CHUNK, FIG20, PARAMETERS, SENSITIVITY_S
-from tradewind.experiments.papers.netstorm.live_systems import FIG18_CLAIMS
+from tradewind.experiments.papers.netstorm.live_systems import FIG13, FIG18_CLAIMS
 from tradewind.experiments.papers.netstorm.live_trials import DYNAMIC_S
 from tradewind.experiments.papers.netstorm.scale import CLAIMS as SCALE_CLAIMS
 from tradewind.experiments.papers.netstorm.scale import CLUSTERS, cluster_network
@@ -242,6 +242,7 @@ def _stars(setting: Setting) -> Iterator[Switched]:
     systems = (
         (FIG18_CLAIMS[0], Topology("fapt", follows=False), "throughput of nine fixed trees over the star's", 4.5),
         (FIG18_CLAIMS[2], Topology("fapt"), "throughput of nine trees that follow the network over the star's", 6.5),
+        (FIG13.claims[1], Topology("fapt"), "throughput of nine trees that follow the network over the star's", 5.5),
     )
     for claim, topology, measure, gain in systems:
         own = _rates(setting, topology, True, trials)
