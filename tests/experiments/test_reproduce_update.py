@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -71,6 +72,24 @@ def test_experiments_at_the_same_time_share_their_trials(tmp_path: Path) -> None
         "x/c": ((17,),),
     }
     assert runs(log) == ["1", "2", "3", "4"]
+
+
+def test_experiments_end_when_their_executor_is_shut_down() -> None:
+    begun, may_end = Event(), Event()
+
+    def trial(number: int) -> int:
+        begun.set()
+        may_end.wait(30)
+        return number
+
+    executor = ThreadPoolExecutor(1)
+    with ThreadPoolExecutor(1) as threads:
+        mapped = threads.submit(Workers(executor).map, trial, [(1,), (2,), (3,)], "trials")
+        assert begun.wait(30)
+        executor.shutdown(wait=False, cancel_futures=True)
+        may_end.set()
+        with pytest.raises(CancelledError):
+            mapped.result(timeout=30)
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2])

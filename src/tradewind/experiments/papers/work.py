@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,9 +59,13 @@ class Workers:
         return [self._known[(trial, *given)].result() for given in arguments]
 
     def _wait(self, futures: list[Future[Any]], label: str) -> None:
-        for done, future in enumerate(as_completed(futures)):
+        """Wait for all; raises if one failed, or was cancelled with its executor (`as_completed` waits for ever)."""
+        ended: SimpleQueue[Future[Any]] = SimpleQueue()
+        for future in futures:
+            future.add_done_callback(ended.put)
+        for done in range(len(futures)):
             self._progress(label, done, len(futures))
-            future.result()
+            ended.get().result()
 
     def _future(self, trial: Callable[..., Result], given: tuple[Hashable, ...]) -> Future[Result]:
         """The call's future: known from before, read from the store, or submitted; without executor it has ended."""
