@@ -209,6 +209,13 @@ def test_only_the_plans_that_were_used_last_follow_the_network() -> None:
     assert [wanted.key[1] for wanted in plans.wanted()] == sizes[-FOLLOWED_PLANS:]
 
 
+def test_plans_of_groups_that_met_once_do_not_follow_the_network() -> None:
+    plans, _ = changed()
+    for members in (("a", "b"), ("a", "c"), ("a", "b"), ("b", "c"), ("a", "b", "c")):
+        plans.plan_for(members, 2**26)
+    assert [wanted.key.members for wanted in plans.wanted()] == [("a", "b"), ("a", "b", "c")]
+
+
 def test_versions_that_no_round_starts_with_are_forgotten() -> None:
     plans, _ = changed()
     key = plans.wanted()[0].key

@@ -157,6 +157,7 @@ def test_a_quick_run_gives_no_verdict(tmp_path: Path) -> None:
 def test_a_result_older_than_its_code_is_marked(tmp_path: Path) -> None:
     found = saved(tmp_path, "netstorm/fig16", code="0" * 12)
     assert row_of(found, experiment("netstorm/fig16").claims[0])[1] == f"**holds**{OLD}"
+    assert "0 of 1 stored results are full runs of the present code." in reproduction_page(found)
     assert judged_code("mtree/fig6") != judged_code("netstorm/fig16") != judged_code("netstorm/fig16/live")
 
 

@@ -17,8 +17,11 @@ from tradewind.experiments.stragglers import virtual
 from tradewind.experiments.stragglers.curves import measure
 from tradewind.experiments.stragglers.live import SLOW_SITE, SiteCurve, System, Turn, turn_network
 from tradewind.experiments.stragglers.site import make_learner, site_data
+from tradewind.experiments.stragglers.systems import OTHERS, SYSTEMS
 from tradewind.experiments.stragglers.tasks import TASKS
 from tradewind.experiments.stragglers.virtual import VirtualSites, play_virtual, setup_of
+from tradewind.planning import planner, planner_options
+from tradewind.planning.check import check
 from tradewind.sim import Simulation
 
 BSP = Turn(System("tradewind", "bsp", "optimal"), 3, 2.0)
@@ -115,3 +118,12 @@ def test_seeds_and_lengths_of_turns_follow_what_is_asked(monkeypatch: pytest.Mon
     measure(Setting(Workers(), trials=2), "x", system, 5, virtual=True, first_seed=100)
     measure(Setting(Workers()), "x", system, 1, virtual=True, live_length=True)
     assert [(turn.trial, turn.seconds) for turn in asked] == [(100, 12.0), (101, 12.0), (0, 2.0)]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_scheme_has_a_plan_for_the_network_of_every_task(task: str) -> None:
+    for name, system in (SYSTEMS | OTHERS).items():
+        network, scheme = turn_network(Turn(system, 0, 1.0, task=task)), virtual.scheme_of(system)
+        options = planner_options(scheme.planner, scheme.planner_options)
+        plan = planner(scheme.planner).function(network, network.names, 1_000_000, options)
+        assert not check(plan, network), name

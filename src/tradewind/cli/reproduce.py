@@ -16,12 +16,13 @@ from tradewind.cli.arguments import JsonOption
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from tradewind.experiments.papers import Experiment
+    from tradewind.experiments.papers import Experiment, Setting
     from tradewind.experiments.papers.report import Outcome
 
 EXAMPLE = "tradewind reproduce mtree/fig6 --quick"
 DEFAULT_OUT = Path("build/reproduce")
 CORES_OF_A_LAB = 2
+THREADS = "OMP_NUM_THREADS"
 
 
 def run(
@@ -33,7 +34,9 @@ def run(
     trials: Annotated[
         int | None, typer.Option("--trials", min=1, max=10_000, metavar="N", help="Random instances per point.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=1024, metavar="N", help="Processes to use.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, max=1024, metavar="N", help="Processes to use; 0: as many as processors.")
+    ] = 1,
     ray: Annotated[
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster; 'auto': the local one."),
@@ -49,6 +52,10 @@ def run(
     backend: Annotated[
         str, typer.Option("--backend", metavar="NAME", help="With --live: htb, delay, or auto.")
     ] = "auto",
+    update: Annotated[
+        bool,
+        typer.Option("--update", help="Run only what has no result of this code in DIR, and go on where a run ended."),
+    ] = False,
     list_only: Annotated[bool, typer.Option("--list", help="Only list what can be reproduced.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -61,61 +68,105 @@ def run(
 
     resolved = resolve_experiments(names or (), live) if names or page is None else ()
     chosen = [experiment(name) for name in resolved]
+    if update:
+        chosen = _needed(chosen, trials, quick, out)
     if list_only:
         _list(chosen, json)
         return
     from tradewind.cli.output import check_out, print_json
-    from tradewind.errors import BadOption
     from tradewind.figures import ensure_can_draw
 
-    if ray is not None and jobs != 1:
-        raise BadOption(f"--jobs {jobs} is for this machine and --ray {ray} for a cluster. Give one of them.")
-    if live and (ray is not None or (jobs > 1 and jobs * CORES_OF_A_LAB > (os.cpu_count() or 1))):
-        raise BadOption(
-            f"--live experiments share this machine's {os.cpu_count()} processors: --jobs must leave each lab "
-            f"{CORES_OF_A_LAB} of them, and --ray cannot be used. Leave both out to run one lab after the other."
-        )
+    jobs = _processes(jobs, ray, live)
     check_out(out / "reproduced.csv")
     check_out(page, flag="--page")
     if chosen:
         ensure_can_draw()
-    documents = _run_all(chosen, trials, quick, jobs, ray, backend, out, json) if chosen else []
+    documents: list[dict[str, Any]] = []
+    failed = None
+    if chosen:
+        with _setting(trials, quick, backend, out, jobs, ray, update) as setting:
+            failed = _run_all(chosen, setting, out, documents if json else None, jobs > 1 or ray is not None)
     if page is not None:
         _write_page(page, out)
     if json:
         print_json(documents)
+    if failed is not None:
+        raise failed
+
+
+def _processes(jobs: int, ray: str | None, live: bool) -> int:
+    """How many processes run trials. Raises `BadOption` where the options exclude each other."""
+    from tradewind.errors import BadOption
+
+    cores = os.cpu_count() or 1
+    if ray is not None and jobs != 1:
+        raise BadOption(f"--jobs {jobs} is for this machine and --ray {ray} for a cluster. Give one of them.")
+    if live and (ray is not None or (jobs > 1 and jobs * CORES_OF_A_LAB > cores)):
+        raise BadOption(
+            f"--live experiments share this machine's {cores} processors: --jobs must leave each lab "
+            f"{CORES_OF_A_LAB} of them, and --ray cannot be used. Leave both out to run one lab after the other."
+        )
+    return jobs or max(1, cores // CORES_OF_A_LAB if live else cores)
+
+
+def _needed(chosen: list[Experiment], trials: int | None, quick: bool, out: Path) -> list[Experiment]:
+    from tradewind.experiments.papers import Setting
+    from tradewind.experiments.papers.runner import needed
+    from tradewind.experiments.papers.saved import load
+    from tradewind.experiments.papers.work import Workers
+
+    found = needed(chosen, load(out), Setting(Workers(), trials, quick))
+    typer.echo(f"{len(chosen) - len(found)} of {len(chosen)} have a current result in {out}", err=True)
+    return found
+
+
+@contextlib.contextmanager
+def _setting(
+    trials: int | None, quick: bool, backend: str, out: Path, jobs: int, ray: str | None, update: bool
+) -> Iterator[Setting]:
+    """The setting of experiments, with processes and a store of trials that are closed in the end."""
+    from tradewind.cli.progress import progress
+    from tradewind.experiments.papers import Setting
+    from tradewind.experiments.papers.judged_code import all_code
+    from tradewind.experiments.papers.runner import TotalProgress
+    from tradewind.experiments.papers.trial_store import TrialStore
+    from tradewind.experiments.papers.work import Workers
+
+    with contextlib.ExitStack() as stack:
+        store = None
+        if update:
+            out.mkdir(parents=True, exist_ok=True)
+            store = stack.enter_context(TrialStore(out / "trials.sqlite", all_code()))
+        executor = stack.enter_context(_executor(jobs, ray))
+        report = stack.enter_context(progress("starting"))
+        shown = report if executor is None else TotalProgress(report)
+        yield Setting(Workers(executor, shown, store), trials, quick, backend, str(out / "runs"))
 
 
 def _run_all(
-    chosen: list[Experiment],
-    trials: int | None,
-    quick: bool,
-    jobs: int,
-    ray: str | None,
-    backend: str,
-    out: Path,
-    json: bool,
-) -> list[dict[str, Any]]:
+    chosen: list[Experiment], setting: Setting, out: Path, documents: list[dict[str, Any]] | None, together: bool
+) -> Exception | None:
+    """Run all, storing each result as soon as it is there; returns the first error, after the others have ended."""
     from tradewind.cli.output import write_whole
-    from tradewind.cli.progress import progress
-    from tradewind.experiments.papers import Setting
+    from tradewind.experiments.papers.runner import AT_A_TIME, run_each
     from tradewind.experiments.papers.saved import file_name, to_json
-    from tradewind.experiments.papers.work import Workers
 
-    documents: list[dict[str, Any]] = []
-    with _executor(jobs, ray) as executor, progress("starting") as report:
-        workers = Workers(executor, report)
-        setting = Setting(workers, trials, quick, backend, str(out / "runs"))
-        for done, each in enumerate(chosen):
-            report("figures", done, len(chosen), each.name)
-            outcome = each.outcome(setting)
-            paths = _write(each, outcome, out)
-            write_whole(out / file_name(each.name), to_json(each, outcome, setting))
-            if json:
-                documents.append(_document(each, outcome, paths))
-            else:
-                _show(each, outcome, paths)
-    return documents
+    failed = None
+    for number, (each, outcome) in enumerate(run_each(chosen, setting, AT_A_TIME if together else 1), 1):
+        if isinstance(outcome, Exception):
+            if len(chosen) > 1:
+                typer.echo(f"{each.name} failed: {outcome}", err=True)
+            failed = failed or outcome
+            continue
+        paths = _write(each, outcome, out)
+        write_whole(out / file_name(each.name), to_json(each, outcome, setting))
+        if documents is not None:
+            documents.append(_document(each, outcome, paths))
+        else:
+            _show(each, outcome, paths)
+        if len(chosen) > 1:
+            typer.echo(f"{each.name}: {number} of {len(chosen)} done", err=True)
+    return failed
 
 
 def _write_page(page: Path, folder: Path) -> None:
@@ -154,10 +205,14 @@ def _executor(jobs: int, ray: str | None = None) -> Iterator[Executor | None]:
     from multiprocessing import get_context
 
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    threads = os.environ.get(THREADS)
+    os.environ.setdefault(THREADS, "1")  # of NumPy and PyTorch in the processes: trials already use all processors
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+        if threads is None:
+            del os.environ[THREADS]
 
 
 def _write(each: Experiment, outcome: Outcome, folder: Path) -> tuple[Path, ...]:

@@ -189,7 +189,21 @@ class ChunkPlane:
         self._connect(self._numbers[peer] for peer in peers_in(plan, self._site) if peer in self._numbers)
 
     def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ev.ScatteredRound | None) -> None:
-        """Start a round, or start it again by another version; `start.ahead`: only send its first chunks."""
+        """Start a round, or start it again by another version."""
+        self._open(start, plan, operation, scattered)
+
+    def open_ahead(self, start: m.Start, plan: Plan, operation: int) -> None:
+        """Send first chunks for a round that has not started."""
+        self._open(start, plan, operation, None, ahead=True)
+
+    def _open(
+        self,
+        start: m.Start,
+        plan: Plan,
+        operation: int | None,
+        scattered: ev.ScatteredRound | None,
+        ahead: bool = False,
+    ) -> None:
         weights = dict(zip(plan.members, m.value_of_each(start.weights, len(plan.members)), strict=True))
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
@@ -204,9 +218,9 @@ class ChunkPlane:
             payload = coded_payload(layout, arithmetic, own, result, start.version, start.round, residual)
             payload.copy = copy
         self.payloads[start.round] = payload
-        payload.digests_whole, payload.copies = start.whole_digest, start.ahead
+        payload.digests_whole, payload.copies = start.whole_digest, ahead
         self._connect(layout.peers)
-        done = start.done, scattered, start.turn, by_number is not None, start.ahead
+        done = start.done, scattered, start.turn, by_number is not None, ahead
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
 
     def halt(self, number: int) -> None:

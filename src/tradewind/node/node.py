@@ -83,8 +83,14 @@ class DataPlane(Protocol):
     def open(self, start: m.Start, plan: Plan, operation: int | None, scattered: ScatteredRound | None) -> None:
         """Start a round with an operation's arrays (None: as a helper), or start it again by another version.
 
-        Reported by a `RoundComplete` when it is done. `start.ahead`: the round has not started, and only first chunks
-        of the own array may be sent; it is opened once more when it starts, or closed.
+        Reported by a `RoundComplete` when it is done.
+        """
+        ...
+
+    def open_ahead(self, start: m.Start, plan: Plan, operation: int) -> None:
+        """Send first chunks of an operation's array for a round that has not started, and write nothing.
+
+        The round is opened when it starts, or closed.
         """
         ...
 
@@ -424,6 +430,8 @@ class Node:
                 self._keep_plan(message)
             case m.Start():
                 self._start(message)
+            case m.Announce():
+                self._announced(message)
             case m.InlineResult():
                 self._inline(message)
             case m.Commit():
@@ -632,7 +640,7 @@ class Node:
         if is_expected and is_free and start.round >= self._floor:
             del self._ahead[stream]
             self._opened_ahead[stream] = start.round
-            self.data.open(start, plan, number, None)
+            self.data.open_ahead(start, plan, number)
 
     def _close_ahead(self, stream: int, started: int | None = None) -> None:
         """Forget what was sent before its round started, unless it is the round that has started now."""
@@ -645,11 +653,11 @@ class Node:
         for stream in sorted({*self._ahead, *self._opened_ahead}):
             self._close_ahead(stream)
 
+    def _announced(self, message: m.Announce) -> None:
+        self._ahead[message.start.stream] = message.start
+        self._open_ahead(message.start.stream)
+
     def _start(self, start: m.Start) -> None:
-        if start.ahead:
-            self._ahead[start.stream] = start
-            self._open_ahead(start.stream)
-            return
         plan = self._plans[start.version]
         members = plan.members
         is_member = self.site in members
@@ -736,6 +744,7 @@ class Node:
 _USUAL: dict[type, Callable[[Node, Any], None]] = {
     m.PlanChanged: Node._keep_plan,
     m.Start: Node._start,
+    m.Announce: Node._announced,
     m.Commit: Node._committed_by,
 }
 """The messages that every round consists of; a simulation handles many of them, and trying one case after another

@@ -586,9 +586,16 @@ class Start(MessageBase, frozen=True):
     """First round of the step that it is a part of, if that has several parts, which share its turn."""
     whole_digest: bool = True
     """Whether members compare digests of the whole result; otherwise of another part in every round."""
-    ahead: bool = False
-    """Whether the round has not started: a member whose next request is this one may send its first chunks, and a
-    `Start` of the same round confirms it. If another one comes instead, they are not used."""
+
+
+class Announce(MessageBase, frozen=True):
+    """The next round of a stream, which has not started.
+
+    A member whose next request is this one may send its first chunks. `start` is sent as it is when the round starts;
+    if another one comes instead, what was sent is not used.
+    """
+
+    start: Start
 
 
 class Halt(MessageBase, frozen=True):
@@ -686,6 +693,7 @@ Message = (
     | PlanChanged
     | ScatterBy
     | Start
+    | Announce
     | InlineResult
     | Halt
     | Abandon

@@ -135,8 +135,8 @@ class Plans:
         self._version: dict[Key, int] = {}
         self._derived: dict[tuple[int, object], int] = {}
         """Versions of plans derived from others, by the version of the original and the purpose."""
-        self._used: dict[Key, None] = {}
-        """Kinds of rounds that were used last, the latest last."""
+        self._used: dict[Key, int] = {}
+        """Kinds of rounds that were used last, the latest last, and how many rounds used them."""
         self._helpers, self.failover = helpers, failover
         self._keeps_roots, self._roots = False, set[str]()
         """Whether plans keep the roots of the first one, and these."""
@@ -162,8 +162,7 @@ class Plans:
         """
         size, key = self._kind(members, nbytes, planner, collective, sum_sizes)
         version = self._version_of(key, lambda: self.make(members, size, planner, collective, sum_sizes))
-        self._used.pop(key, None)
-        self._used[key] = None
+        self._used[key] = self._used.pop(key, 0) + 1
         if size > SMALL_BYTES:
             self.last_used = version
         return version
@@ -234,7 +233,7 @@ class Plans:
             self._generation = self.view.generation
             for key in [key for key in self._version if key.generation != self._generation]:
                 del self._version[key]
-            self._used = {key: None for key in self._used if key in self._version}
+            self._used = {key: times for key, times in self._used.items() if key in self._version}
 
     @property
     def keys(self) -> list[Key]:
@@ -254,8 +253,8 @@ class Plans:
         Rounds continue with the existing plans, patched if these need the lost link: making new ones may take seconds,
         in which the controller would process no heartbeat. Better plans are made in the background (`wanted`).
         """
-        recent = [] if self.is_fixed else list(self._used)[-FOLLOWED_PLANS:]  # others are made when needed
-        before = {key: self._version[key] for key in recent if self.is_current(key)}
+        followed = () if self.is_fixed else self._followed()  # others are made when needed
+        before = {key: self._version[key] for key in followed if self.is_current(key)}
         if not self.view.set_cut(a, b, reason):
             return False
         self._derived.clear()
@@ -273,6 +272,15 @@ class Plans:
         """Return the plan patched for the sites and links that work, by the run's failover."""
         return patch_plan(plan, network, self.failover)
 
+    def _followed(self) -> list[Key]:
+        """Return the kinds of rounds whose plans follow the network: a few that were used last and may come again.
+
+        A kind that was used once, by other members than those of the last round, hardly comes again: a policy that
+        groups ranks as they become ready makes ever new groups, whose plans would be made for no round.
+        """
+        recent = list(self._used)[-FOLLOWED_PLANS:]
+        return [key for key in recent if key.members == recent[-1].members or self._used[key] > 1]
+
     def wanted(self, least_bytes: int = SMALL_BYTES + 1) -> list[PlanWanted]:
         """Return requests for new plans for the current network, for the few kinds of rounds that were used last.
 
@@ -282,7 +290,7 @@ class Plans:
         for key in list(self._used)[:-FOLLOWED_PLANS]:
             del self._used[key]
         found = []
-        for key in self._used:
+        for key in self._followed():
             if key.generation == self.view.generation and key.nbytes >= least_bytes:
                 planner, options = self._planner_for(key.planner, key.nbytes)
                 current, _ = self.current_of(key)

@@ -162,7 +162,7 @@ class Rounds:
         for start in self.announced.announce(ended, self._start_of(ended), streams, self.next_number):
             self.next_number += 1
             self.tell_plan(start.version)
-            self.outbox.send_to(self.plans.by_version[start.version].members, start)
+            self.outbox.send_to(self.plans.by_version[start.version].members, m.Announce(start))
 
     def _start_inline(
         self, step: Step, stream: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float

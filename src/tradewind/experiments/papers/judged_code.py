@@ -28,6 +28,11 @@ def judged_code(name: str) -> str:
     return _fingerprint((*_CORE, "runtime", "wire", "lab", "torch") if name.endswith(LIVE) else (*_CORE, "sim"))
 
 
+def all_code() -> str:
+    """The fingerprint of the whole package, experiments included."""
+    return _fingerprint((".",))
+
+
 @cache
 def _fingerprint(parts: tuple[str, ...]) -> str:
     found = hashlib.sha256()
@@ -44,13 +49,25 @@ def what_it_does(source: str) -> str:
 
     >>> what_it_does("def f():\\n    '''A.'''\\n    return 1") == what_it_does("def f(): return 1  # one")
     True
+    >>> what_it_does("f(1)")  # the same with every version of Python
+    "Module(body=[Expr(value=Call(func=Name(id='f',ctx=Load()),args=[Constant(value=1)]))])"
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
-    return ast.dump(tree)
+    return _told(tree)
+
+
+def _told(value: object) -> str:
+    """A syntax tree as text, without empty fields, of which versions of Python have different ones."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_told, value))}]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    fields = (f"{name}={_told(field)}" for name, field in ast.iter_fields(value) if field not in (None, []))
+    return f"{type(value).__name__}({','.join(fields)})"
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -189,6 +189,9 @@ def _summary(rows: list[Row], saved: Mapping[str, SavedOutcome]) -> Iterator[str
     yield f"{counts_sentence(saved)} A claim counts once, with its computed and live experiments together."
     yield ""
     yield causes_sentence(saved)
+    yield ""
+    current = sum(not (one.is_old or one.quick) for one in saved.values())
+    yield f"{current} of {len(saved)} stored results are full runs of the present code."
     missing = [name for name in every_name() if name not in saved]
     if missing:
         yield ""

@@ -2,16 +2,22 @@
 
 Several figures of a paper use the same trials, so a `Workers` object caches their results. A trial is a module-level
 function and plain arguments; it must depend on nothing else, so that it gives the same result wherever it runs.
+
+With an executor several experiments may run at a time, each in a thread of its own: while the last trials of one run,
+those of the next fill the other processes.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from tradewind.errors import BadOption, RemoteFault
+from tradewind.experiments.papers.trial_store import MISSING, TrialStore
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -30,33 +36,58 @@ class Workers:
     [8, 9, 8]
     """
 
-    def __init__(self, executor: Executor | None = None, progress: Progress = silent) -> None:
+    def __init__(
+        self, executor: Executor | None = None, progress: Progress = silent, store: TrialStore | None = None
+    ) -> None:
+        """`store`: keeps results on disk, so that a run that was interrupted does not repeat its trials."""
         self._executor = executor
         self._progress = progress
-        self._known: dict[Hashable, Any] = {}
+        self._store = store
+        self._lock = Lock()
+        self._known: dict[Hashable, Future[Any]] = {}
 
     def map(self, trial: Callable[..., Result], arguments: Sequence[tuple[Hashable, ...]], label: str) -> list[Result]:
         """The results of `trial` in the order of `arguments`; equal calls run once."""
-        wanted = {(trial, *given): given for given in arguments}
-        missing = {key: given for key, given in wanted.items() if key not in self._known}
-        done = len(wanted) - len(missing)
-        self._progress(label, done, len(wanted))
+        wanted = list(dict.fromkeys(arguments))
         if self._executor is None:
-            for key, given in missing.items():
-                self._known[key] = trial(*given)
-                done += 1
+            for done, given in enumerate(wanted):
                 self._progress(label, done, len(wanted))
+                self._future(trial, given)
         else:
-            futures = {self._executor.submit(trial, *given): key for key, given in missing.items()}
-            try:
-                for future in as_completed(futures):
-                    self._known[futures[future]] = future.result()
-                    done += 1
-                    self._progress(label, done, len(wanted))
-            finally:
-                for future in futures:
-                    future.cancel()
-        return [self._known[(trial, *given)] for given in arguments]
+            self._wait([self._future(trial, given) for given in wanted], label)
+        self._progress(label, len(wanted), len(wanted))
+        return [self._known[(trial, *given)].result() for given in arguments]
+
+    def _wait(self, futures: list[Future[Any]], label: str) -> None:
+        """Wait for all; raises if one failed, or was cancelled with its executor (`as_completed` waits for ever)."""
+        ended: SimpleQueue[Future[Any]] = SimpleQueue()
+        for future in futures:
+            future.add_done_callback(ended.put)
+        for done in range(len(futures)):
+            self._progress(label, done, len(futures))
+            ended.get().result()
+
+    def _future(self, trial: Callable[..., Result], given: tuple[Hashable, ...]) -> Future[Result]:
+        """The call's future: known from before, read from the store, or submitted; without executor it has ended."""
+        key = (trial, *given)
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+            stored = self._store.get(trial, given) if self._store else MISSING
+            if stored is MISSING and self._executor is not None:
+                future = self._executor.submit(trial, *given)
+            else:
+                future = Future()
+                result: Result = trial(*given) if stored is MISSING else stored
+                future.set_result(result)
+            self._known[key] = future
+        if self._store and stored is MISSING:
+            future.add_done_callback(lambda ended: self._keep(trial, given, ended))
+        return future
+
+    def _keep(self, trial: Callable[..., Result], given: tuple[Hashable, ...], ended: Future[Result]) -> None:
+        if self._store and not ended.cancelled() and ended.exception() is None:
+            self._store.put(trial, given, ended.result())
 
 
 class RayExecutor(Executor):

@@ -62,8 +62,10 @@ SYSTEMS = {
     OURS: pair("partial", "relay", ("p", 7), every=4, seconds=6.0),
     OFTEN: pair("partial", "relay", P, seconds=6.0),
 }
+MIN_RATE_MBPS = 0.8
+"""MTREE's least rate, 10 Mbps by default: as much smaller as the slowest of these networks is than its model."""
 OTHERS = {
-    "MTREE": pair("bsp", "mtree", seconds=12.0),
+    "MTREE": System("tradewind", "bsp", "mtree", (), (("min_rate_mbps", MIN_RATE_MBPS),), seconds=12.0),
     "NetStorm-lite": System("tradewind", "bsp", "fapt", (), (("keep_roots", True),), seconds=12.0),
     "BSP on Tradewind's best plan": pair("bsp", "optimal", seconds=12.0),
     "ASP": pair("asp", "star", seconds=6.0),

@@ -345,9 +345,11 @@ class FluidPort:
         operation: int | None,  # noqa: ARG002 - of the protocol
         scattered: ScatteredRound | None,
     ) -> None:
-        """Begin a round; what is sent before its start is not simulated."""
-        if not start.ahead:
-            self._engine.open(self._site, start, plan, scattered)
+        """Begin a round."""
+        self._engine.open(self._site, start, plan, scattered)
+
+    def open_ahead(self, start: m.Start, plan: Plan, operation: int) -> None:
+        """Do nothing: what is sent before a round starts is not simulated."""
 
     def halt(self, number: int) -> None:
         """Stop a round."""

@@ -75,12 +75,19 @@ def count_trial(topology: str, skewness: float, trial: int, reading: Reading, co
     return CountResult(tuple(found), slowest_s)
 
 
+SKEWNESSES = (0.1, 0.3, 0.5, 0.7, 0.9)
+HEIGHTS = (2, 3, 4, 5, 6, 7, 8, 10)
+"""Values of H."""
+COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 15)
+"""Values of K."""
+
+
 def _skewness(setting: Setting) -> tuple[float, ...]:
-    return (0.7,) if setting.quick else (0.1, 0.3, 0.5, 0.7, 0.9)
+    return (0.7,) if setting.quick else SKEWNESSES
 
 
 def _heights(setting: Setting) -> tuple[int, ...]:
-    return (3, 4, 6, 8) if setting.quick else (2, 3, 4, 5, 6, 7, 8, 10)
+    return (3, 4, 6, 8) if setting.quick else HEIGHTS
 
 
 class _ByHeight(NamedTuple):
@@ -249,7 +256,7 @@ def _count_averages(setting: Setting, topology: str, counts: tuple[int, ...]) ->
 
 
 def _run_fig13(setting: Setting) -> Outcome:
-    counts = (1, 2, 5, 10) if setting.quick else (1, 2, 3, 4, 5, 6, 8, 10, 15)
+    counts = (1, 2, 5, 10) if setting.quick else COUNTS
     found = {topology: _count_averages(setting, topology, counts) for topology in TOPOLOGIES}
     at_ten = {t: found[t].throughput[counts.index(10)] for t in TOPOLOGIES}
     grows = [all(b >= a * (1 - 1e-3) for a, b in pairwise(found[t].throughput)) for t in TOPOLOGIES]

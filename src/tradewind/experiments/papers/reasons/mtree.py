@@ -10,11 +10,14 @@ from tradewind.experiments.papers import Setting
 from tradewind.experiments.papers.mtree.chunks import FIG9, FIG10, SKEWNESS, TOPOLOGY
 from tradewind.experiments.papers.mtree.completion import FIG8
 from tradewind.experiments.papers.mtree.limits import (
+    COUNTS,
     FIG11,
     FIG12,
     FIG13,
+    HEIGHTS,
     MIN_RATE_BPS,
     READINGS,
+    SKEWNESSES,
     count_trial,
     height_trial,
 )
@@ -30,7 +33,6 @@ from tradewind.planning.trees.tree_rates import SearchLimits, choose_trees
 from tradewind.planning.trees.undirected import hang_from_centre, undirected_view
 
 LEAST, MOST_SKEWED = 0.1, 0.9
-HEIGHTS = (2, 3, 4, 5, 6, 7, 8, 10)
 _LATE_RATES = "Our annealing ends with the best rates for its trees, an LP."
 _FEW_TREES = "Our BLINK may use five trees only."
 _LOW_TREES = "ITH prefers low trees, and a low tree needs sites with many children."
@@ -232,7 +234,7 @@ def _instance(setting: Setting) -> Iterator[Switched]:
 
 
 def _heights(setting: Setting) -> Iterator[Switched]:
-    drawn = [(sk, k) for sk in (LEAST, 0.5, MOST_SKEWED) for k in _trials(setting, 2)]
+    drawn = [(sk, k) for sk in SKEWNESSES for k in _trials(setting, 20)]  # the figures' own
     calls = [(t, sk, k, r, HEIGHTS) for t in TOPOLOGIES for r in READINGS for sk, k in drawn]
     results = dict(zip(calls, setting.workers.map(height_trial, calls, "reasons: heights"), strict=True))
 
@@ -293,14 +295,11 @@ def _counts(setting: Setting) -> Iterator[Switched]:
         min(best.values()),
         0.8,
     )
-    few = (1, 2, 3, 5, 8)
-    skews = (LEAST, MOST_SKEWED)
+    drawn = [("equinix20-like", sk, k) for sk in SKEWNESSES for k in _trials(setting, 4)]
     slowest = {
         r: max(
             found.milp_s
-            for found in setting.workers.map(
-                count_trial, [("equinix20-like", sk, 0, r, few) for sk in skews], "reasons: programs"
-            )
+            for found in setting.workers.map(count_trial, [(*one, r, COUNTS) for one in drawn], "reasons: programs")
         )
         for r in READINGS
     }
