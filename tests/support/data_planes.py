@@ -30,6 +30,9 @@ class InstantPlane:
         del plan, operation, scattered
         self._reports.append((RoundComplete(start.round, start.version), 7))
 
+    def open_ahead(self, start: m.Start, plan: Plan, operation: int) -> None:
+        """Nothing is sent before a round starts either."""
+
     def halt(self, number: int) -> None:
         """Nothing moves."""
         self._reports.append(RoundHalted(number))
