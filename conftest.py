@@ -20,7 +20,8 @@ OPTIONAL = {
     "accelerate": ("src/tradewind/torch/accelerate.py",),
     "torchft": ("src/tradewind/torch/torchft.py", "tests/support/torch_ft_*"),
 }
-collect_ignore_glob = [path for name, paths in OPTIONAL.items() if find_spec(name) is None for path in paths]
+collect_ignore_glob = ["tests/support/torch_suite_tests.py"]  # PyTorch's own tests, which torch_suite.py runs
+collect_ignore_glob += [path for name, paths in OPTIONAL.items() if find_spec(name) is None for path in paths]
 """Importing them for their doctests would fail; tests say themselves why they are skipped."""
 
 

@@ -22,7 +22,7 @@ LONG = {
     "simulate": (SIMULATE, "simulating bsp-ring"),
     "plan": (["plan", *PRICED, "--planner", "star", "--objective", "mix"], "planning cheap trees"),
     "pareto": (["pareto", *PRICED, "--planner", "star"], "planning mixtures"),
-    "compare": (["compare", "mesh", "--option", "n=8", "--planners", "star,ring,mtree,fapt"], "planning: mtree"),
+    "compare": (["compare", "mesh", "--option", "n=20", "--planners", "star,optimal"], "planning: optimal"),
     "bench": (
         ["bench", "wan", "mesh", "--option", "n=3", "--bytes", "100kB", "--planner", "star,ring", "--rounds", "2"],
         "3 ranks on mesh",

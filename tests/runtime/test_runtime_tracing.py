@@ -67,7 +67,11 @@ def test_records_agree_with_the_stats_of_every_rank(tmp_path: Path, options: dic
         waits = sum(record.seconds for record in trace.kind("wait") if record.site == stats.name)
         assert waits == pytest.approx(stats.waited_s, abs=1e-3)
     rounds = list(trace.kind("round"))
-    assert [r.round for r in rounds] == list(range(ROUNDS + 2)) and {r.outcome for r in rounds} == {"finished"}
+    numbers = [
+        r.round for r in rounds if r.round is not None
+    ]  # those of rounds that were announced, and then were others, are left out
+    assert numbers == sorted(set(numbers)) and len(rounds) == ROUNDS + 2
+    assert {r.outcome for r in rounds} == {"finished"}
     assert sum(r.nbytes for r in rounds) == found[0].array_bytes
     assert trace.run is not None and trace.run.start_s == 0.0
     phases = collections.Counter(record.phase for record in trace.kind("decision"))

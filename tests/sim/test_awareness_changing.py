@@ -132,7 +132,7 @@ def test_replanning_beats_the_plan_for_a_network_that_was() -> None:
 
 
 def test_detours_help_a_star_and_are_measured() -> None:
-    star = ChunkRun(uneven(3), "star", 1, (200_000,) * 6, buffer_bytes=2**20)
+    star = ChunkRun(uneven(3), "star", 1, (200_000,) * 6, buffer_bytes=2**20, send_ahead=False)
     plain, detoured = (
         run_changing(ChangingRun(star, Awareness(measure=False, auxiliary=on), control_s=0.01)) for on in (False, True)
     )

@@ -643,17 +643,18 @@ class Node:
             self.data.open_ahead(start, plan, number)
 
     def _close_ahead(self, stream: int, started: int | None = None) -> None:
-        """Forget what was sent before its round started, unless it is the round that has started now."""
-        self._ahead.pop(stream, None)
-        opened = self._opened_ahead.pop(stream, None)
-        if opened is not None and opened != started:
-            self.data.close(opened)
+        """Forget what ranks have sent for an announced round, unless it is the round that has started now."""
+        said = self._ahead.pop(stream, None)
+        announced = self._opened_ahead.pop(stream, None if said is None else said.round)
+        if announced is not None and announced != started:
+            self.data.close(announced)
 
     def _forget_ahead(self) -> None:
         for stream in sorted({*self._ahead, *self._opened_ahead}):
             self._close_ahead(stream)
 
     def _announced(self, message: m.Announce) -> None:
+        self._close_ahead(message.start.stream)
         self._ahead[message.start.stream] = message.start
         self._open_ahead(message.start.stream)
 
@@ -666,8 +667,7 @@ class Node:
             return
         scattered = scattered_round(start, self.numbers)
         operation = self._asked[start.stream] if is_member else None
-        if is_member:
-            self._close_ahead(start.stream, start.round)
+        self._close_ahead(start.stream, start.round)
         self._rounds[start.round] = ActiveRound(start.version, members, operation)
         if operation is not None:
             about = members, *_weights_and_staleness(start, members), start.operation.nbytes, start.round

@@ -36,7 +36,7 @@ def live_seconds(plan_s: float, control_s: float) -> float:
     While the first two messages are on their way, first chunks are sent, and up to half of the plan's time passes:
     contributions go up, but no sum comes down before the round has started.
 
-    >>> live_seconds(1.0, 0.2), live_seconds(0.1, 0.2)
-    (1.1, 0.25)
+    >>> live_seconds(1.0, 0.5), live_seconds(0.25, 0.5)
+    (1.25, 0.625)
     """
     return plan_s + control_s - min(control_s, plan_s) / 2

@@ -68,7 +68,7 @@ _KINDS = {
 def encode_tensor(values: Tensor, codec: str) -> Encoded:
     """Encode a flat float32 tensor on its device. Raises `BadOption` for a codec that is not in `ON_DEVICE`."""
     if codec not in ON_DEVICE:
-        raise BadOption(f"tensors are encoded by {', '.join(ON_DEVICE)}, got codec {codec!r}.")
+        raise BadOption(f"the codec of a tensor must be one of {', '.join(ON_DEVICE)}, got {codec!r}.")
     items = len(values)
     if codec == "bf16":
         return Encoded(codec, items, values.new_empty(0), _bf16_codes(values))
@@ -92,7 +92,7 @@ def encoded_bytes(codec: str, items: int, raw: Tensor) -> Encoded:
     """The encoded tensor in bytes that follow each other as in a chunk."""
     made = codec_of(codec)
     if codec not in ON_DEVICE or not isinstance(made, Dense):
-        raise BadOption(f"tensors are decoded by {', '.join(ON_DEVICE)}, got codec {codec!r}.")
+        raise BadOption(f"the codec of an encoded tensor must be one of {', '.join(ON_DEVICE)}, got {codec!r}.")
     end = made.most_bytes(items) - made.code_bytes(items)
     return Encoded(codec, items, raw[:end].view(torch.int16 if codec == "int4-32" else torch.float32), raw[end:])
 

@@ -155,14 +155,14 @@ class Rounds:
             self.announced.begun(stream, operation)
 
     def _announce_next(self, ended: Round) -> None:
-        """Announce the next rounds to the ranks that will be their members."""
+        """Announce the next rounds to the sites that will have a part in them."""
         if self.announced is None or ended.inline:
             return
         streams = {round_.stream for round_ in self.running.values()}
         for start in self.announced.announce(ended, self._start_of(ended), streams, self.next_number):
             self.next_number += 1
             self.tell_plan(start.version)
-            self.outbox.send_to(self.plans.by_version[start.version].members, m.Announce(start))
+            self.outbox.send_to(self.plans.by_version[start.version].sites, m.Announce(start))
 
     def _start_inline(
         self, step: Step, stream: int, ready: dict[str, m.Ready], order: tuple[str, ...], result: bytes, now_s: float

@@ -120,6 +120,7 @@ class ChangingDriver(ChunkDriver):
                 deadlines=Deadlines(setup.patience_s),
                 seed=setup.seed,
                 awareness=changing.awareness,
+                send_ahead=setup.send_ahead,
             ),
             0.0,
         )

@@ -63,6 +63,7 @@ class TurnDriver(ChangingDriver):
                 seed=turn.trial,
                 awareness=turn.system.awareness,
                 chunk_bytes=turn.system.chunk_bytes,
+                send_ahead=False,  # as published, and so in what is compared with it
             ),
             0.0,
         )
