@@ -88,7 +88,7 @@ def test_experiments_end_when_their_executor_is_shut_down() -> None:
         assert begun.wait(30)
         executor.shutdown(wait=False, cancel_futures=True)
         may_end.set()
-        with pytest.raises(CancelledError):
+        with pytest.raises((CancelledError, RuntimeError)):  # the latter if not all trials were submitted by then
             mapped.result(timeout=30)
 
 
