@@ -66,7 +66,7 @@ def run(out: TextIO) -> dict[str, Any]:
 
     apart, load, found = 1 - np.eye(SITES), os.getloadavg()[0], dict[str, Turns]()
     out.write(
-        "| latency | four ways | bytes | waiting | ahead | ratio | middle half |\n|---:|---:|---:|---:|---:|---:|---|\n"
+        "| latency | control | bytes | waiting | ahead | ratio | middle half |\n|---:|---:|---:|---:|---:|---:|---|\n"
     )
     for latency_s in LATENCIES_S:
         network = Network("ahead", [Site(f"s{k}") for k in range(SITES)], RATE_BPS * apart, latency_s * apart)

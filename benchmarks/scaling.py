@@ -4,7 +4,8 @@ A lab (`delay`) has 4 sites of 2 ranks; every link between two sites has 200 Mbp
 train the same model of 12 layers and 12.6 MB with DDP, whose buckets of 2 MB are all-reduced during the backward pass.
 Every layer sleeps in place of a computation, a third of its time forward and two thirds backward, as if on an
 accelerator: so 8 ranks need no 8 cores, and a busy machine only adds to what is measured. Steps without communication,
-by Tradewind and by Gloo take turns in the same processes, for three lengths of a step. Scaling is the median time of a
+by Tradewind and by Gloo take turns in the same processes, for three lengths of a step, and always in the same order: a
+training repeats its operations, and so does Tradewind's run here. Scaling is the median time of a
 step without communication over that with it; exposed is their difference, which for a synchronous step is at least the
 all-reduce of the last bucket: the gradients of the first layer are known when nothing is left to compute. Gloo has
 ranks in the order of sites.
@@ -49,7 +50,7 @@ def steps_at_rank(place: Any, compute_s: list[float], steps: int) -> dict[str, l
         # The first two steps of DDP set up its buckets, and connect and plan.
         computes_s = compute_s[(number - 2) // steps] if number >= 2 else 0.1
         layer_s[0] = computes_s / LAYERS
-        for way in list(ways)[number % 3 :] + list(ways)[: number % 3]:
+        for way in ways:
             dist.barrier()
             start_s = time.monotonic()
             ways[way](x).square().mean().backward()
