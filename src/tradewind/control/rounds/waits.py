@@ -10,8 +10,8 @@ itself lacks, until a sender lacks nothing:
     a waits for b, and something moves at b           no verdict
 
 Waits of one shard and phase cannot form a circle, so a chain has an end unless a report is wrong. A sender whose window
-is full because its receiver cannot pass on what it has is not at fault either: its wait is at a later chunk than the
-one that the receiver could not pass on.
+is full because its receiver, or a site behind that, cannot pass on what it has is not at fault either: all sums of a
+shard end at its root, and the wait for it is at a later chunk than the one that cannot be passed on.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ def stalls(said: Mapping[str, m.Waiting], finished: Collection[str], names: Mapp
     found = []
     for stall, ranks in behind.items():
         is_earlier = [
-            other.sender == stall.waiter != stall.sender
+            not stall.is_busy
             and (other.shard, other.phase) == (stall.shard, stall.phase)
             and other.index < stall.index
+            and (stall.phase is Phase.REDUCE or other.sender == stall.waiter)
             for other in behind
         ]
         if not any(is_earlier):
