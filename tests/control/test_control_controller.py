@@ -264,9 +264,9 @@ def test_a_message_at_the_wrong_time_ends_the_run_and_not_the_process() -> None:
     assert told["b"] == [m.Closing("'a' finished round 7, which has not started", "a")]
 
 
-def report(*roster: str, sequence: int = 1, **more: object) -> m.Report:
+def report(*roster: str, sequence: int = 1, term: int = 0, **more: object) -> m.Report:
     addresses = tuple(m.Address("abc".index(name), name, "host", 1) for name in roster)
-    return m.Report(0, sequence, addresses, 3, **more)  # type: ignore[arg-type]
+    return m.Report(term, sequence, addresses, 3, **more)  # type: ignore[arg-type]
 
 
 def test_what_workers_say_after_their_reports_is_kept_until_a_controller_acts() -> None:
@@ -292,6 +292,31 @@ def test_a_roster_that_only_one_worker_saw_does_not_make_it_the_majority() -> No
     actions = controller.received("b", m.Join("host", 1, 1, report("a", "b", "c")), 2.0)
     actions += controller.tick(20.0)
     assert any(isinstance(message, m.Roster) for message in said(actions).get("b", [])), "most have come"
+
+
+def test_a_rank_that_has_acknowledged_a_newer_term_is_followed_by_the_others() -> None:
+    """It follows no older term, so the controller stands down, and begins a term that is newer than both."""
+    controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2), 0.0)
+
+    def join(worker: str, reported: m.Report, now_s: float) -> list[Action]:
+        controller.connected(worker, now_s)
+        return controller.received(worker, m.Join("host", 1, "abc".index(worker), reported), now_s)
+
+    old, newer = report("a", "b", "c"), report("a", "b", "c", term=7)
+    for worker in "ab":
+        join(worker, old, 0.0)
+    controller.tick(10.0)
+    for worker in "ab":
+        controller.received(worker, m.RosterSeen(2, 1), 10.0)
+    assert controller.acting_term == 2
+    actions = join("c", newer, 11.0)
+    assert controller.acting_term is None
+    assert all(isinstance(said(actions)[worker][0], m.StandingDown) for worker in "abc")
+    assert {action.worker for action in actions if isinstance(action, Disconnect)} == set("abc")
+    actions = [action for worker in "abc" for action in join(worker, newer if worker == "c" else old, 12.0)]
+    rosters = said(actions + controller.tick(30.0))
+    begun = {worker: rosters[worker][0] for worker in "abc"}
+    assert all(isinstance(message, m.Roster) and message.term == 8 for message in begun.values())
 
 
 def test_a_member_that_holds_less_than_the_committed_version_repeats_the_round() -> None:

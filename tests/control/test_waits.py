@@ -268,6 +268,24 @@ def test_a_path_that_carries_other_chunks_is_slow_and_left_alone() -> None:
     assert not run.noted("avoid link")
 
 
+def test_a_chunk_that_a_path_with_other_chunks_has_lost_is_sent_again() -> None:
+    run = Run()
+    for patiences in (4, 8):
+        assert not has(run.wait(run.flow(), 0.9 * patiences * PATIENCE_S, heard=True), m.Halt)
+        assert has(run.wait(run.flow(), patiences * PATIENCE_S, heard=True), m.Halt)
+        shards = len(run.plan.shards)
+        progress = m.Progress(run.start.round, run.start.version, (100,) * shards, (b"",) * shards)
+        run.start = run.take_start(run.say_all(progress for _ in NAMES))
+        assert run.start.repaired
+    assert len(run.noted("repeat chunks")) == 2 and not run.noted("avoid link")
+
+
+def test_a_round_that_cannot_be_repeated_is_not_ended_by_a_path_that_carries_other_chunks() -> None:
+    run = Run(tolerant=False, overwrites=True)
+    assert not run.wait(run.flow(), 99 * PATIENCE_S, heard=True)
+    assert run.controller.closed is None and run.noted("waits end at")
+
+
 def test_a_path_without_an_alternative_is_tried_again_before_its_ranks_part() -> None:
     run = Run(LINE)
     assert has(run.wait(run.flow(), PATIENCE_S), m.Halt) and not run.noted("avoid link")

@@ -13,7 +13,7 @@ from storms import Block, run_blocks, storm_number
 from tradewind.errors import InternalError
 from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.chunk_plane import ChunkPlane
-from tradewind.sim.chunks.storm import run_storm, storm_of, strict_storm_of
+from tradewind.sim.chunks.storm import run_storm, silent_storm_of, storm_of, strict_storm_of
 
 
 def test_after_storms_every_rank_rejoins_and_none_diverges() -> None:
@@ -35,6 +35,16 @@ def test_storms_that_failed_once(seed: int) -> None:
     """No quorum was left; a member missed a commit that others had; a controller took itself for the majority; a rank
     was given another number than its frames carry."""
     run_storm(storm_of(seed))
+
+
+def test_a_rank_of_a_newer_term_rejoins_ranks_that_follow_an_older_one() -> None:
+    """A rank had acknowledged a controller that got no majority, and could not follow the one that had it."""
+    run_storm(storm_of(20002695))
+
+
+def test_a_chunk_that_was_lost_among_others_is_sent_again() -> None:
+    """A link lost a chunk and then carried those of other rounds, so it counted as slow, and its round never ended."""
+    run_storm(silent_storm_of(20006358))
 
 
 def test_strict_runs_survive_storms_of_lost_links() -> None:

@@ -337,6 +337,11 @@ class Controller:
             self._outbox.send(worker, m.StandingDown("it is a standby"))
             self._drop(worker, hang_up=True)
             return
+        if self._term is not None and message.report is not None and message.report.term > self._members.term:
+            # It follows no older term, so it could not join this one. All can join the next, which is newer than both.
+            newer, own = message.report.term, self._members.term
+            self._stand_down(f"{worker!r} has acknowledged term {newer}, which is newer than term {own}")
+            return
         refused = self._members.join(worker, message)
         if refused is not None:
             self._outbox.refuse(worker, refused)

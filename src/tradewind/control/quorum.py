@@ -3,7 +3,8 @@
 **Terms.** With k controllers, term t belongs to controller t mod k, so no two share one. A rank follows one controller
 at a time, and none of an older term than it has acknowledged. A controller with standbys acts only while a majority of
 the *electorate* acknowledges its term; any two majorities share a rank, so two controllers never act at the same time.
-A controller that has lost its majority stands down: it disconnects all ranks and waits.
+A controller that has lost its majority stands down: it disconnects all ranks and waits. So does one that a rank with a
+newer term calls: that rank could follow it only in a term that is newer still.
 
 **The electorate** is the last roster that a majority of the previous electorate has acknowledged. That order matters:
 if a controller simply removed silent ranks, a small part of a partitioned network could declare itself the whole run. A

@@ -22,6 +22,8 @@ from tradewind.network import Network
 from tradewind.wire import messages as m
 from tradewind.wire.codecs import sum_sizes
 
+LOST_CHUNK_PATIENCES = 4
+"""Patiences after which a chunk counts as lost on a path that carries others; twice as many after each repetition."""
 MOST_TRIED = 32
 """Links of each end of a lost link that are tried at once: in large runs, others are when plans need them."""
 
@@ -256,7 +258,8 @@ class Term:
         Connections and processes that do not answer are found by their silence, and much sooner. What is left are paths
         that answer and lose chunks all the same, such as a proxy that is stuck. The cause is noted after a third of the
         patience. After the patience the rounds on that path are halted and repaired, and plans avoid its links for a
-        while if there are others. A path without which ranks are cut off is tried twice.
+        while if there are others. A path without which ranks are cut off is tried twice. A path that carries other
+        chunks is slow and stays in use; but it may have lost a chunk before, so in the end the round is repeated.
         """
         round_, found = self.rounds.waiting(worker, message, now_s)
         if round_ is None:
@@ -275,6 +278,12 @@ class Term:
                 continue
             if self.members.numbers[route[-2]] not in said.heard:
                 self._go_around(round_, route, f"nothing came through it for {said.still_s:.3g} s: {stall}", now_s)
+            elif said.still_s >= LOST_CHUNK_PATIENCES * 2**round_.repeated * patience_s and round_.is_repeatable:
+                round_.repeated += 1
+                reason = f"a chunk is lost, or later than others for {said.still_s:.3g} s: {stall}"
+                self.outbox.note(Decided("repeat chunks", reason, stall.sender, round_.number))
+                self.rounds.halt(round_, now_s)
+                return
 
     def _go_around(self, round_: Round, route: tuple[str, ...], reason: str, now_s: float) -> None:
         """Halt the rounds on a path that carries nothing, and leave its links out of plans for a while."""

@@ -133,6 +133,8 @@ class Round:
     """Waiter and sender at the ends of waits that were noted."""
     stalled: Counter[frozenset[str]] = field(default_factory=Counter)
     """How often it was halted because nothing came through a link."""
+    repeated: int = 0
+    """How often it was halted because a chunk did not come through a link that carried others."""
 
     @property
     def reason(self) -> str:
