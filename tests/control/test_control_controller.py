@@ -308,9 +308,9 @@ def test_a_rank_that_has_acknowledged_a_newer_term_is_followed_by_the_others() -
     controller.tick(10.0)
     for worker in "ab":
         controller.received(worker, m.RosterSeen(2, 1), 10.0)
-    assert controller.acting_term == 2
+    assert controller.snapshot(10.0).state == "acting"
     actions = join("c", newer, 11.0)
-    assert controller.acting_term is None
+    assert controller.snapshot(11.0).state == "gathering"
     assert all(isinstance(said(actions)[worker][0], m.StandingDown) for worker in "abc")
     assert {action.worker for action in actions if isinstance(action, Disconnect)} == set("abc")
     actions = [action for worker in "abc" for action in join(worker, newer if worker == "c" else old, 12.0)]

@@ -296,6 +296,25 @@ def test_a_rank_that_joins_a_running_run_starts_from_the_model_of_a_member() -> 
     assert outcomes[0].contributors == member[0].contributors == ("rank1", "rank2")
 
 
+def test_a_second_training_of_a_run_starts_from_its_own_model_on_all_ranks() -> None:
+    """One rank is still in the first training, whose model it offers, while the other begins the second one."""
+    begun = threading.Event()
+
+    def body(group: Group) -> Any:
+        with Synchronizer(nn.Linear(2, 2), group=group) as sync:
+            sync.finish()
+            if group.rank == 0:
+                begun.wait(0.5)  # the other rank would have fetched the offer by then, and set it
+        second = nn.Linear(2, 2)
+        nn.init.constant_(second.weight, 3.0 + group.rank)
+        with Synchronizer(second, group=group):
+            begun.set()
+            return second.weight.detach().numpy()
+
+    models = run_ranks(2, body, **PARTIAL)
+    assert all((model == 3.0).all() for model in models), "both have rank 0's new model"
+
+
 @pytest.mark.parametrize("scheme", ["ps-asp", "ps-ssp"])
 def test_with_a_server_every_step_adds_its_change_to_one_model(scheme: str) -> None:
     """The changes of all ranks add up at the server, whatever models they were computed from."""

@@ -137,6 +137,7 @@ class Decided:
         "take back",
         "avoid link",
         "waits end at",
+        "repeat chunks",
         "adopt plan",
         "roll back plan",
     ]

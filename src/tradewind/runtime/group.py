@@ -140,6 +140,7 @@ class Group:
 
     def __init__(self, worker: Worker, server: ControlServer | None, rank: int, codec: str = NONE) -> None:
         self._worker, self._server, self._owner = worker, server, OwnerProcess()
+        self._has_offered = False
         self.rank = rank
         self.codec = codec
         """How sums and means of floats are encoded, unless a call says otherwise."""
@@ -477,6 +478,12 @@ class Group:
         """
         self._owner.check(f"group {self.name!r}")
         self._worker.offers.version, self._worker.offers.offer = version, offer
+        self._has_offered |= offer is not None
+
+    @property
+    def has_offered(self) -> bool:
+        """Whether this rank has offered a state at some time: it is not one that joins."""
+        return self._has_offered
 
     def fetch_state(
         self, newer_than: int = -1, sources: Sequence[str] | None = None

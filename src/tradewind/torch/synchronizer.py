@@ -53,10 +53,11 @@ def start_from_others(group: Group, model: nn.Module, without: Set[str] = frozen
 
     At the start of a run all ranks receive rank 0's model by broadcast; returns None. A rank offers its model only
     after that, so a rank that finds an offer is joining a running run, in which no other rank would take part in a
-    broadcast: it fetches the model of the members instead. That offer lacks the tensors named in `without`. Raises
-    `BadArray` if the model has another size.
+    broadcast: it fetches the model of the members instead. That offer lacks the tensors named in `without`. A rank that
+    has offered a model itself starts the next training of the same run with all others, some of which may still offer
+    the last one. Raises `BadArray` if the model has another size.
     """
-    fetched = group.fetch_state() if group.tolerant else None
+    fetched = group.fetch_state() if group.tolerant and not group.has_offered else None
     if fetched is None:
         put(model, torch.from_numpy(np.array(group.broadcast(packed(model).numpy().view(np.int32)))).view(torch.uint8))
         return None
