@@ -11,7 +11,7 @@ from engine_driver import Driver
 from tradewind.arithmetic import Arithmetic
 from tradewind.network import Network, Site
 from tradewind.node.actions import Transmit
-from tradewind.node.engine import layout
+from tradewind.planning import windows
 from tradewind.planning.check import ensure_valid
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire.codecs import TopK, codec_of, items_within
@@ -117,10 +117,10 @@ def _is_result(action: object) -> bool:
 def test_encoded_results_that_wait_to_be_sent_on_are_bounded(
     kind: str, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "KEPT_BYTES", 8 * 520)
+    monkeypatch.setattr(windows, "KEPT_BYTES", 8 * 520)
     plan = plan_of(kind)
     driver = SlowResults(NAMES, np.random.default_rng(1))
     driver.add_round(0, plan, arrays_of(), {"": Arithmetic("float32", "sum")}, codec=codec)
     driver.run()
     driver.check_at_rest({0: plan})
-    assert max(worker.most_kept for worker in driver.workers) <= layout.KEPT_BYTES
+    assert max(worker.most_kept for worker in driver.workers) <= windows.KEPT_BYTES

@@ -12,8 +12,7 @@ from networks import networks
 from tradewind.arithmetic import COPY, Arithmetic, Array
 from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
-from tradewind.node.engine import layout as layouts
-from tradewind.planning import make_plan, planner_names
+from tradewind.planning import make_plan, planner_names, windows
 from tradewind.planning.halves import plan_broadcast
 from tradewind.planning.plan import Plan, Shard
 
@@ -159,7 +158,7 @@ def test_a_broadcast_takes_the_sources_bytes_to_every_member_once(planner: str, 
 
 def test_what_helpers_and_early_birds_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A star on a helper in the middle of a line: everything is relayed, summed and fanned out away from members."""
-    monkeypatch.setattr(layouts, "KEPT_BYTES", 64 * 1024)
+    monkeypatch.setattr(windows, "KEPT_BYTES", 64 * 1024)
     edges = (("a", "x"), ("b", "x"), ("c", "y", "x"))
     shard = Shard(1.0, "x", edges, tuple(edge[::-1] for edge in edges), 4096)
     plan = Plan("by hand", "line", ("a", "b", "c"), 10**6, (shard,))

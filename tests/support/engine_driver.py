@@ -19,8 +19,9 @@ from tradewind.node import events as ev
 from tradewind.node.actions import Action, Combine, How, PeerFaulty, Receive, Release, RoundComplete, Source, Transmit
 from tradewind.node.coded_payload import coded_payload
 from tradewind.node.engine.engine import Engine
-from tradewind.node.engine.layout import KEPT_BYTES, Form, lay_out
+from tradewind.node.engine.layout import Form, lay_out
 from tradewind.node.payload import RoundPayload
+from tradewind.planning import windows
 from tradewind.planning.plan import Plan
 from tradewind.wire.codecs import NONE
 from tradewind.wire.frames import FrameHeader, FrameKind, header_for
@@ -240,4 +241,4 @@ class Driver:
             for r in sorted(expected):
                 self.tell(number, ev.CloseRound(r))
             assert not worker.buffers and worker.engine.kept_bytes == 0
-            assert worker.most_kept <= KEPT_BYTES * max(1, len(rounds))
+            assert worker.most_kept <= windows.KEPT_BYTES * max(1, len(rounds))

@@ -26,6 +26,10 @@ from tradewind.planning.trees.tree_balance import Demands, Indices, Usage, best_
 AS_FAST = 0.01
 """Fewer trees are worth this share of the predicted time."""
 
+_FRAMES_COUNT = 1.5
+"""Frames count this many times when trees are chosen. A plan of 795 trees for 180 MB on 32 sites was predicted to be 2%
+faster than one of 332, and would have kept 16 cores busy for three quarters of the round."""
+
 _DROPPED_AT_ONCE = 0.2
 _FILL_COUNTS = 0.2
 """Trees that fill slowly are dropped where filling takes more than this share of the round."""
@@ -36,7 +40,7 @@ _HOPELESS = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A plan and its predicted time."""
+    """A plan and its predicted time, with frames counted `_FRAMES_COUNT` times."""
 
     plan: Plan
     seconds: float
@@ -149,4 +153,7 @@ def _predicted(plan: Plan, network: Network, host: HostCost) -> Completed:
     spent = PipelinedCost(chosen, network, host)
     rate_bps = 8.0 * plan.nbytes / spent.transfer_s
     shards = tuple(replace(shard, rate_bps=shard.fraction * rate_bps) for shard in chosen.shards)
-    return Completed(replace(chosen, shards=shards), spent.at([shard.chunk_bytes for shard in shards]).seconds)
+    chunk_bytes = np.array([float(shard.chunk_bytes) for shard in shards])
+    taken = spent.at(chunk_bytes)
+    processor_s, _ = spent.busiest_processor(np.minimum(chunk_bytes, spent.shard_bytes), _FRAMES_COUNT)
+    return Completed(replace(chosen, shards=shards), max(taken.transfer_seconds, processor_s) + taken.fill_seconds)

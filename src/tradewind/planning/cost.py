@@ -26,6 +26,7 @@ from tradewind.network import Matrix, Network
 from tradewind.planning.hops import Hops, bytes_per_link, flatten, hop_rates_bps, hop_sizes, longest_path, sizes_up
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
+from tradewind.planning.windows import KeptFlows, stored_routes
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,10 +92,12 @@ class PipelinedCost:
         self.transfer_s, self.bottleneck = busiest_resource(self.link_bytes, network)
         self.rate_bps = hop_rates_bps(network, hops)
         self.moved_bytes = self.link_bytes.sum(axis=0) + self.link_bytes.sum(axis=1)
+        """Bytes that each rank sends and receives."""
+        self.kept = KeptFlows.of(plan, hops, stored_routes(plan, hops, network.index), plan.nbytes)
 
     def at(self, chunk_bytes: Sequence[float] | Floats) -> Cost:
         """The cost with these chunk sizes, one per shard."""
-        chunk = np.minimum(np.asarray(chunk_bytes, dtype=np.float64), self.shard_bytes)
+        chunk = np.minimum(self.kept.fitted(np.asarray(chunk_bytes, dtype=np.float64)), self.shard_bytes)
         chunk_bits = 8.0 * chunk
         processor_s, processor = self.busiest_processor(chunk)
         # Of the transfer time, one transmission of every chunk belongs to its way too: it is taken off at the fastest

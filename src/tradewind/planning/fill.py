@@ -37,8 +37,8 @@ _STEP = 2**0.5
 
 def best_chunk_bytes(plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> list[int]:
     """For each shard, the chunk size in bytes with which the plan is predicted to be fastest on these hosts."""
-    sizes = _best_sizes(PipelinedCost(plan, network, host))
-    return [int(size) for size in sizes]
+    spent = PipelinedCost(plan, network, host)
+    return [int(size) for size in spent.kept.fitted(_best_sizes(spent))]
 
 
 def with_best_chunks(plan: Plan, network: Network, host: HostCost = MEASURED_HOST) -> Plan:

@@ -6,6 +6,7 @@ a few milliseconds for 60 shards over 60 sites.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -42,17 +43,21 @@ class Hops:
 
 
 def flatten(plan: Plan, network: Network) -> Hops:
-    """The hops of a valid plan."""
+    """The hops of a valid plan; sites are rows of the network."""
+    try:
+        return flatten_sites(plan, network.index)
+    except KeyError as error:
+        raise UnknownName("site", str(error.args[0]), network.names) from None
+
+
+def flatten_sites(plan: Plan, rows: Mapping[str, int]) -> Hops:
+    """The hops of a valid plan, given the row of each site; raises `KeyError` for a site without one."""
     per_phase = [[shard.reduce for shard in plan.shards], [shard.broadcast for shard in plan.shards]]
     routes = list(chain.from_iterable(chain.from_iterable(per_phase)))
     trees_per_phase = [[len(tree) for tree in phase] for phase in per_phase]
     shards = np.arange(len(plan.shards))
     route_shard = np.concatenate([np.repeat(shards, counts) for counts in trees_per_phase])
-    index = network.index
-    try:
-        sites = np.fromiter(map(index.__getitem__, chain.from_iterable(routes)), dtype=np.int64)
-    except KeyError as error:
-        raise UnknownName("site", str(error.args[0]), network.names) from None
+    sites = np.fromiter(map(rows.__getitem__, chain.from_iterable(routes)), dtype=np.int64)
     length = np.fromiter(map(len, routes), dtype=np.int64, count=len(routes))
     last = np.cumsum(length) - 1
     is_source = np.ones(len(sites), dtype=bool)

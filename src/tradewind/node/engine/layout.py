@@ -3,39 +3,34 @@
 Sites are numbers in the roster of the run, as in frames. Arrays are cut between items by `plan.split_points`, so that
 every site computes the same cuts.
 
-**Windows.** Some chunks must be kept until they can be used or forwarded: contributions that arrive out of order or
-before the site itself has started, relayed chunks, and sums at sites that are not members and have no array to store
-them in. The sender of such a flow may be ahead of its receiver by at most `window` chunks, which bounds the memory of
-any site to KEPT_BYTES per round. The window follows from the plan alone, so both ends know it. A result sent directly
-to a member is stored in its place at once and needs no window: it cannot arrive before the member has contributed, and
-so has started. If members contribute before they know their round (`scatter`), it can, and needs a window like all
-others. Encoded results (`wire.codecs`) are kept, too, by members that send them on: they pass on the bytes that came.
+**Windows.** Some chunks must be kept until they can be used or forwarded (`planning.windows`). The sender of such a
+flow may be ahead of its receiver by at most `window` chunks, which bounds the memory of any site to `KEPT_BYTES` per
+round. The window follows from the plan alone, so both ends know it. A result sent directly to a member is stored in its
+place at once and needs no window: it cannot arrive before the member has contributed, and so has started. If members
+contribute before they know their round (`scatter`), it can, and needs a window like all others. Encoded results
+(`wire.codecs`) are kept, too, by members that send them on: they pass on the bytes that came.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from tradewind.errors import BadPlan
 from tradewind.planning.collective import demand_key
 from tradewind.planning.plan import Plan, Route, Shard, split_points
+from tradewind.planning.windows import kept_flows
 from tradewind.wire.codecs import NONE, Codec, codec_of, cut_step, items_within, wire_bytes
 from tradewind.wire.frames import MAX_CHUNK_BYTES, MAX_PATH_SITES, Phase
 
-KEPT_BYTES = 40 * 2**20
-"""Most bytes that a site keeps of a round beside its arrays; see the windows above."""
-MIN_CHUNK_BYTES = 4096
-"""Chunks are not made smaller than this to fit the window: a plan with more flows needs more memory."""
 FITTED_CHUNK_BYTES = 16 * 1024
 """Chunks are not made smaller than this for a smaller array: a frame costs about 0.1 ms whatever its size, and small
 ones do not measure a link."""
 PIPELINED_CHUNKS = 16
 """Number of chunks per shard that keeps every hop busy."""
-MIN_WINDOW = 2
-"""Smallest window: one chunk in flight while another is processed."""
 
 Path = tuple[int, ...]
 
@@ -304,28 +299,16 @@ def _chunks_and_window(
 
     `coded`: chunks are encoded, and a member that sends a result on keeps it until then.
     """
-    members = set(plan.members)
-    passing = [{route[0] for route in shard.broadcast} if coded else set() for shard in plan.shards]
-    size = [min(_fitting_chunk(shard, plan.nbytes, nbytes), MAX_CHUNK_BYTES, max(1, nbytes)) for shard in plan.shards]
-    keeping: Counter[str] = Counter()
-    for number, phase, route in _routes(plan):
-        if len(route) > MAX_PATH_SITES:
-            raise BadPlan(f"plan {plan.planner!r}: a route must have at most {MAX_PATH_SITES} sites, got {len(route)}.")
-        for site in route[1:-1]:
-            keeping[site] += 1
-        keeps = route[-1] not in members or route[-1] in passing[number]
-        if phase is Phase.REDUCE or keeps or not plan.shards[number].reduce:
-            keeping[route[-1]] += 1
-    most_flows = max(keeping.values(), default=1)
-    fitting = max(MIN_CHUNK_BYTES, KEPT_BYTES // ((MIN_WINDOW + 1) * most_flows))
-    size = list(given) or [min(chunk, fitting) for chunk in size]
-    kept: Counter[str] = Counter()
-    for number, phase, route in _routes(plan):
-        waited_for = phase is Phase.BROADCAST and bool(plan.shards[number].reduce) and not scattered
-        stored = waited_for and len(route) == 2 and route[-1] in members and route[-1] not in passing[number]
-        for site in () if stored else route[1:]:
-            kept[site] += size[number]
-    return size, max(MIN_WINDOW, KEPT_BYTES // (max(kept.values(), default=1) + 1))
+    longest = max((len(route) for _, _, route in _routes(plan)), default=0)
+    if longest > MAX_PATH_SITES:
+        raise BadPlan(f"plan {plan.planner!r}: a route must have at most {MAX_PATH_SITES} sites, got {longest}.")
+    kept = kept_flows(plan, nbytes, scattered, coded)
+    if given:
+        return list(given), kept.window(np.array(given, dtype=np.float64))
+    most = min(MAX_CHUNK_BYTES, max(1, nbytes))
+    planned = np.array([min(_fitting_chunk(shard, plan.nbytes, nbytes), most) for shard in plan.shards], np.float64)
+    size = kept.fitted(planned)
+    return [int(chunk) for chunk in size], kept.window(size)
 
 
 def peers_in(plan: Plan, site: str) -> list[str]:

@@ -26,13 +26,14 @@ from dataclasses import dataclass, field, replace
 from tradewind.errors import BadFrame
 from tradewind.node.actions import Source, Transmit
 from tradewind.node.engine.buffers import Early
-from tradewind.node.engine.layout import KEPT_BYTES
 from tradewind.node.engine.receiving import RoundState
 from tradewind.node.events import BeginScatter, ScatteredRound
 from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 AFTER_ALL_ROUNDS = (2**63, 0)
 """Order key of scatters under `task-fcfs`: they are served when no round has anything to send."""
+MAX_SCATTERED_BYTES = 40 * 2**20
+"""Most bytes of one rank's step that are kept before its round is known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -181,8 +182,9 @@ class ScatteredChunks:
         inbox = self._inboxes[origin, header.shard]
         if header.index in inbox.seen:
             return None, dropped
-        if inbox.nbytes + header.payload_bytes > KEPT_BYTES:
-            raise BadFrame(f"peer {origin} sent more than {KEPT_BYTES} bytes of a round that is not known yet.")
+        if inbox.nbytes + header.payload_bytes > MAX_SCATTERED_BYTES:
+            most = MAX_SCATTERED_BYTES
+            raise BadFrame(f"peer {origin} sent more than {most} bytes of a round that is not known yet.")
         inbox.seen.add(header.index)
         inbox.nbytes += header.payload_bytes
         return header, dropped

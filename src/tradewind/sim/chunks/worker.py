@@ -34,9 +34,9 @@ from tradewind.node.actions import (
 from tradewind.node.chunk_plane import ChunkPlane, Digest
 from tradewind.node.collectives import CollectiveCall
 from tradewind.node.engine.engine import Engine
-from tradewind.node.engine.layout import KEPT_BYTES
 from tradewind.node.node import Node, small_array
 from tradewind.node.payload import RoundPayload
+from tradewind.planning.windows import KEPT_BYTES
 from tradewind.sim.chunks.links import Connection, Frame
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
