@@ -11,7 +11,8 @@ import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeVar
 
 from tradewind.dashboard.diagnosis import (
     Diagnosis,
@@ -46,6 +47,9 @@ REPEAT_ROUNDS = 20
 
 PACE_ROUNDS = 200
 """Forecasts follow the pace of this many last rounds."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -477,7 +481,8 @@ class RunModel:
         key = self.version, self.now_s
         if self._busy[0] != key:
             since_s = max(0.0, self.now_s - RECENT_S) if self.is_live else 0.0
-            known = [(one["start_s"], one["end_s"]) for one in self.rounds if one["end_s"] > since_s]
+            rounds = _latest(self.rounds, lambda one: bool(one["end_s"] > since_s))
+            known = [(one["start_s"], one["end_s"]) for one in rounds]
             known += [(start_s, self.now_s) for start_s in self._running.values()]
             busy_s = self._summed_s + union_s([(max(start_s, since_s), end_s) for start_s, end_s in known])
             self._busy = key, busy_s or self.now_s - since_s
@@ -571,9 +576,9 @@ class RunModel:
                 for name, link in self.links.items()
                 if link.version > since or link.recent
             ],
-            "rounds": [one for one in self.rounds if one["version"] > since],
+            "rounds": _latest(self.rounds, lambda one: one["version"] > since),
             "plans": [one for one in self.plans if one["version"] > since],
-            "events": [one for one in self.events if one["version"] > since],
+            "events": _latest(self.events, lambda one: one["version"] > since),
         }
         if self._waits_version > since:
             shown["waits"] = [[a, b, round(seconds, 4)] for (a, b), seconds in self.waits.items()]
@@ -582,8 +587,7 @@ class RunModel:
     def _site_view(self, name: str, site: SiteState, since: int) -> dict[str, Any]:
         activity = [
             [kind, round(start_s, 4), round(end_s, 4), number]
-            for at, kind, start_s, end_s, number in site.activity
-            if at > since
+            for _, kind, start_s, end_s, number in _latest(site.activity, lambda one: one[0] > since)
         ]
         return {
             "name": name,
@@ -609,6 +613,15 @@ class RunModel:
             "estimates": [[at_s, bps] for at, at_s, bps in link.estimates if at > since],
             "cost": None if costs is None else costs.get(name, 0.0),
         }
+
+
+def _latest(entries: deque[T], is_new: Callable[[T], bool]) -> list[T]:
+    """The entries at the end that are new, in their order: what a page has not seen is little of what is kept.
+
+    >>> _latest(deque([1, 2, 3, 4]), lambda one: one > 2)
+    [3, 4]
+    """
+    return list(takewhile(is_new, reversed(entries)))[::-1]
 
 
 def _host_facts(site: SiteState) -> HostFacts:
