@@ -412,7 +412,8 @@ class ControlTrace:
             case m.Leave():
                 self._leaving.add(worker)
             case m.Measured(peer, bandwidth_bps, True):
-                self._put(Record("link", now_s, now_s, peer, worker, phase="sample", rate_bps=bandwidth_bps))
+                about = {"rate_bps": bandwidth_bps, "latency_s": message.latency_s}
+                self._put(Record("link", now_s, now_s, peer, worker, phase="sample", **about))  # type: ignore[arg-type]
             case m.LinkChanged(peer, reason, False):
                 self._down.setdefault((worker, peer), (now_s, reason))
             case m.LinkChanged(peer) | m.Linked(peer):

@@ -9,8 +9,8 @@
 | sync | its round, until the rank holds the result | the rank | `round` |
 | round | start to end | | `members`, `nbytes`, planner in `phase`, plan version in `step`, `predicted_s`, `outcome` |
 | flow | queued to last bit sent; `service_s`: first bit | sender, receiver | `round`, `shard`, `phase`, bytes |
-| link | a point in time | sender, receiver | an estimate in `rate_bps`, its origin in `phase`; `usd_per_gb` |
-| link | a point in time | sender, receiver | `sample` in `phase`, one measurement in `rate_bps` |
+| link | a point in time | sender, receiver | estimate in `rate_bps`, origin in `phase`; `latency_s`, `usd_per_gb` |
+| link | a point in time | sender, receiver | `sample` in `phase`, one measurement: `rate_bps`, `latency_s` |
 | link | an interval | sender, receiver | `counted` in `phase`, `retransmits` |
 | tree | when its plan was sent | the root | version in `step`, `shard`, bytes, edges A>B in `members` |
 | host | an interval | the rank | `load` of its processors, `rate_bps` of other programs' traffic |
@@ -76,6 +76,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """TCP segments that were sent again."""
     usd_per_gb: float = 0
     """The price of the bytes of a link."""
+    latency_s: float | None = None
+    """The one-way latency of a link; None: not known."""
     lat: float | None = None
     lon: float | None = None
     """Coordinates of a site in degrees."""
