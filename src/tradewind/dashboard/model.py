@@ -65,7 +65,12 @@ class LinkState:
     usd_per_gb: float = 0.0
     recent: deque[tuple[float, float, float]] = field(default_factory=deque)
     """Start, end and bytes of recent transfers."""
-    estimates: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_ESTIMATES))
+    estimates: deque[tuple[int, float, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_ESTIMATES))
+    """Version, time, rate, and spread of measurements relative to it."""
+    measured: int = 0
+    """The number of measurements behind the estimate."""
+    last_bps: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE))
+    """The last samples, which a finished trace has instead of estimates."""
     rates_bps: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE))
     """Of earlier rounds, while the link was saturated."""
     samples_bps: list[float] = field(default_factory=list)
@@ -246,12 +251,23 @@ class RunModel:
             link.samples_bps.append(rate_bps)
             link.has_samples = True
             self._sampled.add((record.site, record.peer))
+            if not self.is_live:
+                self._estimate(link, record.start_s, rate_bps)
             return
         if record.phase == "given":
             link.usd_per_gb = record.usd_per_gb
             self.has_prices = self.has_prices or record.usd_per_gb > 0
         link.limit_bps, link.origin, link.is_down = rate_bps, record.phase, record.phase == "lost"
-        link.estimates.append((self.version, record.start_s, rate_bps))
+        link.measured = record.count
+        link.estimates.append((self.version, record.start_s, rate_bps, record.spread or 0.0))
+
+    def _estimate(self, link: LinkState, at_s: float, sample_bps: float) -> None:
+        """Estimate a link of a finished trace: the median of its last samples, and their median deviation from it."""
+        link.last_bps.append(sample_bps)
+        link.measured, link.origin = link.measured + 1, "measured"
+        rate_bps = statistics.median(link.last_bps)
+        spread = statistics.median(abs(one - rate_bps) for one in link.last_bps) / rate_bps
+        link.estimates.append((self.version, at_s, rate_bps, spread))
 
     def _total(self, record: Record) -> None:
         """Sums of what a trace does not record one by one: they count, but not for time lines and causes."""
@@ -610,7 +626,8 @@ class RunModel:
             "origin": link.origin,
             "down": link.is_down,
             "retransmits": link.retransmits,
-            "estimates": [[at_s, bps] for at, at_s, bps in link.estimates if at > since],
+            "measured": link.measured,
+            "estimates": [[at_s, bps, round(spread, 3)] for at, at_s, bps, spread in link.estimates if at > since],
             "cost": None if costs is None else costs.get(name, 0.0),
         }
 

@@ -312,7 +312,8 @@ class LiveRun:
             rates[key] = link.bandwidth_bps
             if origin != link.origin or abs(link.bandwidth_bps - before_bps) > LEAST_CHANGE * before_bps:
                 self._estimates[key] = link.bandwidth_bps, link.origin
-                yield Record("link", now_s, now_s, *key, phase=link.origin, rate_bps=link.bandwidth_bps)
+                about = {"rate_bps": link.bandwidth_bps, "count": link.count, "spread": link.spread}
+                yield Record("link", now_s, now_s, *key, phase=link.origin, **about)  # type: ignore[arg-type]
         if rates and self._options.network is not None:
             self._network = with_rates(self._options.network, rates)
 

@@ -9,7 +9,8 @@
 | sync | its round, until the rank holds the result | the rank | `round` |
 | round | start to end | | `members`, `nbytes`, planner in `phase`, plan version in `step`, `predicted_s`, `outcome` |
 | flow | queued to last bit sent; `service_s`: first bit | sender, receiver | `round`, `shard`, `phase`, bytes |
-| link | a point in time | sender, receiver | estimate in `rate_bps`, origin in `phase`; `latency_s`, `usd_per_gb` |
+| link | a point in time | sender, receiver | `given` in `phase`: `rate_bps`, `latency_s`, `usd_per_gb` |
+| link | a point in time | sender, receiver | an estimate: `rate_bps`, its origin in `phase`, `count`, `spread` |
 | link | a point in time | sender, receiver | `sample` in `phase`, one measurement: `rate_bps`, `latency_s` |
 | link | an interval | sender, receiver | `counted` in `phase`, `retransmits` |
 | tree | when its plan was sent | the root | version in `step`, `shard`, bytes, edges A>B in `members` |
@@ -78,11 +79,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """The price of the bytes of a link."""
     latency_s: float | None = None
     """The one-way latency of a link; None: not known."""
+    spread: float | None = None
+    """Recent deviation of measurements, relative to the estimate."""
     lat: float | None = None
     lon: float | None = None
     """Coordinates of a site in degrees."""
     count: int = 0
-    """How many activities, flows or rounds a total sums up."""
+    """How many activities, flows or rounds a total sums up; of an estimate, its measurements."""
     spent_s: float = 0
     """The seconds of all of them."""
 
