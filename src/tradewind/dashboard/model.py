@@ -288,7 +288,7 @@ class RunModel:
         """The plan whose version a record names."""
         plan = next((plan for plan in reversed(self.plans) if plan["number"] == record.step), None)
         if plan is None:
-            plan = {"number": record.step, "at_s": record.start_s, "planner": "", "reason": "", "trees": []}
+            plan = {"number": record.step, "at_s": record.start_s, "planner": "", "reason": "", "why": "", "trees": []}
             self.plans.append(plan)
             for old in list(self.plans)[:-KEPT_FORESTS]:
                 old["trees"] = []
@@ -325,6 +325,8 @@ class RunModel:
     def _decision(self, record: Record) -> None:
         if record.phase == "plan" and record.step is not None:
             self._plan(record)["reason"] = record.reason
+        elif record.phase in ("adopt plan", "roll back plan") and record.step is not None:
+            self._plan(record)["why"] = record.reason
         if record.phase == "start" and record.round is not None:
             self._running[record.round] = record.start_s
         elif record.phase == "close":

@@ -16,7 +16,7 @@
 | tree | when its plan was sent | the root | version in `step`, `shard`, bytes, edges A>B in `members` |
 | host | an interval | the rank | `load` of its processors, `rate_bps` of other programs' traffic |
 | failure | down to up again | rank, or both ends of a link | what failed in `phase` |
-| decision | a point in time | what it concerns | the action in `phase`, why in `reason` |
+| decision | a point in time | what it concerns | the action in `phase`, why in `reason`; plan version in `step` |
 | total | an interval | rank, or sender and receiver | `count` of a kind in `phase` that are only summed up; `spent_s` |
 | clock | a point in time, and its error | the process, and the controller | the controller's clock in `service_s` |
 """
