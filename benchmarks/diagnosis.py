@@ -7,12 +7,21 @@ usual round longer than usual. That rule follows from the definition of a slow r
 last sentence about these three rounds must name the kind of the fault and its link or rank, at the latest when hosts
 have reported their counters once more, which they do every second as in a live run.
 
+The simulator gives a lossy link the rate that TCP has in the long run from the first segment on. TCP itself becomes
+slower only when a segment was lost, and halves its window at most once for each: a link that carries 16 times less has
+lost at least four. Faults that the counters of no host could have noticed, because the link would have lost fewer in
+all three rounds together than its slowdown takes, are drawn again.
+
 No rule was made or changed with the seeds that are reported. Seeds 0 to 99 showed that retransmissions were compared
-with a fixed number, which was changed then; seeds 100 to 199 were looked at after that.
+with a fixed number, which was changed then; seeds 100 to 199 were looked at after that. With seeds 200 to 299 lossy
+links were named in 94 of 100 runs, before faults that TCP excludes were drawn again: the six that were missed had lost
+2 segments at most, of the 4 or 5 that their slowdown takes. All other kinds were named in 100 of 100. No rule was
+changed then.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Callable
@@ -29,7 +38,7 @@ from tradewind.dashboard import RunModel
 from tradewind.dashboard.diagnosis import SLOW_FACTOR, last_ready
 from tradewind.network import Network
 from tradewind.sim import Background, BusyProcessor, LossyLink, SlowLink, SlowRank, simulate
-from tradewind.sim.faults import Fault
+from tradewind.sim.faults import SEGMENT_BYTES, Fault
 from tradewind.trace.records import Trace
 
 PLANNERS = ("star", "ring", "mtree", "fapt", "optimal")
@@ -38,8 +47,8 @@ BEFORE, WITHIN = 10, 3
 LATER = 5
 """More rounds, so that hosts report once more."""
 REPORT_S = 1.0
-MOST_DRAWS = 100
-SEEDS = range(200, 200 + int(os.environ.get("SEEDS", "100")))
+MOST_DRAWS, MOST_RUNS = 100, 10
+SEEDS = range(300, 300 + int(os.environ.get("SEEDS", "100")))
 """Seeds that no rule was made or changed with."""
 AIM = 0.97
 
@@ -82,8 +91,9 @@ class Case:
         return result.trace
 
 
-def case_of(seed: int) -> Case:
-    rng = np.random.default_rng((seed, 1))
+def case_of(seed: int, again: int = 0) -> Case:
+    """The run of a seed; with `again`, another one."""
+    rng = np.random.default_rng((seed, 1, again) if again else (seed, 1))
     mesh = load_network("mesh", n=int(rng.integers(4, 9)), seed=seed)
     loss = np.where(mesh.bandwidth_bps > 0, rng.uniform(0, 1e-4, mesh.bandwidth_bps.shape), 0.0)
     latency_s = np.where(mesh.bandwidth_bps > 0, rng.uniform(0.01, 0.1, loss.shape), 0.0)
@@ -168,16 +178,33 @@ def matters(trace: Trace, at_s: float) -> bool:
     return min(longer) >= (SLOW_FACTOR - 1) * usual_s
 
 
+def is_possible(case: Case, fault: Fault, trace: Trace, at_s: float) -> bool:
+    """Whether TCP could be as slow as the simulated link by the end of the first rounds."""
+    if not isinstance(fault, LossyLink):
+        return True
+    link = tuple(case.network.index[name] for name in (fault.src, fault.dst))
+    slowdown = case.network.bandwidth_bps[link] / fault.rate_bps(float(case.network.latency_s[link]))
+    flows = [flow for flow in trace.kind("flow") if (flow.site, flow.peer) == (fault.src, fault.dst)]
+    numbers = first_rounds(trace, at_s)
+    sent_bytes = sum(flow.sent_bytes or flow.nbytes for flow in flows if flow.round in numbers)
+    return bool(fault.loss * sent_bytes / SEGMENT_BYTES >= math.log2(slowdown))
+
+
 def faulty(kind: str, seed: int) -> tuple[Trace, float, str, str]:
-    """The trace of a run with a fault of this kind that matters, when it began, and what must be named."""
-    case, rng = case_of(seed), np.random.default_rng((seed, sorted(FAULTS).index(kind)))
-    healthy = case.traced(BEFORE)
-    at_s = max(r.end_s for r in healthy.kind("round")) + float(rng.uniform(0.0, 0.5))
-    for _ in range(MOST_DRAWS):
-        fault, cause, about = FAULTS[kind](case, rng, healthy, at_s)
-        trace = case.traced(BEFORE + 1 + WITHIN + LATER, fault)
-        if matters(trace, at_s):
-            return trace, at_s, cause, about
+    """The trace of a run with a fault of this kind that matters, when it began, and what must be named.
+
+    Where none does, such as a slow rank whose steps are short beside the rounds, another run is drawn.
+    """
+    rng = np.random.default_rng((seed, sorted(FAULTS).index(kind)))
+    for again in range(MOST_RUNS):
+        case = case_of(seed, again)
+        healthy = case.traced(BEFORE)
+        at_s = max(r.end_s for r in healthy.kind("round")) + float(rng.uniform(0.0, 0.5))
+        for _ in range(MOST_DRAWS):
+            fault, cause, about = FAULTS[kind](case, rng, healthy, at_s)
+            trace = case.traced(BEFORE + 1 + WITHIN + LATER, fault)
+            if matters(trace, at_s) and is_possible(case, fault, trace, at_s):
+                return trace, at_s, cause, about
     raise AssertionError(f"no {kind} of seed {seed} matters")
 
 

@@ -1,23 +1,29 @@
 """The cost of watching a run: page, metrics and trace together, and how long an hour of a trace takes to load.
 
 Three groups of eight processes on loopback; one of them has `dashboard=` and `trace=`, and the two others are alike.
-Each reduces 400 kB 20 times a second, in short blocks that take turns, in an order that changes with every turn. Given
-are medians over turns of the ratio of the watched group to the mean of the two others, with the 95% interval of that
-median; and, as what the machine's noise alone makes, the same for the two others, one to the other. Processor time is
-the sum over all processes of a group, with the threads that serve and write; what those threads alone add is given too,
-because noise hardly affects it. In the second case five clients read the page's events all the time. Measurement is off
-in all groups, so that they keep the same plan. Bytes are those of a further minute without pauses: of all files of the
-trace, of the messages that ranks send for the page, of one open page (compressed, as browsers ask for it), and of
-metrics that are asked for every 15 s. The trace that is loaded is an hour of simulated training at 62 sites
-(`skyplane`).
+Each reduces 400 kB 20 times a second, in blocks that take turns, in an order that changes with every turn. Turns come
+in pairs: in one, five clients read the page's events, compressed as browsers ask for them; in the other, no page is
+open. Which turn of a pair is first, is drawn. The clients run in a process of their own, which has to share the cores
+with all groups; what it uses is given, and is no part of what is compared.
+
+Two groups that are alike differ by a few per cent for as long as they live, so that everything is started several
+times, and the watched group is another one each time. Given are means over starts of the median over turns, with the
+95% interval (Student's t) over starts: the watched group to the mean of the two others, while no page is open; one of
+these others to the second one, which is what chance alone makes; and open pages to none, side by side in the same
+group, once for the watched group and once for the others, for which nothing but the use of the cores changes. Processor
+time is the sum over all processes of a group, with the threads that serve and write; what those threads alone add is
+given too, because noise hardly affects it. Measurement is off in all groups, so that they keep the same plan.
+
+Bytes are those of a further minute without pauses: of all files of the trace, of the messages that ranks send for the
+page, of one open page, and of metrics that are asked for every 15 s. The trace that is loaded is an hour of simulated
+training at 62 sites (`skyplane`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,11 +31,14 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+import numpy.typing as npt
+from scipy.stats import t as student
 
 from tradewind.control.awareness import Awareness
 from tradewind.experiments.contests.loopback import ask_ranks
@@ -42,12 +51,15 @@ from tradewind.wire.messages import encode_message
 PROCESSES = 8
 NBYTES = 400_000
 ROUND_EVERY_S = 0.05
-ROUNDS = 10
+ROUNDS = 20
 GROUPS = 3
-WATCHED = 0
-"""The group that is watched."""
-TURNS = int(os.environ.get("TURNS", "90"))
-WARM_UP_TURNS = 3
+PAGES = 5
+STARTS = int(os.environ.get("STARTS", "5"))
+PAIRS = int(os.environ.get("PAIRS", "8"))
+"""Pairs of turns of each start."""
+WARM_UP_PAIRS = 1
+LEFT_S = 2.5
+"""After this time the server has noticed closed pages, which it does when it sends them changes."""
 WATCHING = ("tradewind-trace", "tradewind-activity", "tradewind-live", "tradewind-page")
 """Names of threads that do nothing else."""
 STILL = Awareness(measure=False)
@@ -57,66 +69,137 @@ SCRAPE_S = 15.0
 """Interval of Prometheus."""
 HOUR = ["skyplane", "--scheme", "bsp-optimal", "--bytes", "100MB", "--compute", "2s", "--seconds", "3600"]
 
+Floats = npt.NDArray[np.float64]
+
 
 def run(out: TextIO) -> dict[str, Any]:
-    """Measure both cases and loading, write two tables, and return all numbers."""
+    """Measure several starts and loading, write two tables, and return all numbers."""
     out.write(f"Load at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n\n")
-    out.write("| open pages | | a round | ratio | 95% interval | of two alike | 95% interval |\n")
-    out.write("|---:|---|---:|---:|---|---:|---|\n")
-    found = {str(clients): measure(clients) for clients in (0, 5)}
-    for clients, (turns, _) in found.items():
-        taken = np.array(turns)  # by turn and group: seconds, processor seconds, those of threads that watch
-        for column, what in enumerate(("time", "processor time")):
-            watched, *others = np.moveaxis(taken[:, :, column], 1, 0)
-            ratio, alike = median_ratio(watched / np.mean(others, axis=0)), median_ratio(others[0] / others[1])
-            out.write(
-                f"| {clients} | {what} | {1e3 * float(np.median(others)):.2f} ms | {ratio[1]:.3f} "
-                f"| {ratio[0]:.3f} to {ratio[2]:.3f} | {alike[1]:.3f} | {alike[0]:.3f} to {alike[2]:.3f} |\n"
-            )
-        share = float(np.mean(taken[:, WATCHED, 2]) / np.mean(taken[:, 1:, 1]))
-        out.write(f"| {clients} | processor time of threads that watch | | {1 + share:.3f} | | | |\n")
-    grown = found["0"][1]
+    starts, clients_share = [], []
+    grown: dict[str, int] = {}
+    for number in range(STARTS):
+        found = measure(number, MINUTE_S if number == 0 else 0.0)
+        starts.append(found["turns"])
+        clients_share.append(found["clients_s"] / found["open_s"])
+        grown = found["bytes"] or grown
+    taken = np.array(starts)  # by start, pair, open or not, group, and what: see _block
+    out.write("| compared | what | a round | ratio | 95% interval |\n|---|---|---:|---:|---|\n")
+    ratios = {}
+    for column, what in enumerate(("time", "processor time")):
+        usual_ms = 1e3 * float(np.median(taken[:, :, 0, 1:, column]))
+        for compared, each in ratios_of(taken[..., column]).items():
+            low, mean, high = ratios[f"{compared}: {what}"] = over_starts(each)
+            out.write(f"| {compared} | {what} | {usual_ms:.2f} ms | {mean:.3f} | {low:.3f} to {high:.3f} |\n")
+    out.write("\n| processor time that watching alone uses | of that of a group |\n|---|---:|\n")
+    for is_open, pages in enumerate(("no page open", f"{PAGES} pages open")):
+        share = float(taken[:, :, is_open, 0, 2].mean() / taken[:, :, is_open, 1:, 1].mean())
+        out.write(f"| threads of the run that watch, {pages} | {share:.2%} |\n")
+    out.write(f"\nThe {PAGES} clients themselves used {np.mean(clients_share):.2%} of a core.\n")
     parts = ", ".join(f"{name} {nbytes / 1e6:.3f} MB" for name, nbytes in grown.items())
     out.write(f"\nBytes in a minute: {parts}; together {sum(grown.values()) / 1e6:.2f} MB.\n")
     records, nbytes, seconds = load_an_hour()
     out.write(f"\nAn hour of 62 sites, {records:,} records, {nbytes / 1e6:.1f} MB: loaded in {seconds:.2f} s.\n")
-    return {"cases": found, "hour": {"records": records, "bytes": nbytes, "seconds": seconds}}
+    hour = {"records": records, "bytes": nbytes, "seconds": seconds}
+    return {"ratios": ratios, "turns": starts, "clients": clients_share, "bytes": grown, "hour": hour}
 
 
-def median_ratio(ratios: Any) -> tuple[float, float, float]:
-    """The median of ratios, between the ends of its 95% interval, which order statistics give for any distribution.
+def ratios_of(taken: Floats) -> dict[str, list[float]]:
+    """What is compared, as a ratio for each start; the watched group is the first one, and `taken` is by start, pair,
+    open pages or none, and group."""
+    closed, opened = taken[:, :, 0], taken[:, :, 1]
+    compared = {
+        "watched to not, no page open": closed[..., 0] / closed[..., 1:].mean(axis=-1),
+        "two that are not watched": closed[..., 1] / closed[..., 2],
+        f"{PAGES} pages open to none, watched": opened[..., 0] / closed[..., 0],
+        f"{PAGES} pages open to none, not watched": opened[..., 1:].mean(axis=-1) / closed[..., 1:].mean(axis=-1),
+    }
+    return {name: [float(each) for each in np.median(ratios, axis=1)] for name, ratios in compared.items()}
 
-    >>> median_ratio([1.0 + 0.01 * number for number in range(-10, 11)])
-    (0.95, 1.0, 1.05)
+
+def over_starts(each: Sequence[float]) -> tuple[float, float, float]:
+    """The mean over starts, between the ends of its 95% interval.
+
+    >>> over_starts([0.9, 1.0, 1.1])
+    (0.7516, 1.0, 1.2484)
     """
-    ordered, half = sorted(float(ratio) for ratio in ratios), (len(ratios) - 1) / 2
-    off = 0.98 * len(ratios) ** 0.5
-    low, high = max(0, math.floor(half - off)), min(len(ordered) - 1, math.ceil(half + off))
-    return round(ordered[low], 4), round(statistics.median(ordered), 4), round(ordered[high], 4)
+    mean, off = statistics.mean(each), float("nan")
+    if len(each) > 1:
+        off = float(student.ppf(0.975, len(each) - 1)) * statistics.stdev(each) / len(each) ** 0.5
+    return round(mean - off, 4), round(mean, 4), round(mean + off, 4)
 
 
-def measure(clients: int) -> tuple[list[list[list[float]]], dict[str, int]]:
-    """Times of every turn with so many open pages; without any, also the bytes of a minute."""
+def measure(start: int, minute_s: float) -> dict[str, Any]:
+    """One start: the times of every turn, with the watched group first; what clients used while pages were open; and
+    the bytes of a minute, if one is asked for."""
     with listen_on(LOOPBACK, 0) as probe:
-        port = probe.getsockname()[1]
-    ended = threading.Event()
-    for _ in range(clients):
-        threading.Thread(target=_read_events, args=(port, ended), daemon=True).start()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            given = [folder, str(port), str(0 if clients else MINUTE_S)]
-            turns, grown = ask_ranks(__name__, GROUPS * PROCESSES, 1 + GROUPS, given)
-    finally:
-        ended.set()
-    return turns, grown
+        page = str(probe.getsockname()[1])
+    with tempfile.TemporaryDirectory() as folder:
+        given = [str(start), folder, page, str(minute_s)]
+        found: dict[str, Any] = ask_ranks(__name__, GROUPS * PROCESSES, 1 + GROUPS, given)
+    return found
 
 
-def _read_events(port: int, ended: threading.Event) -> None:
-    """Read the page's events until the run ends; try again while it has not begun."""
-    while not ended.wait(0.2):
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{LOOPBACK}:{port}/events?since=0") as page:
-            while page.read1() and not ended.is_set():
-                pass
+class Clients:
+    """Clients that read the page's events, as browsers do, in a process of their own."""
+
+    def __init__(self, page: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__ if __name__ != "__main__" else "benchmarks.watching", "clients", page],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def set_open(self, pages: int) -> float:
+        """Open or close pages until there are so many, and wait until each has read the run's state; returns the
+        processor seconds that all of them have used so far."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(pages, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def _clients(page: str) -> None:
+    """The process of the clients: opens as many pages as each line of its input says, and answers when they are."""
+    pages: list[tuple[socket.socket, threading.Thread]] = []
+    for line in sys.stdin:
+        left = 0.0
+        while len(pages) < int(line):
+            pages.append(_open_page(int(page)))
+        while len(pages) > int(line):
+            connection, thread = pages.pop()
+            connection.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            connection.close()
+            left = LEFT_S
+        time.sleep(left)
+        print(time.process_time(), flush=True)
+
+
+def _open_page(port: int) -> tuple[socket.socket, threading.Thread]:
+    """A connection that has read the whole state of the run, and the thread that reads its changes."""
+    connection = socket.create_connection((LOOPBACK, port))
+    asked = f"GET /events?since=0 HTTP/1.1\r\nHost: {LOOPBACK}\r\nAccept-Encoding: gzip\r\n\r\n"
+    connection.sendall(asked.encode())
+    head, _, packed = connection.recv(1 << 16).partition(b"\r\n\r\n")
+    assert b" 200 " in head.splitlines()[0], head
+    unpacked, said = zlib.decompressobj(wbits=31), b""
+    while not (said := said + unpacked.decompress(packed)).endswith(b"\n\n"):
+        packed = connection.recv(1 << 16)
+
+    def read() -> None:
+        while data := connection.recv(1 << 16):
+            unpacked.decompress(data)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return connection, thread
 
 
 def _count_page(port: int, ended: threading.Event, counted: dict[str, int]) -> None:
@@ -193,36 +276,53 @@ def _block(group: Group, array: Any, out: Any) -> Any:
     return group.all_reduce(np.array(spent)) / ROUNDS
 
 
-def _worker(number: int, ports: list[str], processes: int, folder: str, page: str, minute_s: float) -> None:
-    """One process of any group; a group of all, which is used between blocks only, lets them take turns."""
+def _worker(number: int, ports: list[str], processes: int, start: int, folder: str, page: str, minute_s: float) -> None:
+    """One process of any group; a group of all, which is used between blocks only, lets them take turns.
+
+    Group 0 is the watched one. Which processes are in it, changes with the start.
+    """
     array, world = np.ones(NBYTES // 4, np.float32), processes // GROUPS
     out = np.empty_like(array)
-    rank, mine = number % world, number // world
-    watched: dict[str, Any] = {"trace": folder, "dashboard": f"{LOOPBACK}:{page}"} if mine == WATCHED else {}
+    rank, mine = number % world, (number // world + start) % GROUPS
+    watched: dict[str, Any] = {"trace": folder, "dashboard": f"{LOOPBACK}:{page}"} if mine == 0 else {}
     with (
         connect(f"{LOOPBACK}:{ports[0]}", number, processes, awareness=STILL, run="turns") as turns,
         connect(f"{LOOPBACK}:{ports[1 + mine]}", rank, world, awareness=STILL, **watched) as group,
     ):
-        found = []
-        for turn in range(-WARM_UP_TURNS, TURNS):
-            spent = np.zeros((GROUPS, 3))
-            for other in np.random.default_rng(WARM_UP_TURNS + turn).permutation(GROUPS):
-                turns.barrier()
-                if other == mine:
-                    spent[mine] = _block(group, array, out)
-            together = turns.all_reduce(spent) / world
-            if turn >= 0:
-                found.append(together.tolist())
         turns.barrier()
+        clients = Clients(page) if number == 0 else None
+        rng, found = np.random.default_rng(start), []
+        open_s = clients_s = 0.0
+        for pair in range(-WARM_UP_PAIRS, PAIRS):
+            spent = np.zeros((2, GROUPS, 3))
+            for is_open in rng.permutation(2):
+                before_s = clients.set_open(PAGES * int(is_open)) if clients else 0.0
+                begin_s = time.perf_counter()
+                for other in rng.permutation(GROUPS):
+                    turns.barrier()
+                    if other == mine:
+                        spent[is_open, mine] = _block(group, array, out)
+                turns.barrier()
+                if clients and is_open:
+                    open_s += time.perf_counter() - begin_s
+                    clients_s += clients.set_open(PAGES) - before_s
+            together = turns.all_reduce(spent) / world
+            if pair >= 0:
+                found.append(together.tolist())
+        if clients:
+            clients.close()
         grown = {}
-        if mine == WATCHED and minute_s:
+        if mine == 0 and minute_s:
             grown = _bytes_of_a_minute(group, lambda: _block(group, array, out), folder, page, minute_s)
         if number == 0:
-            print(json.dumps([found, grown]))
+            print(json.dumps({"turns": found, "open_s": open_s, "clients_s": clients_s, "bytes": grown}))
         turns.barrier()
 
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    last = given[2 + GROUPS :]
-    _worker(int(given[0]), given[1 : 2 + GROUPS], int(last[0]), last[1], last[2], float(last[3]))
+    if given[0] == "clients":
+        _clients(given[1])
+    else:
+        last = given[2 + GROUPS :]
+        _worker(int(given[0]), given[1 : 2 + GROUPS], int(last[0]), int(last[1]), last[2], last[3], float(last[4]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -186,6 +188,17 @@ def test_a_plan_that_is_hardly_better_is_not_worth_a_change() -> None:
     (wanted,) = replanning.tick(20.0)
     replanning.planned(wanted.make(), 20.1)
     assert plans.plan_for(("a", "b", "c"), MEGABYTE) > version and replanning.updates[-1].gain > 0.05
+
+
+def test_a_new_plan_says_which_link_changed_and_what_rounds_will_take() -> None:
+    plans, replanning = changed(update_time_s=5.0)
+    plans.plan_for(("a", "b", "c"), MEGABYTE)
+    for k in range(8):
+        replanning.measured("b", m.Measured("a", 0.1e8), 7.0 + k)
+    (wanted, *_) = replanning.tick(20.0)
+    adopted = replanning.planned(wanted.make(), 20.1)
+    assert adopted is not None
+    assert re.match(r"a -> b fell from 100 Mbps to 10.* Mbps; rounds are predicted to take .* instead of ", adopted.why)
 
 
 def test_one_plan_is_made_at_a_time_also_during_a_long_round() -> None:

@@ -50,6 +50,17 @@ def test_plans_have_their_trees_and_reasons_and_failures_are_events(trace: Trace
     assert "link lost" in told and "link back" in told
 
 
+def test_plans_say_why_they_replaced_others() -> None:
+    model = RunModel()
+    for record in (
+        Record("decision", 1, 1, phase="adopt plan", step=2, reason="a -> b fell from 90 Mbps to 22 Mbps"),
+        Record("decision", 1, 1, phase="plan", step=2, reason="version 2: optimal, 3 trees"),
+    ):
+        model.add(record)
+    (plan,) = model.view()["plans"]
+    assert (plan["why"], plan["reason"]) == ("a -> b fell from 90 Mbps to 22 Mbps", "version 2: optimal, 3 trees")
+
+
 def test_views_of_changes_add_up_to_the_whole_view(trace: Trace) -> None:
     model, seen = RunModel(live=True), 0
     parts = []

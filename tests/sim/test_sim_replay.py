@@ -12,8 +12,9 @@ from tradewind.sim.replay import recording_of
 from tradewind.trace.records import Record, Trace
 
 
-def test_the_same_scheme_on_a_recorded_network_takes_as_long() -> None:
-    network = load_network("mesh", n=5, seed=3)
+@pytest.mark.parametrize("name", ["mesh", "netstorm9"])  # without latencies, and with them
+def test_the_same_scheme_on_a_recorded_network_takes_as_long(name: str) -> None:
+    network = load_network(name, **({"n": 5, "seed": 3} if name == "mesh" else {}))
     first = simulate(network, "bsp+optimal", 20, 1, compute=0.2, nbytes=4_000_000, record="flows")
     assert first.trace is not None
     found = recording_of(first.trace)

@@ -35,8 +35,8 @@ def run(
 ) -> None:
     """Simulate schemes on the network that a run recorded: what if it had used another one.
 
-    Links have the rates that were measured at each time, and ranks the step times of the run. Latencies are not
-    recorded.
+    Links have the rates that were measured at each time and their shortest recorded latency, and ranks the step times
+    of the run.
     """
     from tradewind.cli.output import print_json
     from tradewind.cli.progress import progress

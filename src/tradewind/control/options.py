@@ -149,6 +149,8 @@ class Decided:
     """Time at which a timer fires."""
     error: TradewindError | None = None
     """Why a round cannot start."""
+    version: int | None = None
+    """The plan that it concerns, if any."""
 
 
 @dataclass(frozen=True, slots=True)

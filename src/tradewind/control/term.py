@@ -224,7 +224,7 @@ class Term:
         nbytes = round_.operation.wire_bytes(len(round_.ready))
         adopted = self.replanning.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
         if adopted is not None:
-            self.outbox.note(Decided("roll back plan", f"version {adopted}: rounds took longer by the last plan"))
+            self.outbox.note(Decided("roll back plan", "rounds took longer by the last plan", version=adopted))
             self._tell_new_plan(adopted)
         self.schedule.committed(round_, now_s)
 
@@ -424,8 +424,7 @@ class Term:
         adopted = self.replanning.planned(made, now_s)
         if adopted is None:
             return
-        why = f"version {adopted.version}: rounds are predicted to be faster by {adopted.gain:.0%}"
-        self.outbox.note(Decided("adopt plan", why))
+        self.outbox.note(Decided("adopt plan", adopted.why, version=adopted.version))
         self._tell_new_plan(adopted.version)
         if adopted.onto is not None:
             self.rounds.reroute(adopted.onto, self.options.awareness.update_time_s, now_s)

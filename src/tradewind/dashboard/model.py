@@ -11,7 +11,8 @@ import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeVar
 
 from tradewind.dashboard.diagnosis import (
     Diagnosis,
@@ -48,6 +49,9 @@ PACE_ROUNDS = 200
 """Forecasts follow the pace of this many last rounds."""
 
 
+T = TypeVar("T")
+
+
 @dataclass(slots=True)
 class LinkState:
     """What is known of a link."""
@@ -61,7 +65,12 @@ class LinkState:
     usd_per_gb: float = 0.0
     recent: deque[tuple[float, float, float]] = field(default_factory=deque)
     """Start, end and bytes of recent transfers."""
-    estimates: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_ESTIMATES))
+    estimates: deque[tuple[int, float, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_ESTIMATES))
+    """Version, time, rate, and spread of measurements relative to it."""
+    measured: int = 0
+    """The number of measurements behind the estimate."""
+    last_bps: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE))
+    """The last samples, which a finished trace has instead of estimates."""
     rates_bps: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE))
     """Of earlier rounds, while the link was saturated."""
     samples_bps: list[float] = field(default_factory=list)
@@ -242,12 +251,23 @@ class RunModel:
             link.samples_bps.append(rate_bps)
             link.has_samples = True
             self._sampled.add((record.site, record.peer))
+            if not self.is_live:
+                self._estimate(link, record.start_s, rate_bps)
             return
         if record.phase == "given":
             link.usd_per_gb = record.usd_per_gb
             self.has_prices = self.has_prices or record.usd_per_gb > 0
         link.limit_bps, link.origin, link.is_down = rate_bps, record.phase, record.phase == "lost"
-        link.estimates.append((self.version, record.start_s, rate_bps))
+        link.measured = record.count
+        link.estimates.append((self.version, record.start_s, rate_bps, record.spread or 0.0))
+
+    def _estimate(self, link: LinkState, at_s: float, sample_bps: float) -> None:
+        """Estimate a link of a finished trace: the median of its last samples, and their median deviation from it."""
+        link.last_bps.append(sample_bps)
+        link.measured, link.origin = link.measured + 1, "measured"
+        rate_bps = statistics.median(link.last_bps)
+        spread = statistics.median(abs(one - rate_bps) for one in link.last_bps) / rate_bps
+        link.estimates.append((self.version, at_s, rate_bps, spread))
 
     def _total(self, record: Record) -> None:
         """Sums of what a trace does not record one by one: they count, but not for time lines and causes."""
@@ -268,7 +288,7 @@ class RunModel:
         """The plan whose version a record names."""
         plan = next((plan for plan in reversed(self.plans) if plan["number"] == record.step), None)
         if plan is None:
-            plan = {"number": record.step, "at_s": record.start_s, "planner": "", "reason": "", "trees": []}
+            plan = {"number": record.step, "at_s": record.start_s, "planner": "", "reason": "", "why": "", "trees": []}
             self.plans.append(plan)
             for old in list(self.plans)[:-KEPT_FORESTS]:
                 old["trees"] = []
@@ -305,6 +325,8 @@ class RunModel:
     def _decision(self, record: Record) -> None:
         if record.phase == "plan" and record.step is not None:
             self._plan(record)["reason"] = record.reason
+        elif record.phase in ("adopt plan", "roll back plan") and record.step is not None:
+            self._plan(record)["why"] = record.reason
         if record.phase == "start" and record.round is not None:
             self._running[record.round] = record.start_s
         elif record.phase == "close":
@@ -477,7 +499,8 @@ class RunModel:
         key = self.version, self.now_s
         if self._busy[0] != key:
             since_s = max(0.0, self.now_s - RECENT_S) if self.is_live else 0.0
-            known = [(one["start_s"], one["end_s"]) for one in self.rounds if one["end_s"] > since_s]
+            rounds = _latest(self.rounds, lambda one: bool(one["end_s"] > since_s))
+            known = [(one["start_s"], one["end_s"]) for one in rounds]
             known += [(start_s, self.now_s) for start_s in self._running.values()]
             busy_s = self._summed_s + union_s([(max(start_s, since_s), end_s) for start_s, end_s in known])
             self._busy = key, busy_s or self.now_s - since_s
@@ -571,9 +594,9 @@ class RunModel:
                 for name, link in self.links.items()
                 if link.version > since or link.recent
             ],
-            "rounds": [one for one in self.rounds if one["version"] > since],
+            "rounds": _latest(self.rounds, lambda one: one["version"] > since),
             "plans": [one for one in self.plans if one["version"] > since],
-            "events": [one for one in self.events if one["version"] > since],
+            "events": _latest(self.events, lambda one: one["version"] > since),
         }
         if self._waits_version > since:
             shown["waits"] = [[a, b, round(seconds, 4)] for (a, b), seconds in self.waits.items()]
@@ -582,8 +605,7 @@ class RunModel:
     def _site_view(self, name: str, site: SiteState, since: int) -> dict[str, Any]:
         activity = [
             [kind, round(start_s, 4), round(end_s, 4), number]
-            for at, kind, start_s, end_s, number in site.activity
-            if at > since
+            for _, kind, start_s, end_s, number in _latest(site.activity, lambda one: one[0] > since)
         ]
         return {
             "name": name,
@@ -606,9 +628,19 @@ class RunModel:
             "origin": link.origin,
             "down": link.is_down,
             "retransmits": link.retransmits,
-            "estimates": [[at_s, bps] for at, at_s, bps in link.estimates if at > since],
+            "measured": link.measured,
+            "estimates": [[at_s, bps, round(spread, 3)] for at, at_s, bps, spread in link.estimates if at > since],
             "cost": None if costs is None else costs.get(name, 0.0),
         }
+
+
+def _latest(entries: deque[T], is_new: Callable[[T], bool]) -> list[T]:
+    """The entries at the end that are new, in their order: what a page has not seen is little of what is kept.
+
+    >>> _latest(deque([1, 2, 3, 4]), lambda one: one > 2)
+    [3, 4]
+    """
+    return list(takewhile(is_new, reversed(entries)))[::-1]
 
 
 def _host_facts(site: SiteState) -> HostFacts:

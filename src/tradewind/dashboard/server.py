@@ -17,8 +17,10 @@ import hmac
 import ipaddress
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
@@ -35,31 +37,52 @@ TICK_S = 1.0
 """Interval at which open pages get changes; losses are sent at once."""
 QUIET_S = 10.0
 """A comment is sent after this time without a change, so that closed connections are noticed."""
+QUIET, END = b": quiet\n\n", b"event: end\ndata: {}\n\n"
 LINGER_S = 2.0
 """The most seconds that `close` waits for open pages."""
 MAX_STREAMS = 32
 """Pages that may be open at once."""
+PAGE_THREAD = "tradewind-page"
+"""The name of all threads that serve it."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 Respond = tuple[int, str, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What changed up to a version, as an event for pages."""
+
+    version: int
+    event: bytes
+    packed: bytes
+    """The event as a piece of any gzip stream, which refers to nothing before it."""
+
+
 class RunView:
-    """A model that one thread feeds and several read."""
+    """A model that one thread feeds and several read.
+
+    Open pages get changes at the same moments, so that all of them are at the same version, and what changed is found,
+    encoded and compressed once for all.
+    """
 
     def __init__(self, model: RunModel) -> None:
         self._model, self._changed = model, threading.Condition()
-        self._cached: dict[int, bytes] = {}
+        self._updates: dict[int, Update] = {}
+        """To the present version, by the version before."""
+        self._shown, self._next_s = 0, 0.0
+        """The version that open pages are to show, and the time of the next one."""
         self.closed = False
 
     def change(self, work: Callable[[RunModel], None]) -> None:
-        """Let `work` change the model, and tell all that wait for changes."""
+        """Let `work` change the model, and tell open pages that wait for any change, or all if it is urgent."""
         with self._changed:
             before = self._model.version
             work(self._model)
             if self._model.version != before:
-                self._cached.clear()
-                self._changed.notify_all()
+                self._updates.clear()
+                if before <= self._shown or self._model.urgent_version > before:
+                    self._changed.notify_all()
 
     def close(self) -> None:
         """End the wait of all readers."""
@@ -67,35 +90,57 @@ class RunView:
             self.closed = True
             self._changed.notify_all()
 
-    def wait(self, since: int, timeout_s: float) -> tuple[int, bytes] | None:
-        """The changes after a version, with the present version; None if there are none within the time."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.closed or self._model.version > since, timeout_s):
-                return None
-            return self._model.version, self._encoded(since)
+    def wait(self, since: int, timeout_s: float) -> Update | None:
+        """What changed after a version that open pages show; None if nothing within the time.
 
-    def pause(self, since: int, seconds: float) -> None:
-        """Wait so long, or until something happens after a version that should be seen at once."""
+        Pages get changes every `TICK_S`, urgent ones at once, and all of them when the view is closed.
+        """
+        end_s = time.monotonic() + timeout_s
         with self._changed:
-            self._changed.wait_for(lambda: self.closed or self._model.urgent_version > since, seconds)
+            if since > self._model.version:  # of an earlier run at this address
+                since = 0
+            while not self.closed:
+                now_s, version = time.monotonic(), self._model.version
+                if version > self._shown and (now_s >= self._next_s or self._model.urgent_version > self._shown):
+                    self._shown, self._next_s = version, now_s + TICK_S
+                if since < self._shown:
+                    break
+                if now_s >= end_s:
+                    return None
+                self._changed.wait((min(end_s, self._next_s) if version > self._shown else end_s) - now_s)
+            return self._update(since)
 
     def view(self, since: int = 0) -> bytes:
         """The changes after a version as JSON."""
-        with self._changed:
-            return self._encoded(since)
+        return msgspec.json.encode(self.read(lambda model: model.view(since)))
 
     def read(self, reader: Callable[[RunModel], Any]) -> Any:
         """What `reader` finds in the model."""
         with self._changed:
             return reader(self._model)
 
-    def _encoded(self, since: int) -> bytes:
-        """Encoded once for all pages that are at the same version."""
-        if since not in self._cached:
-            if len(self._cached) > MAX_STREAMS:
-                self._cached.clear()
-            self._cached[since] = msgspec.json.encode(self._model.view(since))
-        return self._cached[since]
+    def _update(self, since: int) -> Update:
+        if since not in self._updates:
+            if len(self._updates) > MAX_STREAMS:
+                self._updates.clear()
+            version = self._model.version
+            event = b"id: %d\ndata: %s\n\n" % (version, msgspec.json.encode(self._model.view(since)))
+            self._updates[since] = Update(version, event, _packed(event))
+        return self._updates[since]
+
+
+GZIP_START = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+"""How a stream of gzip begins (RFC 1952): deflate, without a time and a name."""
+
+
+def _packed(event: bytes) -> bytes:
+    """Data as a piece of a gzip stream.
+
+    >>> zlib.decompressobj(wbits=31).decompress(GZIP_START + _packed(b"one") + _packed(b"two"))
+    b'onetwo'
+    """
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(event) + packer.flush(zlib.Z_FULL_FLUSH)
 
 
 class PageServer:
@@ -205,6 +250,11 @@ class _Server(ThreadingHTTPServer):
         self.streams, self._changed = 0, threading.Condition()
         super().__init__(address, _Handler)
 
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, in a thread with a name that tells what it is for."""
+        threading.current_thread().name = PAGE_THREAD
+        super().process_request_thread(request, client_address)
+
     def enter(self) -> bool:
         """Count one more open page, unless there are too many."""
         with self._changed:
@@ -290,29 +340,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
-            packer = zlib.compressobj(1, wbits=31) if "gzip" in self.headers.get("Accept-Encoding", "") else None
-            if packer is not None:
+            is_packed = "gzip" in self.headers.get("Accept-Encoding", "")
+            if is_packed:
                 self.send_header("Content-Encoding", "gzip")
             self._protect()
             self.end_headers()
+            self.wfile.write(GZIP_START if is_packed else b"")
             is_over = False
             while not is_over:
                 is_over = view.closed  # what changed before is sent once more
                 found = view.wait(since, QUIET_S)
                 if found is None:
-                    self._push(b": quiet\n\n", packer)
+                    self.wfile.write(_packed(QUIET) if is_packed else QUIET)
                 else:
-                    since, data = found
-                    self._push(b"id: %d\ndata: %s\n\n" % (since, data), packer)
-                view.pause(since, TICK_S)
-            self._push(b"event: end\ndata: {}\n\n", packer)
+                    since = found.version
+                    self.wfile.write(found.packed if is_packed else found.event)
+            self.wfile.write(_packed(END) if is_packed else END)
         finally:
             self.server.leave()
-
-    def _push(self, data: bytes, packer: Any) -> None:
-        """Send data of a stream at once, compressed if the browser can read that."""
-        self.wfile.write(data if packer is None else packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH))
-        self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""

@@ -24,7 +24,7 @@ from tradewind.control.options import ControlOptions
 from tradewind.control.plans.records import MAX_RECORDED_SITES
 from tradewind.control.snapshot import ControllerSnapshot
 from tradewind.dashboard import Diagnosis, RunModel
-from tradewind.dashboard.server import TOKEN_VARIABLE, PageServer, RunView
+from tradewind.dashboard.server import PAGE_THREAD, TOKEN_VARIABLE, PageServer, RunView
 from tradewind.errors import BadOption, TradewindError
 from tradewind.network import Network
 from tradewind.planning.cost import cost
@@ -222,7 +222,7 @@ class LiveRun:
         self._threads.append(start_thread(self._run, name="tradewind-live"))
         if self.page is not None:
             log.warning("the page of the run is at %s", self.page.url)
-            self._threads.append(start_thread(self.page.serve, name="tradewind-page"))
+            self._threads.append(start_thread(self.page.serve, name=PAGE_THREAD))
 
     def close(self) -> None:
         """Stop feeding and serving."""
@@ -312,7 +312,8 @@ class LiveRun:
             rates[key] = link.bandwidth_bps
             if origin != link.origin or abs(link.bandwidth_bps - before_bps) > LEAST_CHANGE * before_bps:
                 self._estimates[key] = link.bandwidth_bps, link.origin
-                yield Record("link", now_s, now_s, *key, phase=link.origin, rate_bps=link.bandwidth_bps)
+                about = {"rate_bps": link.bandwidth_bps, "count": link.count, "spread": link.spread}
+                yield Record("link", now_s, now_s, *key, phase=link.origin, **about)  # type: ignore[arg-type]
         if rates and self._options.network is not None:
             self._network = with_rates(self._options.network, rates)
 

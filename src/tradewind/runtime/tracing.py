@@ -412,7 +412,8 @@ class ControlTrace:
             case m.Leave():
                 self._leaving.add(worker)
             case m.Measured(peer, bandwidth_bps, True):
-                self._put(Record("link", now_s, now_s, peer, worker, phase="sample", rate_bps=bandwidth_bps))
+                about = {"rate_bps": bandwidth_bps, "latency_s": message.latency_s}
+                self._put(Record("link", now_s, now_s, peer, worker, phase="sample", **about))  # type: ignore[arg-type]
             case m.LinkChanged(peer, reason, False):
                 self._down.setdefault((worker, peer), (now_s, reason))
             case m.LinkChanged(peer) | m.Linked(peer):
@@ -423,7 +424,7 @@ class ControlTrace:
         """Note a decision of the controller, or the end of a round."""
         match action:
             case Decided():
-                self._decided(action.what, action.reason, now_s, action.about, action.round)
+                self._decided(action.what, action.reason, now_s, action.about, action.round, action.version)
             case RoundEnded():
                 about = action.outcome, action.reason
                 self._round(action.round, action.started_s, now_s, action.planner, action.nbytes, action.members, about)
@@ -498,8 +499,10 @@ class ControlTrace:
             phase = "link" if what[1] else "rank"
             self._put(Record("failure", since_s, now_s, *what, phase=phase, reason=why))
 
-    def _decided(self, what: str, why: str, now_s: float, about: str = "", number: int | None = None) -> None:
-        self._put(Record("decision", now_s, now_s, about, round=number, phase=what, reason=why))
+    def _decided(
+        self, what: str, why: str, now_s: float, about: str = "", number: int | None = None, plan: int | None = None
+    ) -> None:
+        self._put(Record("decision", now_s, now_s, about, round=number, step=plan, phase=what, reason=why))
 
     def _round(
         self,

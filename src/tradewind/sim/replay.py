@@ -45,7 +45,7 @@ class Recording:
 def recording_of(trace: Trace) -> Recording:
     """The network and the load of a recorded run; raises InputError if the trace has no rates of links.
 
-    Latencies are not recorded: the network has none.
+    Links have the shortest latency that was recorded; 0 if none was.
 
     >>> rates = [Record("link", at_s, at_s, *link, phase="given", rate_bps=bps) for at_s, link, bps in
     ...          ((0, ("a", "b"), 8e6), (0, ("b", "a"), 8e6), (7, ("a", "b"), 2e6))]
@@ -62,8 +62,13 @@ def recording_of(trace: Trace) -> Recording:
     first: dict[tuple[str, str], float] = {}
     for record in seen:
         first.setdefault((record.site, record.peer), record.rate_bps or 0.0)
+    latency_s: dict[tuple[str, str], float] = {}
+    for record in seen:
+        if record.latency_s is not None:
+            link = record.site, record.peer
+            latency_s[link] = min(record.latency_s, latency_s.get(link, record.latency_s))
     run = trace.run
-    links = [Link(src, dst, rate_bps, 0.0) for (src, dst), rate_bps in first.items()]
+    links = [Link(*link, rate_bps, latency_s.get(link, 0.0)) for link, rate_bps in first.items()]
     network = Network.from_links(f"recorded {run.site}" if run else "recorded", [Site(name) for name in names], links)
     computed = [(record.seconds, 1) for record in trace.kind("compute") if record.seconds > 0]
     summed = [record for record in trace.kind("total") if record.phase == "compute" and record.spent_s > 0]

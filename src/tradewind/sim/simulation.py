@@ -341,6 +341,7 @@ class Simulation:
             now_s,
             decided.about,
             round_number=decided.round,
+            step=decided.version,
             phase=decided.what,
             reason=decided.reason,
         )

@@ -145,7 +145,7 @@ def _to_parquet(trace: Trace) -> bytes:
     arrow, parquet = _pyarrow()
     types = dict.fromkeys(("round", "step", "shard", "retransmits", "count"), arrow.int64())
     numbers = ("start_s", "end_s", "service_s", "nbytes", "sent_bytes", "rate_bps", "predicted_s", "load")
-    types |= dict.fromkeys((*numbers, "usd_per_gb", "lat", "lon", "spent_s"), arrow.float64())
+    types |= dict.fromkeys((*numbers, "usd_per_gb", "latency_s", "spread", "lat", "lon", "spent_s"), arrow.float64())
     columns = list(zip(*_rows(trace), strict=True)) or [()] * len(COLUMNS)
     arrays = [
         arrow.array(column, types.get(name, arrow.string())) for name, column in zip(COLUMNS, columns, strict=True)

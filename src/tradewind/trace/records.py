@@ -9,13 +9,14 @@
 | sync | its round, until the rank holds the result | the rank | `round` |
 | round | start to end | | `members`, `nbytes`, planner in `phase`, plan version in `step`, `predicted_s`, `outcome` |
 | flow | queued to last bit sent; `service_s`: first bit | sender, receiver | `round`, `shard`, `phase`, bytes |
-| link | a point in time | sender, receiver | an estimate in `rate_bps`, its origin in `phase`; `usd_per_gb` |
-| link | a point in time | sender, receiver | `sample` in `phase`, one measurement in `rate_bps` |
+| link | a point in time | sender, receiver | `given` in `phase`: `rate_bps`, `latency_s`, `usd_per_gb` |
+| link | a point in time | sender, receiver | an estimate: `rate_bps`, its origin in `phase`, `count`, `spread` |
+| link | a point in time | sender, receiver | `sample` in `phase`, one measurement: `rate_bps`, `latency_s` |
 | link | an interval | sender, receiver | `counted` in `phase`, `retransmits` |
 | tree | when its plan was sent | the root | version in `step`, `shard`, bytes, edges A>B in `members` |
 | host | an interval | the rank | `load` of its processors, `rate_bps` of other programs' traffic |
 | failure | down to up again | rank, or both ends of a link | what failed in `phase` |
-| decision | a point in time | what it concerns | the action in `phase`, why in `reason` |
+| decision | a point in time | what it concerns | the action in `phase`, why in `reason`; plan version in `step` |
 | total | an interval | rank, or sender and receiver | `count` of a kind in `phase` that are only summed up; `spent_s` |
 | clock | a point in time, and its error | the process, and the controller | the controller's clock in `service_s` |
 """
@@ -76,11 +77,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """TCP segments that were sent again."""
     usd_per_gb: float = 0
     """The price of the bytes of a link."""
+    latency_s: float | None = None
+    """The one-way latency of a link; None: not known."""
+    spread: float | None = None
+    """Recent deviation of measurements, relative to the estimate."""
     lat: float | None = None
     lon: float | None = None
     """Coordinates of a site in degrees."""
     count: int = 0
-    """How many activities, flows or rounds a total sums up."""
+    """How many activities, flows or rounds a total sums up; of an estimate, its measurements."""
     spent_s: float = 0
     """The seconds of all of them."""
 

@@ -22,6 +22,7 @@ from tradewind.control.network.estimates import CONFIRM_S, LinkEstimate, LinkEst
 from tradewind.control.network.rack_probing import LinkProbed
 from tradewind.network import LOCAL_BPS, Matrix, Network, Site, site_named_by
 from tradewind.planning.zones import Zones, detect_racks, detect_zones
+from tradewind.units import format_rate
 
 UNKNOWN_BPS = 10e9
 FAST_BPS = 2e9
@@ -73,6 +74,8 @@ class NetworkView:
         """Whether the network was neither given nor measured yet."""
         self.estimates = LinkEstimates(network, is_guess, confirm_s)
         self._planned_bps: Matrix = network.bandwidth_bps.copy()
+        self.last_change = ""
+        """The link that the last snapshot changed most, in words; empty if none, or if it was not known before."""
         self._planned_latency_s: Matrix = network.latency_s.copy()
         self._shared = SharedRates()
         self._cut: dict[frozenset[str], str] = {}
@@ -357,9 +360,20 @@ class NetworkView:
         """Take a snapshot: plan with the current estimates from now on."""
         self.snapshots += 1
         seen = self.seen
+        self.last_change = "" if self.is_guess else self._largest_change()
         self._planned_bps, self._planned_latency_s = seen.bandwidth_bps, seen.latency_s
         if self.is_useful:
             self.is_guess = False
+
+    def _largest_change(self) -> str:
+        links = self._has_link
+        ratio = self.seen.bandwidth_bps[links] / self._planned_bps[links]
+        if not ratio.size or np.all(ratio == 1.0):
+            return ""
+        i, j = np.argwhere(links)[int(np.argmax(np.abs(np.log(ratio))))].tolist()
+        before_bps, now_bps = float(self._planned_bps[i, j]), float(self.seen.bandwidth_bps[i, j])
+        how, names = "rose" if now_bps > before_bps else "fell", self._given.names
+        return f"{names[i]} -> {names[j]} {how} from {format_rate(before_bps)} to {format_rate(now_bps)}"
 
     def stale_links(self, older_than_s: float, now_s: float) -> list[tuple[str, str]]:
         """Return links to probe: not measured for this long, or never, or seen faster only once; the oldest first."""

@@ -17,7 +17,7 @@ MAX_RECORDED_LINKS = 20_000
 
 
 def network_records(network: Network, at_s: float) -> Iterator[Record]:
-    """Where sites are, and the bandwidth and price of links between them as given; links of at most 100 sites."""
+    """Where sites are, and bandwidth, latency and price of links between them as given; links of at most 100 sites."""
     for site in network.sites:
         if site.lat is not None or site.provider or site.zone:
             about = {"phase": site.provider or "", "reason": site.zone or "", "lat": site.lat, "lon": site.lon}
@@ -54,8 +54,17 @@ def used_link_records(network: Network, plan: Plan, known: set[tuple[str, str]],
 
 def _given(network: Network, src: str, dst: str, at_s: float) -> Record:
     i, j = network.index[src], network.index[dst]
-    about = {"rate_bps": float(network.bandwidth_bps[i, j]), "usd_per_gb": float(network.usd_per_gb[i, j])}
-    return Record("link", at_s, at_s, src, dst, phase="given", **about)  # type: ignore[arg-type]
+    return Record(
+        "link",
+        at_s,
+        at_s,
+        src,
+        dst,
+        phase="given",
+        rate_bps=float(network.bandwidth_bps[i, j]),
+        usd_per_gb=float(network.usd_per_gb[i, j]),
+        latency_s=float(network.latency_s[i, j]),
+    )
 
 
 def plan_records(version: int, plan: Plan, at_s: float) -> Iterator[Record]:

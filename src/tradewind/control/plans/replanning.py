@@ -43,6 +43,7 @@ from tradewind.control.plans.versions import SMALL_BYTES, Key, PlanMade, Plans, 
 from tradewind.network import Network
 from tradewind.planning.auxiliary import Exclusion, auxiliary_paths
 from tradewind.planning.plan import Plan
+from tradewind.units import format_duration
 from tradewind.wire import messages as m
 from tradewind.wire.frames import MAX_PATH_SITES
 
@@ -78,6 +79,8 @@ class Adopted:
     """How much sooner rounds are predicted to end, as a share."""
     onto: Plan | None
     """The plan, if it is so much better that running rounds should switch to it; else None."""
+    why: str
+    """What changed, and what the plan promises."""
 
 
 class Replanning:
@@ -92,6 +95,8 @@ class Replanning:
         self._updated_s = now_s
         self._check_s = float("inf")
         self._under_way = 0
+        self._change = ""
+        """Why the plans that are being made were requested, in words."""
         self._wait = 1
         """Number of update times to wait after the last update."""
         self._trials: dict[Key, Trials] = {}
@@ -216,7 +221,7 @@ class Replanning:
     def _take(self, now_s: float) -> list[PlanWanted]:
         """Plan with the current estimates from now on: request new plans."""
         self._plans.view.take()
-        self._updated_s = now_s
+        self._updated_s, self._change = now_s, self._plans.view.last_change
         wanted = self._plans.wanted()
         self._under_way = len(wanted)
         return wanted
@@ -225,6 +230,7 @@ class Replanning:
         """Return requests for new plans after links were lost or restored; rounds use patched plans until then."""
         wanted = [] if self._plans.is_fixed else self._plans.wanted(least_bytes=0)
         self._under_way += len(wanted)
+        self._change = "links were lost or restored"
         return wanted
 
     def _follow_network_shift(self, now_s: float) -> None:
@@ -248,7 +254,8 @@ class Replanning:
         if self._always:
             is_current = self._plans.is_current(made.key)
             if made.plan is not None and is_current and made.plan.shards != self._plans.current_of(made.key)[0].shards:
-                adopted = Adopted(self._plans.adopt(made.key, made.plan), made.gain, None)
+                why = self._why(made, made.gain)
+                adopted = Adopted(self._plans.adopt(made.key, made.plan), made.gain, None, why)
             self._note(Update(now_s, made.gain, None if adopted is None else adopted.version, made.problem))
             return adopted
         needed = max(self.options.min_gain, self._plans.view.noise)
@@ -257,9 +264,18 @@ class Replanning:
         if made.plan is not None and gain > needed and self._plans.is_current(made.key):
             self._trials_of(made.key).switched(*self._plans.current_of(made.key), now_s)
             is_much_better = made.seconds > 0 and gain > self.options.reroute_gain
-            adopted = Adopted(self._plans.adopt(made.key, made.plan), gain, made.plan if is_much_better else None)
+            onto, why = made.plan if is_much_better else None, self._why(made, gain)
+            adopted = Adopted(self._plans.adopt(made.key, made.plan), gain, onto, why)
         self._note(Update(now_s, gain, None if adopted is None else adopted.version, made.problem))
         return adopted
+
+    def _why(self, made: PlanMade, gain: float) -> str:
+        """Why a plan is adopted, such as 'a -> b fell from 90 Mbps to 22 Mbps; rounds are predicted to take ...'."""
+        promise = f"rounds are predicted to be faster by {gain:.0%}"
+        if made.seconds:
+            after_s, before_s = format_duration(made.seconds), format_duration(made.seconds * (1 + gain))
+            promise = f"rounds are predicted to take {after_s} instead of {before_s}"
+        return f"{self._change}; {promise}" if self._change else promise
 
     def _gain_over_rounds(self, made: PlanMade) -> float:
         """Return the gain over observed rounds, which is not inflated by estimates that are too low."""

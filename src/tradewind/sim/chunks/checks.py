@@ -136,14 +136,19 @@ class StormChecks:
     def _wrong(self, result: np.ndarray[Any, Any], means: Sequence[Mapping[int, float]]) -> list[list[float]]:
         """The items of a result that are the mean of no possible members, by offset; NaN for those between them."""
         offsets = sorted(set(self._offsets.values()))
-        if np.delete(result, np.concatenate([np.arange(of, len(result), self._stride) for of in offsets])).any():
+        between = np.ones(len(result), bool)
+        for of in offsets:
+            between[of :: self._stride] = False
+        if result[between].any():
             return [[math.nan]]
         shortest = len(result[offsets[-1] :: self._stride])
-        found = np.unique(np.stack([result[of :: self._stride][:shortest] for of in offsets], axis=1), axis=0)
-        truths = np.array([[mean[of] for of in offsets] for mean in means])
-        allowed = self._tolerance * np.abs(truths).max(axis=1, keepdims=True)
-        fits = (np.abs(found[:, None] - truths[None]) <= allowed).all(axis=2).any(axis=1)
-        wrong: list[list[float]] = found[~fits].tolist()
+        left = np.stack([result[of :: self._stride][:shortest] for of in offsets], axis=1)
+        for mean in means:
+            truth = np.array([mean[of] for of in offsets])
+            left = left[~(np.abs(left - truth) <= self._tolerance * np.abs(truth).max()).all(axis=1)]
+            if not len(left):
+                return []
+        wrong: list[list[float]] = np.unique(left, axis=0).tolist()
         return wrong
 
     def acknowledged(self, worker: SimulatedWorker, term: int, line: Line) -> None:
