@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tradewind import native
 from tradewind.arithmetic import Arithmetic
-from tradewind.native import BLOCK_BYTES, LEAST_BLOCK_BYTES, Kernels, addition, can_sum, kernels, load, without_kernels
+from tradewind.native import BLOCK_BYTES, LEAST_BLOCK_BYTES, Kernels, addition, can_sum, kernels, load, using_kernels
 from tradewind.native.build import FLAGS, FOLDER, LIBRARY, CannotBuild, build
 from tradewind.runtime.sockets import set_timeout
 from tradewind.wire import frames
@@ -29,23 +29,10 @@ LONGEST_S = 30.0
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
 
 
-@pytest.fixture(scope="module", params=["portable", "AVX2", "AVX-512"])
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    """The kernels, with at most these instructions."""
-    if not HAS_COMPILER:
-        pytest.skip("no C compiler")
-    most = ("portable", "AVX2", "AVX-512").index(request.param)
-    made = load(build(tmp_path_factory.mktemp("native"), (f"-DTW_MOST_INSTRUCTIONS={most}", "-Werror")))
-    assert isinstance(made, Kernels)
-    if made.instructions != request.param:
-        pytest.skip(f"this processor has {made.instructions}")
-    return made
-
-
 @needs_compiler
 def test_where_a_compiler_exists_the_tests_use_the_kernels() -> None:
     assert native.why_not() == "" and kernels() is not None
-    with without_kernels():
+    with using_kernels(None):
         assert native.why_not() and kernels() is None
     assert kernels() is not None
 
@@ -70,7 +57,7 @@ def test_checksums_are_those_of_xxhash(compiled: Kernels, nbytes: int, offset: i
 @given(st.integers(1, 3 * BLOCK_BYTES), st.integers(0, 2**32))
 def test_checksums_of_frames_do_not_depend_on_kernels(nbytes: int, seed: int) -> None:
     payload = np.random.default_rng(seed).bytes(nbytes)
-    with without_kernels():
+    with using_kernels(None):
         expected = frames.sums_of(payload)
     assert frames.sums_of(payload) == expected
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ranks import run_ranks
-from tradewind.native import without_kernels
+from tradewind.native import kernels, using_kernels
 from tradewind.runtime.group import Group
 
 ITEMS = 300_000
@@ -43,8 +42,8 @@ def all_rounds(group: Group) -> list[bytes]:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_sums_have_the_same_bits_without_kernels(transport: str) -> None:
     found = []
-    for context in (nullcontext, without_kernels):
-        with context():
+    for chosen in (kernels(), None):
+        with using_kernels(chosen):
             answers = run_ranks(3, all_rounds, **TRANSPORTS[transport])
         assert not [answer for answer in answers if isinstance(answer, Exception)], answers
         assert answers[0] == answers[1] == answers[2]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ LEAST_BLOCK_BYTES = 241
 """The kernels compute checksums of blocks with at least so many bytes."""
 KINDS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 """Types of items that the kernels add."""
+
+CODECS = {"bf16": 0, "fp16": 1, "int8": 2, "fp8": 3, "int4": 4, "int4-32": 5}
+"""Codecs that the kernels know, with rounding to the nearest code; their chunks are cut into blocks of 256 items."""
 
 Array = npt.NDArray[Any]
 
@@ -47,6 +50,31 @@ class Addition(ctypes.Structure):
     )
     arrays: tuple[Array, Array]
     """Keeps their memory."""
+
+
+class Span(NamedTuple):
+    """A part of an encoded chunk."""
+
+    start: int
+    """Its first item, which begins a block."""
+    size: int
+    """Number of its items."""
+    items: int
+    """Items of the whole chunk."""
+    nbytes: int
+    """Bytes of the whole chunk."""
+
+
+class _Fold(ctypes.Structure):
+    """`struct fold` of kernels.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("first", "out", "residual", "encoded", "parts")),
+        ("parts_count", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        *((name, ctypes.c_size_t) for name in ("start", "count", "items")),
+        *((name, ctypes.c_float) for name in ("weight", "scale", "factor")),
+    )
 
 
 def addition(first: Array, out: Array, own: float = 1.0, weight: float = 1.0, scale: float = 1.0) -> Addition | None:
@@ -91,6 +119,7 @@ class Kernels:
             library.tw_receive, ctypes.c_int64, ctypes.c_int, pointer, size, size, ctypes.c_char_p, pointer
         )
         self._add = _declared(library.tw_add, None, pointer, pointer, size, size)
+        self._fold = _declared(library.tw_fold, None, pointer)
 
     def sums(self, payload: bytes | bytearray | memoryview) -> bytes:
         """Return the checksums of the blocks of a payload for which `can_sum` is true."""
@@ -124,6 +153,38 @@ class Kernels:
         """Add a block of a payload, from byte `start` on."""
         self._add(ctypes.addressof(adding), address_of(block), start, nbytes)
 
+    def fold(
+        self,
+        codec: str,
+        span: Span,
+        first: Array | None,
+        parts: Sequence[Array] = (),
+        out: Array | None = None,
+        encoded: Array | None = None,
+        feedback: tuple[Array, float] | None = None,
+        factors: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        """Add encoded parts to `first`, in order, and store the sum in `out` or encode it, for a span of a chunk.
+
+        `factors`: of `first` and of the sum, in float32. If `encoded` is given, `out` gets what the encoded sum decodes
+        to, and the residual of `feedback` what was lost, divided by its factor; 0 where that is not finite. `first`,
+        `out` and the residual have the items of the span, encoded chunks those of the whole chunk; `encoded` may be one
+        of the parts. All are contiguous. Without `first` there is a part.
+        """
+        residual, factor = (None, 1.0) if feedback is None else feedback
+        if first is None and not parts:
+            raise ValueError("there is nothing to add")
+        for array in (first, out, residual):
+            if array is not None and (array.nbytes != 4 * span.size or not array.flags.c_contiguous):
+                raise ValueError(f"{array.nbytes} bytes of floats, expected {4 * span.size} without gaps")
+        for array in (*parts, *(() if encoded is None else (encoded,))):
+            if array.nbytes < span.nbytes or not array.flags.c_contiguous:
+                raise ValueError(f"{array.nbytes} bytes of an encoded chunk, expected {span.nbytes} without gaps")
+        addresses = (ctypes.c_void_p * len(parts))(*map(address_of, parts))
+        given = [None if array is None else address_of(array) for array in (first, out, residual, encoded)]
+        fold = _Fold(*given, ctypes.addressof(addresses), len(parts), CODECS[codec], *span[:3], *factors, factor)
+        self._fold(ctypes.addressof(fold))
+
 
 def _declared(function: Any, result: Any, *arguments: Any) -> Any:
     function.restype, function.argtypes = result, arguments
@@ -151,27 +212,29 @@ def _loaded() -> Kernels | str:
     return load(FOLDER / LIBRARY)
 
 
-_off = 0
+_chosen: list[Kernels | None] = []
+"""What `using_kernels` has chosen, the last one in force."""
 
 
 def kernels() -> Kernels | None:
     """Return the kernels; None if there are none, and numpy is used."""
-    found = None if _off else _loaded()
+    if _chosen:
+        return _chosen[-1]
+    found = _loaded()
     return found if isinstance(found, Kernels) else None
 
 
 def why_not() -> str:
     """Return why there are no kernels; empty if there are."""
-    found = "switched off" if _off else _loaded()
-    return found if isinstance(found, str) else ""
+    found = _loaded()
+    return "" if kernels() is not None else found if isinstance(found, str) else "switched off"
 
 
 @contextmanager
-def without_kernels() -> Iterator[None]:
-    """Use numpy in this process for a while, to compare the two; connections decide when they are made."""
-    global _off
-    _off += 1
+def using_kernels(chosen: Kernels | None) -> Iterator[None]:
+    """Use these kernels in this process for a while, or numpy, to compare them; connections decide when they start."""
+    _chosen.append(chosen)
     try:
         yield
     finally:
-        _off -= 1
+        _chosen.pop()

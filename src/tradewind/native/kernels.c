@@ -44,6 +44,30 @@ struct addition {
     int64_t kind;
 };
 
+enum { BF16, FP16, INT8, FP8, INT4, INT4_32 };
+
+/* Memory of callers may begin anywhere. */
+typedef float f32 __attribute__((aligned(1), may_alias));
+typedef double f64 __attribute__((aligned(1), may_alias));
+typedef uint64_t u64 __attribute__((aligned(1), may_alias));
+typedef uint32_t u32 __attribute__((aligned(1), may_alias));
+typedef uint16_t u16 __attribute__((aligned(1), may_alias));
+
+/* A step of an encoded chunk (node/coded_payload.py), from item `start` on, which begins a block: encoded parts are
+ * added to first * weight, in order, and the sum is multiplied by `scale`. If `encoded` is given, the sum is encoded
+ * there, and `out` gets what that decodes to; `residual` gets what was lost, divided by `factor`. The pointers are
+ * NULL where there is no such array; `first`, `out` and `residual` begin with the step, encoded chunks with item 0.
+ * `encoded` may be one of the parts. Without `first` there is a part. */
+struct fold {
+    const f32 *first;
+    f32 *out, *residual;
+    uint8_t *encoded;
+    const uint8_t *const *parts;
+    int64_t parts_count, kind;
+    size_t start, count, items; /* of the chunk */
+    float weight, scale, factor;
+};
+
 /* The same source for every set of instructions: the best one that the processor has is chosen at run time. */
 #define TARGET
 #define NAME(name) name##_portable
@@ -176,3 +200,7 @@ EXPORT int64_t tw_receive(int socket, uint8_t *place, size_t start, size_t nbyte
 EXPORT void tw_add(const struct addition *add, const uint8_t *block, size_t start, size_t nbytes) {
     PICK(add_block)(add, block, start, nbytes);
 }
+
+/* --- codecs ---------------------------------------------------------------------------------------------------- */
+
+EXPORT void tw_fold(const struct fold *fold) { PICK(fold)(fold); }
