@@ -194,14 +194,14 @@ def _declared(function: Any, result: Any, *arguments: Any) -> Any:
 def load(path: Path) -> Kernels | str:
     """Return the kernels of a library, or the reason why it cannot be used."""
     if not path.exists():
-        return "not compiled; `python -m tradewind.native` compiles it"
+        return "not compiled"
     try:
         library = ctypes.CDLL(str(path))
         found = int(library.tw_abi())
     except (OSError, AttributeError) as error:
         return f"cannot be loaded: {error}"
     if found != ABI:
-        return f"compiled for another release (interface {found}, expected {ABI}); `python -m tradewind.native` again"
+        return f"compiled for another release (interface {found}, expected {ABI})"
     return Kernels(library)
 
 

@@ -100,7 +100,7 @@ def check_kernels() -> Check:
     why = native.why_not()
     if native.VARIABLE in why:
         return Check("kernels in C", "ok", f"{why}; numpy is used")
-    advice = "For less processor time: install a C compiler, then Tradewind again."
+    advice = "For less processor time: `python -m tradewind.native`, with a C compiler."
     return Check("kernels in C", "warn", f"{why}; numpy is used", advice)
 
 
