@@ -35,10 +35,15 @@ else
 	$(PYTHON) tests/support/torch_environment.py --optional $(shell sed -n 's/^torch==//p' constraints.txt) $(VENV)
 endif
 
+# Compiled by the installation as well; again where the source is newer, and not at all without a compiler.
+KERNELS := src/tradewind/native/kernels
+$(KERNELS).so: $(wildcard $(KERNELS).c src/tradewind/native/*.h) | $(STAMP)
+	-@$(BIN)/python -m tradewind.native
+
 demo: $(STAMP)
 	$(BIN)/tradewind demo --out build/demo.html
 
-check: $(STAMP)
+check: $(STAMP) $(KERNELS).so
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

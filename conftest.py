@@ -7,9 +7,13 @@ that a red build means a change and not bad luck; elsewhere they differ each tim
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import settings
+
+from tradewind.native import kernels, using_kernels, why_not
 
 settings.register_profile("tradewind", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("tradewind")
@@ -25,6 +29,14 @@ collect_ignore_glob += [path for name, paths in OPTIONAL.items() if find_spec(na
 """Importing them for their doctests would fail; tests say themselves why they are skipped."""
 
 
-def pytest_report_header() -> str:
-    """Say once what a run without PyTorch leaves out."""
-    return "PyTorch is not installed: tests and doctests that need it are skipped" if WITHOUT_TORCH else ""
+def pytest_report_header() -> list[str]:
+    """Say once what a run without PyTorch or a C compiler leaves out."""
+    without = [] if kernels() is not None else [f"no kernels in C: {why_not()}"]
+    return ["PyTorch is not installed: tests and doctests that need it are skipped"] * WITHOUT_TORCH + without
+
+
+@pytest.fixture(scope="module", params=["kernels", "numpy"])
+def with_and_without_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For modules whose tests run twice: with the kernels in C, where they are compiled, and without."""
+    with using_kernels(kernels() if request.param == "kernels" else None):
+        yield

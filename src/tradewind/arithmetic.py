@@ -105,6 +105,11 @@ class Arithmetic:
     """Factor for the finished sum, applied at the root."""
 
     @property
+    def adds(self) -> bool:
+        """Whether parts are added; otherwise another operation combines them."""
+        return _FUNCTIONS[self.op] is np.add
+
+    @property
     def gathers(self) -> bool:
         """Whether all parts of a sum must be present before they are added, so that the sum is rounded once."""
         return self.dtype in ("float16", "bfloat16")

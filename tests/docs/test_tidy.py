@@ -21,7 +21,7 @@ MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 BASE = {"errors", "units", "network", "fluid", "geography", "registry", "plugins", "arithmetic", "version"}
-BELOW_DRIVERS = {"base", "planning", "policy", "schemes", "wire", "trace", "control", "node"}
+BELOW_DRIVERS = {"base", "native", "planning", "policy", "schemes", "wire", "trace", "control", "node"}
 TOOLS = {"formats", "catalog", "comparison", "figures"}
 MAY_IMPORT: dict[str, set[str]] = {
     "base": set(),
@@ -31,9 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": {"base", "planning"},
     "schemes": {"base", "planning", "policy"},
     "trace": {"base"},
-    "wire": {"base", "planning", "policy"},
+    "native": {"base"},
+    "wire": {"base", "native", "planning", "policy"},
     "control": {"base", "planning", "policy", "schemes", "wire", "trace"},
-    "node": {"base", "planning", "policy", "schemes", "wire", "trace"},
+    "node": {"base", "native", "planning", "policy", "schemes", "wire", "trace"},
     "dashboard": {"base", "trace"},
     "comparison": {"base", "planning"},
     "figures": {"base", "planning", "comparison", "trace"},
@@ -47,9 +48,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BELOW_DRIVERS | TOOLS | {"advice", "sim", "runtime", "torch", "lab", "experiments", "dashboard"},
 }
 """The design's `base <- planning <- policy <- control, node <- {sim, runtime} <- {torch, lab, ...} <- cli`, and the
-rest: `trace` and `wire` are records and messages, which every package above may use; `dashboard` is what a controller
-shows, made of records; `schemes` pairs policies with planners; `formats`, `catalog`, `comparison` and `figures` are
-tools for the upper layers.
+rest: `native` computes in C what numpy would; `trace` and `wire` are records and messages, which every package above
+may use; `dashboard` is what a controller shows, made of records; `schemes` pairs policies with planners; `formats`,
+`catalog`, `comparison` and `figures` are tools for the upper layers.
 """
 
 PURE = {"base", "planning", "policy", "schemes", "control", "node", "wire", "sim", "advice"}

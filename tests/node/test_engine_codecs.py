@@ -17,6 +17,8 @@ from tradewind.planning.plan import Plan, Shard
 from tradewind.wire.codecs import TopK, codec_of, items_within
 from tradewind.wire.frames import FrameKind, Phase
 
+pytestmark = pytest.mark.usefixtures("with_and_without_kernels")
+
 ITEMS = 50_000
 NAMES = ("a", "b", "c", "d", "e")
 NETWORK = Network("five", [Site(name) for name in NAMES], 1e8 * (1 - np.eye(5)))

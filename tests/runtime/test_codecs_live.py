@@ -12,6 +12,8 @@ from tradewind.errors import BadArray
 from tradewind.runtime.group import Group
 from tradewind.wire.codecs import CODECS, codec_of
 
+pytestmark = pytest.mark.usefixtures("with_and_without_kernels")
+
 ITEMS = 70_001
 
 

@@ -13,6 +13,7 @@ import pytest
 from ranks import run_ranks
 from tampering import Tampering, tampering
 from tradewind.errors import PeerLost
+from tradewind.native import kernels, using_kernels
 from tradewind.network import Network, Site
 from tradewind.runtime.group import Group
 
@@ -48,8 +49,11 @@ def tampered(seed: int, gap_bytes: int, most: int, longest_s: float = 60.0, **op
 
 
 @pytest.mark.parametrize("options", [{}, {"network": SLOW}], ids=["threads", "polled"])
-def test_changed_bytes_never_reach_a_sum(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
+@pytest.mark.parametrize("native", [True, False], ids=["kernels", "python"])
+def test_changed_bytes_never_reach_a_sum(
+    options: dict[str, Any], native: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), using_kernels(kernels() if native else None):
         assert tampered(1, 500_000, 8, **options) == (8, 8, 0)
     named = [record.message for record in caplog.records if "were changed on the way" in record.message]
     assert named and all("closes its connections to" in message for message in named)

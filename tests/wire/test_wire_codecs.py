@@ -26,6 +26,8 @@ from tradewind.wire.codecs import (
 )
 from tradewind.wire.frames import FrameReader
 
+pytestmark = pytest.mark.usefixtures("with_and_without_kernels")
+
 ENCODING = [name for name in CODECS if name != "none"]
 DENSE = [name for name in ENCODING if name not in SPARSE]
 ANY = st.floats(width=32, allow_nan=True, allow_infinity=True)

@@ -27,6 +27,8 @@ from tradewind.wire.frames import (
 )
 from tradewind.wire.messages import Closing, Join, Operation, Ready, decode_message, encode_message
 
+pytestmark = pytest.mark.usefixtures("with_and_without_kernels")
+
 U32 = st.integers(0, 2**32 - 1)
 
 

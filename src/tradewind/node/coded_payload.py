@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tradewind.arithmetic import Arithmetic, Array, narrow, widen
+from tradewind.native import Span, kernels
 from tradewind.node.actions import Combine, How, Receive, Source, Transmit
 from tradewind.node.engine.layout import Layout
 from tradewind.node.payload import Bytes, RoundPayload
@@ -159,6 +160,14 @@ class DensePayload(CodedPayload):
         weight = np.float32(self.arithmetic.weight if is_own else 1.0)
         scale = np.float32(self.arithmetic.root_scale if finish else 1.0)
         in_place = out is not None and dtype == "float32"
+        native = kernels()
+        if native is not None and dtype == "float32" and random is None:
+            feedback = None
+            if self._residual is not None and encoded is not None:
+                feedback = self._residual[first_item:end_item], self.arithmetic.weight * float(scale) or np.inf
+            span, factors = Span(0, items, items, codec.most_bytes(items)), (float(weight), float(scale))
+            native.fold(codec.kind, span, first, parts, out, encoded, feedback, factors)
+            return
         decoded, sums = (np.empty(min(items, STEP_ITEMS), np.float32) for _ in range(2))
         with np.errstate(all="ignore"):  # infinities and NaN are valid results
             for start, end in steps_of(items):

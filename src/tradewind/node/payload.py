@@ -18,6 +18,7 @@ import numpy as np
 
 from tradewind.arithmetic import Arithmetic, Array, storage_of
 from tradewind.errors import InternalError
+from tradewind.native import Addition, addition
 from tradewind.node.actions import Combine, Receive, Source, Transmit
 from tradewind.node.engine.layout import Layout
 from tradewind.node.events import BeginScatter
@@ -142,6 +143,16 @@ class RoundPayload:
             start = end
 
         return add_block
+
+    def addition(self, action: Receive) -> Addition | None:
+        """Return how the kernels add a received chunk, as `adder_of` does; None if they cannot."""
+        arithmetic = self.arithmetic
+        if not arithmetic.adds or arithmetic.gathers:
+            return None
+        own = self.own_chunk(action.header.shard, action.header.index) if action.own else None
+        out, weight = self.result_of(action), 1.0 if self._weights is None else self._weights[_origin(action)]
+        scale = arithmetic.root_scale if action.finish else 1.0
+        return addition(out if own is None else own, out, 1.0 if own is None else arithmetic.weight, weight, scale)
 
     def combine(self, action: Combine, buffers: Mapping[int, Bytes]) -> None:
         """Carry out a `Combine`."""

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tradewind.errors import BadFrame, CorruptFrame
+from tradewind.native import Addition, can_sum, kernels
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.node.payload import RoundPayload
@@ -156,6 +157,7 @@ class Link:
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
         self.transport = transport_of(sock)
+        self._kernels = None if self.transport == "tls" else kernels()
         self._receiving: Receive | None = None
         """The payload that is being received, if any."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -232,14 +234,36 @@ class Link:
                 self._receive_block(action, self._scratch.data[: nbytes - start], start)
         elif action.how is How.STORE:
             self._receive_all(action, memoryview(payload.result_of(action).data).cast("B"))
+        elif (adding := self._addition(payload, action)) is not None:
+            self._receive_natively(action, self._scratch.data, adding)
         else:
             payload.add(action, self._scratch, partial(self._receive_block, action))
 
     def _receive_all(self, action: Receive, place: memoryview) -> None:
         """Receive a payload into its place, where it is verified block by block while each is in the cache."""
+        if self._kernels is not None and action.header.sums and can_sum(len(place)):
+            self._receive_natively(action, place)
+            return
         step = BLOCK_BYTES if action.header.sums else len(place)
         for start in range(0, len(place), step):
             self._receive_block(action, place[start : start + step], start)
+
+    def _addition(self, payload: RoundPayload, action: Receive) -> Addition | None:
+        """How the kernels add a payload while it is received; None if they cannot."""
+        header = action.header
+        if self._kernels is None or (header.sums and not can_sum(header.payload_bytes)):
+            return None
+        return payload.addition(action)
+
+    def _receive_natively(self, action: Receive, place: memoryview, adding: Addition | None = None) -> None:
+        """Receive a payload with one call, into its place, or through it if it is added."""
+        assert self._kernels is not None
+        header, start = action.header, 0
+        fd, nbytes = self._sock.fileno(), header.payload_bytes
+        while (start := self._kernels.receive(fd, place, start, nbytes, header.sums, adding)) < nbytes:
+            block = place[: nbytes - start] if adding is not None else place[start : start + BLOCK_BYTES]
+            check_received(self._host, self.traffic, action, block, start)
+            start += len(block)  # the chunk is not needed any more
 
     def _receive_block(self, action: Receive, place: memoryview, start: int = 0) -> None:
         """Receive and verify a part of a payload, from byte `start`."""

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from tradewind import native
 from tradewind.errors import BadOption, InputError
 from tradewind.runtime.addresses import (
     WILDCARDS,
@@ -61,6 +62,7 @@ def check_machine(peer: str | None = None) -> Iterator[Check]:
     """Run every check of this machine, in the order of a first run; `peer` is the host that it must reach."""
     yield Check("python", "ok", platform.python_version())
     yield Check("tradewind", "ok", own_version())
+    yield check_kernels()
     yield check_torch(torch_version())
     try:
         options, _ = resolve_options()
@@ -88,6 +90,18 @@ def own_version() -> str:
     from tradewind.version import __version__
 
     return __version__
+
+
+def check_kernels() -> Check:
+    """Whether the data plane uses its kernels in C; without them a run works, with more processor time."""
+    found = native.kernels()
+    if found is not None:
+        return Check("kernels in C", "ok", f"in use, with {found.instructions} instructions")
+    why = native.why_not()
+    if native.VARIABLE in why:
+        return Check("kernels in C", "ok", f"{why}; numpy is used")
+    advice = "For less processor time: `python -m tradewind.native`, with a C compiler."
+    return Check("kernels in C", "warn", f"{why}; numpy is used", advice)
 
 
 def torch_version() -> str | None:

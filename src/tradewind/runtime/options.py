@@ -24,6 +24,7 @@ from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import DEFAULT_PATIENCE_S, Deadlines
 from tradewind.control.options import STRICT_POLICY, Scatter, check_scatter
 from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
+from tradewind.native import VARIABLE as NATIVE_VARIABLE
 from tradewind.network import Network
 from tradewind.planning import planner_options as look_up_planner_options
 from tradewind.planning.patch import Failover
@@ -49,6 +50,7 @@ OTHER_VARIABLES = (
     LAB_VARIABLE,
     "TRADEWIND_DEBUG",
     "TRADEWIND_DASHBOARD_TOKEN",
+    NATIVE_VARIABLE,
 )
 """TRADEWIND_* variables that are not options: a secret is never printed or written to a file."""
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -38,6 +38,7 @@ from enum import IntEnum
 import xxhash
 
 from tradewind.errors import BadFrame, CorruptFrame
+from tradewind.native import can_sum, kernels
 
 WIRE_VERSION = 12
 MAGIC = b"TW"
@@ -135,6 +136,8 @@ def sums_of(payload: Bytes) -> bytes:
     """
     if len(payload) <= BLOCK_BYTES:  # almost always
         return xxhash.xxh3_64_digest(payload) if len(payload) else b""
+    if (native := kernels()) is not None and can_sum(len(payload)):
+        return native.sums(payload)
     view = memoryview(payload)
     return b"".join(xxhash.xxh3_64_digest(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES))
 
