@@ -85,12 +85,18 @@ def test_a_stream_has_all_events_and_its_end(view: RunView, encoding: str) -> No
         connection.request("GET", "/events", headers={"Host": "localhost", "Accept-Encoding": encoding})
         answer = connection.getresponse()
         assert answer.getheader("Content-Encoding", "identity") == encoding
-        begin = answer.read1()
+        decoder = zlib.decompressobj(wbits=31)
+
+        def decoded(data: bytes) -> bytes:
+            return decoder.decompress(data) if encoding == "gzip" else data
+
+        text = b""
+        while b"\n\n" not in text:  # the first event has left before the view changes
+            text += decoded(answer.read1())
         view.change(stepped)
         page.close()
-        data = begin + answer.read()
+        text += decoded(answer.read())
     serving.join(LONGEST_S)
-    text = zlib.decompressobj(wbits=31).decompress(data) if encoding == "gzip" else data
     events = text.split(b"\n\n")
     assert [event.partition(b"\n")[0] for event in events[:2]] == [b"id: 1", b"id: 2"]
     assert events[-2:] == [b"event: end\ndata: {}", b""]

@@ -22,8 +22,10 @@ AUTOMATIC = (NONE, "bf16", "int8")
 """What `auto` chooses from: with error feedback, these train as float32 does."""
 LEAST_GAIN = 0.25
 """By how much a round must be faster for a codec that is less precise."""
-CAUTION = 3.0
-"""How many times the measured time of encoding `auto` counts: processors may be slower, or busy with other work."""
+CAUTION = 10.0
+"""How many times the measured time of encoding `auto` counts: kernels in C may be missing, processors slower or busy,
+and encoded chunks take more passes over memory than the encoding itself. With 3, `auto` chose `int8` between processes
+of one machine with 16 cores, and rounds took 1.25 times as long."""
 REMEMBERED = 256
 """Number of kinds of rounds whose choice is remembered."""
 
