@@ -89,4 +89,4 @@ docs: $(DOCS)/.installed
 	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
 
 clean:
-	rm -rf .venv .venv-* build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build $(KERNELS).so .pytest_cache .mypy_cache .ruff_cache .hypothesis

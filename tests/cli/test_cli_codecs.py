@@ -41,7 +41,7 @@ def test_plan_compare_and_simulate_know_how_sparse_sums_grow() -> None:
 def test_plan_says_when_a_codec_is_slower(tmp_path: Path) -> None:
     path = tmp_path / "fast.csv"
     path.write_text(",a,b\na,0,10000000\nb,10000000,0\n")  # Mbps
-    text = " ".join(succeed("plan", path, "--bytes", "1GB", "--planner", "star", "--codec", "fp16").split())
+    text = " ".join(succeed("plan", path, "--bytes", "1GB", "--planner", "star", "--codec", "fp16-stochastic").split())
     assert "times as long as float32" in text
     auto = " ".join(succeed("plan", path, "--bytes", "1GB", "--planner", "star", "--codec", "auto").split())
     assert "auto: no codec is clearly faster than float32" in auto

@@ -30,6 +30,7 @@ needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
 
 
 @needs_compiler
+@pytest.mark.skipif(native.VARIABLE in native.why_not(), reason="switched off")
 def test_where_a_compiler_exists_the_tests_use_the_kernels() -> None:
     assert native.why_not() == "" and kernels() is not None
     with using_kernels(None):
