@@ -32,6 +32,9 @@ from tradewind.wire.codecs import NONE, codec_of
 
 CALM_STEPS = 3
 """The number of rounds with other members that every rank must complete after the storm."""
+SMOOTH_STEPS = 10
+"""The same where operations repeat, all of them in a row without a repair: a chunk that was sent ahead and is not used
+is repaired, too, and the round after it is not announced."""
 CALM_S = 600.0
 """The time limit for them in s: retries wait up to ten seconds each."""
 RETRY_S = 0.2
@@ -148,6 +151,8 @@ class StormRun:
         self.step_times: list[StepTime] = []
         self.calm = False
         self.ahead = self.refused = 0
+        self.enough = SMOOTH_STEPS if storm.repeated else CALM_STEPS
+        """The number of steps after the storm that every rank must take."""
         self._value = 0
 
     def _controller(self, index: int) -> SimulatedController:
@@ -321,9 +326,10 @@ class StormRun:
             asked_s, name = trainer.asked_s, trainer.worker.name
             self.step_times.append(StepTime(name, asked_s, self.clock.now_s, outcome.round, outcome.repaired))
             if self.calm and not outcome.alone:
-                trainer.calm_steps += 1
+                trainer.calm_steps = 0 if outcome.repaired and self.storm.repeated else trainer.calm_steps + 1
                 if all(
-                    len(self.trainers) == len(self.names) and t.calm_steps >= CALM_STEPS for t in self.trainers.values()
+                    len(self.trainers) == len(self.names) and t.calm_steps >= self.enough
+                    for t in self.trainers.values()
                 ):
                     self.clock.stop()
         if ended and not trainer.steps:
@@ -420,7 +426,7 @@ class StormRun:
         self.clock.at(2.0, Priority.FAULT, self._fault, self.storm.events)
         storm_s = 2.0 + 4 * self.storm.events * self.storm.gap_s
         self.clock.run(storm_s + CALM_S)
-        late = {n: t.worker.story() for n, t in self.trainers.items() if t.calm_steps < CALM_STEPS}
+        late = {n: t.worker.story() for n, t in self.trainers.items() if t.calm_steps < self.enough}
         if late or len(self.trainers) < len(self.names) or not self.calm:
             raise InternalError(f"ranks that do not synchronise after the storm: {late}; faults: {self.faults}")
         checks = self.checks
