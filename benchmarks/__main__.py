@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks._pages import Result, blocks_of, header_of_this_run, render_all, write
 
 FOLDER = Path(__file__).parent
-SETTINGS = ("N", "FIRST", "ROUNDS", "PARTS", "SECONDS")
+SETTINGS = ("N", "FIRST", "ROUNDS", "PARTS", "SECONDS", "STARTS", "PAIRS")
 """Environment variables that make a benchmark longer or shorter; a page shows those that were set."""
 
 
