@@ -3,12 +3,12 @@
 Every seed is one run of 3 to 6 ranks on virtual time with the production controller and nodes, in which 20 faults
 happen at random: ranks and controllers are killed, stopped or in a black hole, links break, flap or drop everything in
 both directions or in one, the network falls into parts (`tests/support/storms.py`, `make storm`). Two of ten are strict
-runs, two send before a round is known, one has faults without a sign, and one has changed bytes, lost packets, expired
-certificates and clocks that jump. At every step all members of a round must
-hold the same bytes, every item must be a mean of inputs of that step, and inputs must not change; after the last fault
-every rank must complete three more rounds. `N=` is the number of schedules, `FIRST=` the first seed, and `SECONDS=`
-ends it early. `STORE=` is a file of blocks of seeds that are done: the next call with the same code goes on from it, so
-that calls, and machines whose files are put together, add up.
+runs, two send before a round is known, one repeats operations of all ranks, whose first chunks are sent ahead, one has
+faults without a sign, and one has changed bytes, lost packets, expired certificates and clocks that jump. At every step
+all members of a round must hold the same bytes, every item must be a mean of inputs of that step, and inputs must not
+change; after the last fault every rank must complete three more rounds. `N=` is the number of schedules, `FIRST=` the
+first seed, and `SECONDS=` ends it early. `STORE=` is a file of blocks of seeds that are done: the next call with the
+same code goes on from it, so that calls, and machines whose files are put together, add up.
 """
 
 from __future__ import annotations

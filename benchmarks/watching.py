@@ -55,7 +55,7 @@ ROUNDS = 20
 GROUPS = 3
 PAGES = 5
 STARTS = int(os.environ.get("STARTS", "5"))
-PAIRS = int(os.environ.get("PAIRS", "8"))
+PAIRS = int(os.environ.get("PAIRS", "6"))
 """Pairs of turns of each start."""
 WARM_UP_PAIRS = 1
 LEFT_S = 2.5

@@ -51,14 +51,15 @@ class ElasticStorm(StormRun):
             return
         status = self.states[trainer.worker.name].lockstep.status(1.0)
         array = np.resize(np.array(status), (-(-self.storm.items // len(status)), len(status))).reshape(-1)
-        trainer.step = (trainer.worker.submit(array, "mean", part=0), array, 0.0)
+        trainer.steps[trainer.worker.submit(array, "mean", part=0)] = array, 0.0
         self._check_step(trainer)
 
     def _check_step(self, trainer: Trainer) -> None:
         worker = trainer.worker
-        if trainer.step is None or trainer.step[0] not in worker.results:
+        number = next(iter(trainer.steps), None)
+        if number is None or number not in worker.results:
             return
-        number, trainer.step = trainer.step[0], None
+        del trainer.steps[number]
         result, outcome = worker.results.pop(number), worker.outcomes.pop(number)
         if isinstance(result, TradewindError):
             raise InternalError(f"{worker.name}: {result}")

@@ -13,7 +13,7 @@ from storms import Block, run_blocks, storm_number
 from tradewind.errors import InternalError
 from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.chunk_plane import ChunkPlane
-from tradewind.sim.chunks.storm import run_storm, silent_storm_of, storm_of, strict_storm_of
+from tradewind.sim.chunks.storm import repeated_storm_of, run_storm, silent_storm_of, storm_of, strict_storm_of
 
 
 def test_after_storms_every_rank_rejoins_and_none_diverges() -> None:
@@ -56,6 +56,18 @@ def test_strict_runs_survive_storms_of_lost_links() -> None:
         repaired += result.repaired
         assert not result.alone, "no rank continues alone in a strict run"
     assert set(faults) == {"cut", "break"} and repaired, "links that rounds used must have been lost"
+
+
+def test_storms_of_repeated_operations_meet_rounds_whose_first_chunks_were_sent_ahead() -> None:
+    faults: Counter[str] = Counter()
+    ahead = repaired = 0
+    for seed in (0, 1, 2, 3, 4, 5):
+        result = run_storm(repeated_storm_of(seed))
+        faults.update(result.faults)
+        ahead += result.ahead
+        repaired += result.repaired
+    assert ahead > 100 and repaired, "rounds that were announced must have started, and others must have been repaired"
+    assert {"kill", "cut", "break", "line", "controller", "silent_cut"} <= set(faults)
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
 """Many simulated storms on all cores: `python tests/support/storms.py N [FIRST]`, or `make storm N=...`.
 
 Every seed is one storm with the production controller and nodes: ranks, connections and controllers fail at random, and
-all checks hold at every step. Of ten seeds two are strict runs, two scatter before a round is known, one has faults
-without a sign, and one has changed bytes, lost packets, expired certificates and clocks that jump. Progress goes to
-stderr; the result is one line of JSON, with the command that repeats each storm that failed. The exit code is 1 if any
-did.
+all checks hold at every step. Of ten seeds two are strict runs, two scatter before a round is known, one has operations
+of all ranks that repeat, whose first chunks are sent ahead, one has faults without a sign, and one has changed bytes,
+lost packets, expired certificates and clocks that jump. Progress goes to stderr; the result is one line of JSON, with
+the command that repeats each storm that failed. The exit code is 1 if any did.
 
 `--store FILE` appends every block of seeds that is done to a file, and leaves out the blocks that the file already has
 from the same code: a run that was stopped, or that `--seconds` has ended, goes on with the next call, and files of
@@ -32,6 +32,7 @@ from tradewind.sim.chunks.storm import (
     Storm,
     carrier_storm_of,
     coded_storm,
+    repeated_storm_of,
     run_storm,
     silent_storm_of,
     storm_of,
@@ -76,6 +77,8 @@ def storm_number(seed: int, coded: bool = False) -> Storm:
     if coded:
         return coded_storm(storm_number(seed))
     kind = seed % 10
+    if kind == 7:
+        return repeated_storm_of(seed)
     if kind < 2:
         return strict_storm_of(seed)
     if kind > 7:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,13 +143,22 @@ class StormChecks:
             return [[math.nan]]
         shortest = len(result[offsets[-1] :: self._stride])
         left = np.stack([result[of :: self._stride][:shortest] for of in offsets], axis=1)
-        for mean in means:
-            truth = np.array([mean[of] for of in offsets])
-            left = left[~(np.abs(left - truth) <= self._tolerance * np.abs(truth).max()).all(axis=1)]
+        truths = [np.array([mean[of] for of in offsets]) for mean in means]
+        for truth in truths:
+            left = left[~self._fits(left, truth).all(axis=1)]
             if not len(left):
                 return []
+        for first, second in permutations(truths, 2):  # a border between chunks may lie within a row
+            for cut in range(1, len(offsets)):
+                before, after = self._fits(left, first)[:, :cut], self._fits(left, second)[:, cut:]
+                left = left[~(before.all(axis=1) & after.all(axis=1))]
         wrong: list[list[float]] = np.unique(left, axis=0).tolist()
         return wrong
+
+    def _fits(self, rows: np.ndarray[Any, Any], truth: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Which items are those of a mean."""
+        fits: np.ndarray[Any, Any] = np.abs(rows - truth) <= self._tolerance * np.abs(truth).max()
+        return fits
 
     def acknowledged(self, worker: SimulatedWorker, term: int, line: Line) -> None:
         """A rank follows a controller in a term."""

@@ -64,11 +64,11 @@ class SimulatedController:
     acted: Callable[[], None]
     """Called after every event that may have changed whether it acts."""
     inline: Callable[[SimulatedController, m.InlineResult, dict[str, bytes]], None]
-    """Called with every inline result, and the array that each member sent last."""
+    """Called with every inline result, and the array that each member sent last for its stream."""
     incarnation: int = 0
     state: Controller | None = None
     lines: dict[str, Line] = field(default_factory=dict)
-    _arrays: dict[str, bytes] = field(default_factory=dict)
+    _arrays: dict[tuple[str, int], bytes] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     """Name of each rank that was in a roster, by number."""
     _ticks_at_s: float = float("inf")
@@ -124,7 +124,7 @@ class SimulatedController:
         if self.state is not None and self.lines.get(line.worker) is line:
             for ready in asked_in(message):
                 if ready.array is not None:
-                    self._arrays[line.worker] = ready.array
+                    self._arrays[line.worker, ready.stream] = ready.array
             self._do(self.state.received(line.worker, message, self.clock.now_s))
 
     def _gone(self, line: Line) -> None:
@@ -154,7 +154,7 @@ class SimulatedController:
                         self._names |= {address.number: address.site for address in message.workers}
                     elif isinstance(message, m.InlineResult):
                         members = [self._names[number] for number in m.numbers_in(message.members)]
-                        self.inline(self, message, {name: self._arrays[name] for name in members})
+                        self.inline(self, message, {name: self._arrays[name, message.stream] for name in members})
                     self._send(self.lines[worker], message)
                 case Disconnect(worker) if worker in self.lines:
                     self._close(self.lines.pop(worker))

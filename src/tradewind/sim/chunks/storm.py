@@ -18,7 +18,7 @@ from tradewind.control import ControlOptions
 from tradewind.control.awareness import Awareness
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.options import Scatter
-from tradewind.errors import InternalError
+from tradewind.errors import InternalError, PeerLost
 from tradewind.network import Network, Site
 from tradewind.sim.chunks.carriers import Carriers
 from tradewind.sim.chunks.checks import CODED, CODED_APART, EXACT, GOLDEN, StormChecks
@@ -32,6 +32,9 @@ from tradewind.wire.codecs import NONE, codec_of
 
 CALM_STEPS = 3
 """The number of rounds with other members that every rank must complete after the storm."""
+SMOOTH_STEPS = 10
+"""The same where operations repeat, all of them in a row without a repair: a chunk that was sent ahead and is not used
+is repaired, too, and the round after it is not announced."""
 CALM_S = 600.0
 """The time limit for them in s: retries wait up to ten seconds each."""
 RETRY_S = 0.2
@@ -66,6 +69,10 @@ class Storm:
     """Whether the run ends when a rank is lost; links may be lost as long as all ranks can reach each other."""
     codec: str = NONE
     """How chunks are encoded."""
+    repeated: tuple[int, ...] = ()
+    """Items of operations of all ranks that repeat in this order; without any, ranks take steps of the policy."""
+    burst: int = 1
+    """The number of operations that a rank submits at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ class StormResult:
     terms: int
     seconds: float
     early_bytes: int
+    ahead: int
+    """The number of starts that ranks received of rounds that were announced before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +119,12 @@ class Trainer:
     """When the controller last sent something."""
     stopped: bool = False
     joined: bool = False
-    step: tuple[int, np.ndarray[Any, Any], float] | None = None
+    steps: dict[int, tuple[np.ndarray[Any, Any], float]] = field(default_factory=dict)
+    """Array and value of each operation that has not ended."""
+    submitted: int = 0
     asked_s: float = 0.0
+    announced: set[int] = field(default_factory=set)
+    """Rounds that its controller has announced."""
     calm_steps: int = 0
     clock_ahead_s: float = 0.0
     """How much its clock is ahead of the others."""
@@ -137,6 +150,9 @@ class StormRun:
         self.fault_times_s: list[float] = []
         self.step_times: list[StepTime] = []
         self.calm = False
+        self.ahead = self.refused = 0
+        self.enough = SMOOTH_STEPS if storm.repeated else CALM_STEPS
+        """The number of steps after the storm that every rank must take."""
         self._value = 0
 
     def _controller(self, index: int) -> SimulatedController:
@@ -222,6 +238,9 @@ class StormRun:
         if trainer is None or trainer.line is not line:
             return
         trainer.heard_s = self.clock.now_s
+        if isinstance(message, m.Announce):
+            trainer.announced.add(message.start.round)
+        self.ahead += isinstance(message, m.Start) and message.round in trainer.announced
         before = trainer.worker.controller_searches
         trainer.worker.told(message)
         if trainer.worker.node.lost is not None:
@@ -277,32 +296,44 @@ class StormRun:
     def _submit(self, trainer: Trainer) -> None:
         if trainer.worker.dead or trainer.worker.node.lost is not None:
             return
+        trainer.asked_s = self.clock.now_s
+        for _ in range(self.storm.burst):
+            self._submit_one(trainer)
+        self._check_step(trainer)
+
+    def _submit_one(self, trainer: Trainer) -> None:
         self._value += 1
         value = float(self._value)
         if self._is_apart:  # close to others, as they share a scale, but far from the last ones
             value = 1.0 + self._value * GOLDEN % 1.0
-        array = self.checks.array_of(trainer.worker.name, value, self.storm.items)
-        number = trainer.worker.submit(array, "mean", part=0, codec=self.storm.codec)
-        trainer.step, trainer.asked_s = (number, array, value), self.clock.now_s
+        repeated = self.storm.repeated
+        items = repeated[trainer.submitted % len(repeated)] if repeated else self.storm.items
+        trainer.submitted += 1
+        array = self.checks.array_of(trainer.worker.name, value, items)
+        number = trainer.worker.submit(array, "mean", part=None if repeated else 0, codec=self.storm.codec)
+        trainer.steps[number] = array, value
         self.checks.submitted(trainer.worker, number, value)
-        self._check_step(trainer)
 
     def _check_step(self, trainer: Trainer) -> None:
-        """Check whether the rank's step has ended, and continue."""
-        if trainer.step is None or trainer.step[0] not in trainer.worker.results:
-            return
-        number, array, value = trainer.step
-        trainer.step = None
-        outcome = self.checks.ended(trainer.worker, number, array, value)
-        asked_s, name = trainer.asked_s, trainer.worker.name
-        self.step_times.append(StepTime(name, asked_s, self.clock.now_s, outcome.round, outcome.repaired))
-        if self.calm and not outcome.alone:
-            trainer.calm_steps += 1
-            if all(
-                len(self.trainers) == len(self.names) and t.calm_steps >= CALM_STEPS for t in self.trainers.values()
-            ):
-                self.clock.stop()
-        self._train(trainer)
+        """Check operations of the rank that have ended, and continue when all have."""
+        ended = [number for number in trainer.steps if number in trainer.worker.results]
+        for number in ended:
+            if self.storm.repeated and self.storm.tolerant and isinstance(trainer.worker.results[number], PeerLost):
+                del trainer.worker.results[number], trainer.steps[number]  # it needs all ranks: to be tried again
+                self.refused += 1
+                continue
+            outcome = self.checks.ended(trainer.worker, number, *trainer.steps.pop(number))
+            asked_s, name = trainer.asked_s, trainer.worker.name
+            self.step_times.append(StepTime(name, asked_s, self.clock.now_s, outcome.round, outcome.repaired))
+            if self.calm and not outcome.alone:
+                trainer.calm_steps = 0 if outcome.repaired and self.storm.repeated else trainer.calm_steps + 1
+                if all(
+                    len(self.trainers) == len(self.names) and t.calm_steps >= self.enough
+                    for t in self.trainers.values()
+                ):
+                    self.clock.stop()
+        if ended and not trainer.steps:
+            self._train(trainer)
 
     # --- faults ------------------------------------------------------------------------------------------------
 
@@ -395,7 +426,7 @@ class StormRun:
         self.clock.at(2.0, Priority.FAULT, self._fault, self.storm.events)
         storm_s = 2.0 + 4 * self.storm.events * self.storm.gap_s
         self.clock.run(storm_s + CALM_S)
-        late = {n: t.worker.story() for n, t in self.trainers.items() if t.calm_steps < CALM_STEPS}
+        late = {n: t.worker.story() for n, t in self.trainers.items() if t.calm_steps < self.enough}
         if late or len(self.trainers) < len(self.names) or not self.calm:
             raise InternalError(f"ranks that do not synchronise after the storm: {late}; faults: {self.faults}")
         checks = self.checks
@@ -409,6 +440,7 @@ class StormRun:
             len(checks.terms),
             self.clock.now_s,
             checks.early_bytes,
+            self.ahead,
         )
 
 
@@ -421,6 +453,7 @@ def run_storm(storm: Storm) -> StormResult:
         which = which if storm.tolerant else f"strict_storm_of({storm.seed}, {storm.events})"
         which = which if storm.kinds != SILENT_KINDS else f"silent_storm_of({storm.seed}, {storm.events})"
         which = which if storm.kinds != CARRIER_KINDS else f"carrier_storm_of({storm.seed}, {storm.events})"
+        which = which if not storm.repeated else f"repeated_storm_of({storm.seed}, {storm.events})"
         which = which if storm.codec == NONE else f"coded_storm({which})"
         replay = f"python -c 'from tradewind.sim.chunks.storm import *; run_storm({which})'"
         raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
@@ -470,6 +503,31 @@ def strict_storm_of(seed: int, events: int = 20) -> Storm:
 def silent_storm_of(seed: int, events: int = 20) -> Storm:
     """A storm whose faults give no sign: cuts of links and of their directions, parts, stopped ranks, black holes."""
     return replace(storm_of(seed, events), kinds=SILENT_KINDS)
+
+
+def repeated_storm_of(seed: int, events: int = 20) -> Storm:
+    """A storm in which operations of all ranks repeat, so that rounds are announced and their first chunks sent ahead.
+
+    A third each are strict runs, in which only links are lost, with several operations at once that need not be alike;
+    silent ones, and others, where a rank that joins takes part at once, and all operations are alike. Ranks request
+    the next operation soon after the last one, so that faults meet rounds that have been announced.
+    """
+    random = np.random.default_rng([seed, 36])
+    base = strict_storm_of(seed, events) if seed % 3 == 0 else storm_of(seed, events)
+    base = silent_storm_of(seed, events) if seed % 3 == 1 else base
+    latency_s = float(random.choice([0.0, 0.02, 0.1])) * np.ones(base.network.latency_s.shape)
+    network = Network("storm", base.network.sites, base.network.bandwidth_bps, latency_s)
+    sizes = random.choice([500, 3_000, 20_000], int(random.integers(1, 4)) if not base.tolerant else 1)
+    return replace(
+        base,
+        network=network,
+        policy="bsp",
+        policy_options={},
+        train_s=float(random.choice([0.002, 0.02, 0.2])),
+        inline_bytes=int(random.choice([0, 0, 8 * 1024])),
+        repeated=tuple(int(items) for items in sizes),
+        burst=1 if base.tolerant else int(random.choice([1, 2, 5])),
+    )
 
 
 def carrier_storm_of(seed: int, events: int = 20) -> Storm:
