@@ -39,7 +39,7 @@ import xxhash
 
 from tradewind.errors import BadFrame, CorruptFrame
 
-WIRE_VERSION = 12
+WIRE_VERSION = 13
 MAGIC = b"TW"
 _BEGIN = MAGIC + bytes([WIRE_VERSION])
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI8s")
