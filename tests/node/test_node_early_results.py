@@ -46,11 +46,11 @@ def test_a_result_is_used_when_it_is_complete_and_the_next_request_waits_for_all
     node, actions = running()
     (succeeded,) = [action for action in actions if isinstance(action, Succeeded)]
     assert succeeded.released and messages(actions) == [m.Finished(5, 1, 7)]
-    assert node.pending == () and node.released == (0,)
+    assert not node.pending and list(node.released) == [0]
     _, asked = node.submit(SUM)
     assert asked == [], "one operation of a stream at a time"
     committed = node.told(m.Commit(5))
-    assert Settled(0) in committed and node.released == ()
+    assert Settled(0) in committed and not node.released
     assert messages(committed) == [m.Ready(0, 2, SUM)]
 
 

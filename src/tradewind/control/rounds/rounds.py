@@ -60,6 +60,7 @@ from tradewind.errors import InfeasiblePlan
 from tradewind.network import Network
 from tradewind.planning.check import check
 from tradewind.planning.collective import Collective
+from tradewind.planning.control import MOST_EARLY_BYTES
 from tradewind.planning.halves import derive_plan
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
@@ -77,10 +78,8 @@ DIGEST_S_PER_BYTE = 1 / 20e9
 """Time of a digest from memory, on one core."""
 MOST_DIGEST_SHARE = 0.01
 """Share of a round's time that digests of whole results may take; in faster rounds they cover a part of it in turn."""
-RELEASED_BYTES = 32 * 2**20
-"""Largest result that members use before `Commit`: each keeps a copy of it until then."""
 COPY_BYTES_PER_S = 4e9
-"""Speed of that copy. A round of a network with shorter latencies than it takes is not worth it."""
+"""Speed of the copies of results that are used before `Commit`: with shorter latencies they are not worth it."""
 REMEMBERED = 256
 """Number of committed rounds that are remembered for ranks that rejoin."""
 
@@ -533,7 +532,7 @@ class Rounds:
         is_of_all = round_.stream < m.POLICY_STREAM or (options.policy == STRICT_POLICY and operation.parts == 1)
         is_sum = operation.kind == "all-reduce" and not operation.root and operation.codec == NONE
         is_plain = is_sum and not round_.inline and not round_.scattered
-        if not (options.early_results and is_of_all and is_plain and operation.nbytes <= RELEASED_BYTES):
+        if not (options.early_results and is_of_all and is_plain and operation.nbytes <= MOST_EARLY_BYTES):
             return False
         longest_s = float(self.plans.view.network.latency_s.max(initial=0.0))
         plan = round_.summing or round_.plan

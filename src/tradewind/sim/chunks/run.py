@@ -208,9 +208,9 @@ class ChunkDriver:
                 ready_s += 0.3 * self.random.random()
                 self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
             if self.setup.in_turn:
-                self.workers[worker].ended = self._ended
+                self.workers[worker].ended = self._submit_next
 
-    def _ended(self, worker: str) -> None:
+    def _submit_next(self, worker: str) -> None:
         """Request the next operation of a rank, if operations run in turn."""
         done = len(self.workers[worker].results)
         if done < len(self.setup.items):
