@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from data_planes import InstantPlane
-from tradewind.node.actions import NodeAction, SendControl, Settled, Started, Succeeded
+from tradewind.node.actions import FindController, NodeAction, SendControl, Settled, Started, Succeeded
 from tradewind.node.node import Node
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire import messages as m
@@ -111,3 +111,12 @@ def test_a_committed_operation_is_reported_with_all_its_rounds() -> None:
     node.told(m.Commit(6))
     report = node.report()
     assert report is not None and report.committed == ((5, 1), (6, 2)), "both have the result of version 1"
+
+
+def test_a_rank_that_went_on_does_not_take_the_result_of_an_operation_that_has_ended_here() -> None:
+    node, _ = running()
+    node.told(m.Abandon(5, "disconnected"))
+    node.told(m.OperationLost(0, 1, "others may have another"))
+    node.submit(SUM)
+    (find,) = node.told(start(9, iteration=2, released=USED))
+    assert isinstance(find, FindController)

@@ -286,6 +286,8 @@ class Node:
         self.alone = False
         """Whether there has been no controller for too long."""
         self._committed: deque[tuple[int, int]] = deque(maxlen=COMMITTED)
+        self._past: deque[int] = deque(maxlen=COMMITTED)
+        """The last rounds of operations that have ended here, whatever came of these rounds."""
         self._halted: dict[int, int] = {}
         """Versions of the rounds whose progress is reported once they are halted."""
         self._closing: set[int] = set()
@@ -640,6 +642,7 @@ class Node:
     def _end(self, stream: int, how: Succeeded | Failed) -> None:
         self._end_scatter(how.operation)
         self._close_ahead(stream)
+        self._past.extend(self._operations[how.operation].tried)
         if self._operations[how.operation].released is None:
             self._actions.append(how)
         else:
@@ -728,6 +731,10 @@ class Node:
         is_member = self.site in members
         if is_member and not self._wants(start, members):
             self._actions.append(FindController("it starts a round that this rank did not request"))
+            return
+        if is_member and start.released is not None and start.released.round in self._past:
+            # This rank went on without a controller. It rejoins for its next operation, and others get the result.
+            self._actions.append(FindController("it distributes the result of an operation that has ended here"))
             return
         scattered = scattered_round(start, self.numbers)
         operation = self._asked[start.stream] if is_member else None

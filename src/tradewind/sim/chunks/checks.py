@@ -64,8 +64,8 @@ class StormChecks:
         """The controller and its incarnation that each rank followed in each term."""
         self._brought: dict[object, dict[str, float]] = {}
         """The value that each member contributed to each round that ever started."""
-        self._contributed: dict[object, set[str]] = {}
-        """Ranks that have opened each round."""
+        self._contributed: dict[object, dict[str, SimulatedWorker]] = {}
+        """Ranks that have opened each round, and their processes then."""
         self._weights: dict[object, dict[str, float]] = {}
         self._values: dict[tuple[SimulatedWorker, int], float] = {}
         self._latest: dict[str, float] = {}
@@ -84,8 +84,8 @@ class StormChecks:
             return
         key = outcome.round, era
         brought = self._brought.setdefault(key, {})
-        if worker.name not in self._contributed.setdefault(key, set()):  # a process that was restarted only receives
-            self._contributed[key].add(worker.name)
+        if worker.name not in self._contributed.setdefault(key, {}):  # a process that was restarted only receives
+            self._contributed[key][worker.name] = worker
             brought[worker.name] = self._values[worker, operation]
         weights = self._weights.setdefault(key, {})
         for name, weight in zip(outcome.contributors, outcome.weights, strict=True):
@@ -130,7 +130,10 @@ class StormChecks:
             self._unsettled[worker, operation] = self._lines.get(worker), outcome.round, era, result.tobytes()
         else:
             self._agree(worker, outcome.round, era, result.tobytes())
-        self._check_values(worker, outcome, (outcome.round, era), result)
+        key = outcome.round, era
+        if self._contributed.get(key, {}).get(worker.name) is worker and self._brought[key][worker.name] != value:
+            raise InternalError(f"{worker.name}: step {operation} ended with the result of another step.")
+        self._check_values(worker, outcome, key, result)
         return outcome
 
     def _era(self, worker: SimulatedWorker, number: int) -> tuple[int, int] | None:
