@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from data_planes import InstantPlane
-from tradewind.node.actions import FindController, NodeAction, SendControl, Settled, Started, Succeeded
+from tradewind.node.actions import (
+    FindController,
+    NodeAction,
+    RoundComplete,
+    RoundHalted,
+    SendControl,
+    Settled,
+    Started,
+    Succeeded,
+)
 from tradewind.node.node import Node
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire import messages as m
@@ -15,12 +24,21 @@ ROSTER = m.Roster(tuple(m.Address(k, name, "host", 1) for k, name in enumerate("
 
 
 class LatePlane(InstantPlane):
-    """Its reports come when a test lets them."""
+    """Rounds are complete when a test says so: their digests are being computed."""
 
-    late = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[RoundComplete, int | None] | RoundHalted] = []
+        self.is_late = True
 
-    def take_reports(self) -> list[object]:  # type: ignore[override]
-        return [] if self.late else super().take_reports()  # type: ignore[return-value]
+    def take_reports(self) -> list[tuple[RoundComplete, int | None] | RoundHalted]:
+        """What has come of rounds, without those that are held."""
+        taken = super().take_reports()
+        if self.is_late:
+            self.held += [report for report in taken if not isinstance(report, RoundHalted)]
+            return [report for report in taken if isinstance(report, RoundHalted)]
+        held, self.held = self.held, []
+        return [*held, *taken]
 
 
 def running(plane: InstantPlane | None = None) -> tuple[Node, list[NodeAction]]:
@@ -56,13 +74,10 @@ def test_a_result_is_used_when_it_is_complete_and_the_next_request_waits_for_all
 
 def test_a_result_that_is_complete_after_a_halt_is_not_used() -> None:
     plane = LatePlane()
-    plane.late = True
     node, _ = running(plane)
-    complete = plane._reports.pop()  # its digest is being computed
-    plane.late = False
     (halted,) = messages(node.told(m.Halt(5, 1)))
     assert isinstance(halted, m.Progress) and halted.released is None
-    plane._reports.append(complete)
+    plane.is_late = False
     assert node.advance() == [], "the controller has been told that it was not used"
 
 
