@@ -51,7 +51,7 @@ class Scheme:
         return self.discipline or ("fcfs" if self.execution == "store-and-forward" else "task-fcfs")
 
 
-_AS_PUBLISHED: Mapping[str, object] = {"transport.send_ahead": False}
+_AS_PUBLISHED: Mapping[str, object] = {"transport.send_ahead": False, "transport.early_results": False}
 """What no paper has."""
 
 _NETSTORM: Mapping[str, object] = {
@@ -173,7 +173,7 @@ def options_of(name: str, group: str) -> dict[str, Any]:
     """Return what a scheme sets of a group of a run's options.
 
     >>> options_of("mtree", "transport")
-    {'send_ahead': False, 'fit_chunks': False}
+    {'send_ahead': False, 'early_results': False, 'fit_chunks': False}
     """
     set_by_path = make_scheme(name).run_options.items()
     return {path.partition(".")[2]: value for path, value in set_by_path if path.partition(".")[0] == group}

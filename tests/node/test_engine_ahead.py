@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
@@ -13,11 +15,12 @@ from tradewind.arithmetic import Arithmetic, Array
 from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
 from tradewind.node import events as ev
-from tradewind.node.actions import How, Receive, Transmit
+from tradewind.node.actions import Action, Combine, How, Receive, RoundComplete, Source, Transmit
 from tradewind.node.engine import receiving
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import Layout, lay_out
 from tradewind.planning import make_plan
+from tradewind.wire.frames import FrameHeader, FrameKind, Phase
 
 MESH = Network("mesh", [Site(f"s{i}") for i in range(3)], 1e8 * (1 - np.eye(3)))
 ITEMS = 3 * 64 * 1024
@@ -88,3 +91,36 @@ def test_what_arrives_before_the_start_is_kept_and_nothing_is_written() -> None:
     engine.handle(ev.CloseRound(0))
     engine.handle(ev.ForgetBelow(1))
     assert engine.kept_bytes == 0, "another round started instead"
+
+
+def test_a_sum_goes_up_before_the_start_and_the_result_that_may_follow_waits_for_it() -> None:
+    line = Network("line", [Site(f"s{i}") for i in range(3)], 1e8 * (np.eye(3, k=1) + np.eye(3, k=-1)))
+    plan = make_plan("star", line.subnetwork(("s0", "s1")), 4096)
+    shard = replace(
+        plan.shards[0], root="s0", reduce=(("s1", "s0"), ("s2", "s1")), broadcast=(("s0", "s1"), ("s1", "s2"))
+    )
+    plan = replace(plan, members=line.names, shards=(shard,))
+    layout = lay_out(plan, {f"s{i}": i for i in range(3)}, "s1", 1024, 4)
+    engine = Engine(RUN, 1)
+    engine.handle(ev.LinkIdle(0))
+    engine.handle(ev.OpenRound(0, 1, layout, ahead=True))
+
+    def arrive(peer: int, phase: Phase) -> list[Action]:
+        header = FrameHeader(FrameKind.CHUNK, RUN, 4096, 0, 1, 0, 0, 1, phase)
+        (receive,) = engine.handle(ev.HeaderReceived(peer, header))
+        assert isinstance(receive, Receive) and receive.how is How.KEEP, "nothing is written"
+        return engine.handle(ev.Received(receive))
+
+    (combine,) = arrive(2, Phase.REDUCE)
+    assert isinstance(combine, Combine) and combine.own and combine.into is not None, "the sum has a buffer of its own"
+    sent = [a for a in engine.handle(ev.Combined(combine)) if isinstance(a, Transmit)]
+    assert [(a.peer, a.source, a.buffer) for a in sent] == [(0, Source.KEPT, combine.into)]
+    engine.handle(ev.Transmitted(sent[0]))
+    assert arrive(0, Phase.BROADCAST) == [], "it waits for the start"
+    (copy,) = engine.handle(ev.OpenRound(0, 1, layout))
+    assert isinstance(copy, Combine) and copy.copy and copy.into is None
+    assert engine.handle(ev.LinkIdle(2)) == []
+    passed_on = [a for a in engine.handle(ev.Combined(copy)) if isinstance(a, Transmit)]
+    assert [a.peer for a in passed_on] == [2]
+    assert RoundComplete(0, 1, 4096) in engine.handle(ev.Transmitted(passed_on[0]))
+    assert engine.kept_bytes == 0

@@ -32,6 +32,14 @@ def test_rounds_take_less_time_by_most_of_the_way_to_the_controller_and_back() -
     assert ahead < waiting - 0.04, "links are busy while two messages of up to 80 ms each are on their way"
 
 
+def test_sums_of_a_site_go_to_other_sites_before_the_round_starts() -> None:
+    apart = 1 - np.eye(4)
+    sites = Network("sites", [Site(f"s{i}", ranks=2) for i in range(4)], 2e8 * apart, 0.02 * apart)
+    shared = replace(IN_TURN, network=sites.with_ranks(), planner="optimal")
+    waiting, ahead = (seconds_of_last_rounds(replace(shared, send_ahead=on)) for on in (False, True))
+    assert ahead < waiting - 0.04, "owners of lanes wait for the contributions of their site, but not for the start"
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_results_are_right_whatever_happens_before_a_round_starts(seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -44,6 +44,12 @@ class InstantPlane:
     def forget_below(self, number: int) -> None:
         """Rounds are not remembered."""
 
+    def keep(self, operation: int, number: int) -> None:
+        """Arrays are not looked at."""
+
+    def forget(self, operation: int) -> None:
+        """Arrays are not looked at."""
+
     def scatter(self, event: BeginScatter, operation: int) -> None:
         """Nothing is sent early."""
 

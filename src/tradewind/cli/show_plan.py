@@ -9,7 +9,7 @@ import numpy as np
 
 from tradewind.cli.output import console, show, table
 from tradewind.planning.collective import ALL_REDUCE
-from tradewind.planning.control import control_seconds, live_seconds
+from tradewind.planning.control import MOST_EARLY_BYTES, control_seconds, live_seconds
 from tradewind.planning.cost import Cost, cost, link_seconds
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.shape import shard_shape
@@ -100,10 +100,11 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
         f"{format_duration(spent.fill_seconds)} fill the pipeline (latency and chunk size)."
     )
     if (control_s := min(control_seconds(network, plan.members, name) for name in plan.members)) > 0:
-        repeated_s = live_seconds(spent.seconds, control_s) - spent.seconds
+        repeated_s = live_seconds(spent.seconds, control_s, plan.nbytes) - spent.seconds
         out.print(
             f"Control messages of a live run add {format_duration(control_s)} with the controller in the middle, "
-            f"{format_duration(repeated_s)} where operations repeat and ranks send before a round starts."
+            f"{format_duration(repeated_s)} where operations repeat and ranks send before a round starts"
+            f"{' and use its result before all have it' if plan.nbytes <= MOST_EARLY_BYTES else ''}."
         )
     if not by_processor:
         out.print(f"Processors are busy for {format_duration(spent.processor_seconds)} at most, at the same time.")

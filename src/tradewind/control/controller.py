@@ -310,7 +310,8 @@ class Controller:
 
         A result that the controller sent itself proves who changed it: that member is removed. Otherwise the sender of
         a part may have changed it as well as its receiver, so the round is repeated, and after `MOST_DIVERGING` in a
-        row the run ends.
+        row the run ends. Members may have used the result already (`Rounds.releases`): then those that differ from a
+        majority are removed, and rejoin as ranks that were cut off; without a majority the run ends.
         """
         odd = term.rounds.diverging(round_)
         is_by_plan = round_.expected is None
@@ -319,10 +320,15 @@ class Controller:
             return False
         self.diverged += 1
         what = f"the result of round {round_.number} at {', '.join(map(repr, odd))} differs from that of the others"
-        without_end = self._diverging > MOST_DIVERGING if is_by_plan else len(odd) == len(round_.ready)
+        is_used, all_differ = term.rounds.releases(round_), len(odd) == len(round_.ready)
+        without_end = self._diverging > MOST_DIVERGING if is_by_plan and not is_used else all_differ
         if without_end or not self.options.is_tolerant:
-            raise RunOver(f"{what}. Nothing was applied. Check the memory of all machines, of these first.", odd[0])
-        if is_by_plan:
+            used = "It may have been used: restart from a checkpoint." if is_used else "Nothing was applied."
+            raise RunOver(f"{what}. {used} Check the memory of all machines, of these first.", odd[0])
+        if is_used:
+            for worker in odd:
+                self._misbehaved(worker, f"has a different result of round {round_.number}", may_return=True)
+        elif is_by_plan:
             term.schedule.failed(round_, what, self._now_s)
         else:
             for worker in odd:

@@ -86,6 +86,8 @@ class ControlOptions:
     """Whether plans may use ranks that are not members of the round."""
     send_ahead: bool = True
     """Whether ranks send first chunks of a round of all ranks before it starts, where it can be foreseen."""
+    early_results: bool = True
+    """Whether ranks use the result of a round of all ranks before all of them have it, where that saves time."""
     scatter_buffer_bytes: int = 40 * 2**20
     """Bytes that an aggregator may hold for rounds that it does not know yet, from all ranks together (non-blocking
     scatter)."""
@@ -138,6 +140,7 @@ class Decided:
         "avoid link",
         "waits end at",
         "repeat chunks",
+        "supersede",
         "adopt plan",
         "roll back plan",
     ]

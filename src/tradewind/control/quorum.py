@@ -22,6 +22,10 @@ about every round:
 - otherwise it is given up, and its members are ready as before. Members that have not reported may have repaired and
   committed it among themselves, so a member that holds another version, or a part, must not use it as the same result.
 
+A member may have used the result of a round that is given up (`Ready.released`). Where others still wait for the same
+operation, the next round distributes it to them (`rounds`). Where they have ended it with another result, or another
+rank has used a newer one, the member was cut off, and its operation ends with that.
+
 Round numbers start from a base that depends on the term, above all numbers of earlier controllers.
 """
 
@@ -119,6 +123,8 @@ class Resolution:
     abandoned: Mapping[int, tuple[str, ...]]
     ready: tuple[tuple[str, m.Ready], ...]
     """Requests that are open after that, each with its rank."""
+    superseded: tuple[tuple[str, m.Ready], ...] = ()
+    """Requests of ranks that have used a result which no other rank waits for, or that is not the newest."""
 
 
 def resolve(reports: Mapping[str, m.Report]) -> Resolution:
@@ -137,7 +143,22 @@ def resolve(reports: Mapping[str, m.Report]) -> Resolution:
         partial = [worker for worker in holdings if worker not in whole]
         committed[number], abandoned[number] = tuple(whole), tuple(partial)
         ready += [(worker, asked) for worker in partial if (asked := holdings[worker].ready) is not None]
-    return Resolution(committed, abandoned, tuple(ready))
+    over = _superseded(ready, {entry for report in reports.values() for entry in report.committed})
+    return Resolution(committed, abandoned, tuple(entry for entry in ready if entry not in over), tuple(over))
+
+
+def _superseded(ready: list[tuple[str, m.Ready]], committed: Collection[tuple[int, int]]) -> list[tuple[str, m.Ready]]:
+    """Return the requests among `ready` of ranks that have used a result which is not to be distributed."""
+    ended = {number for number, _ in committed}
+    used = [(asked.stream, asked.released) for _, asked in ready if asked.released is not None]
+    valid: dict[int, m.Released] = {}
+    for stream, released in used:
+        awaited = any(a.stream == stream and a.released is None and released.round in a.tried for _, a in ready)
+        known = valid.get(stream)
+        is_newest = known is None or (known.round, known.version) < (released.round, released.version)
+        if awaited and is_newest and released.round not in ended:
+            valid[stream] = released
+    return [entry for entry in ready if entry[1].released not in (None, valid.get(entry[1].stream))]
 
 
 def _is_finished(holdings: Mapping[str, m.RoundReport]) -> bool:

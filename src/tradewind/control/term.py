@@ -15,7 +15,7 @@ from tradewind.control.quorum import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Elector
 from tradewind.control.rounds.ahead import Announced
 from tradewind.control.rounds.rounds import Rounds
 from tradewind.control.rounds.scattering import Scattering
-from tradewind.control.rounds.schedule import RunOver, Schedule
+from tradewind.control.rounds.schedule import RunOver, Schedule, UnexpectedReady
 from tradewind.control.rounds.steps import Round, is_repeatable
 from tradewind.errors import ImpossibleProblem, TradewindError
 from tradewind.network import Network
@@ -115,6 +115,8 @@ class Term:
         for number, workers in found.abandoned.items():
             for worker in workers:
                 self.outbox.send(worker, m.Abandon(number, "its controller was lost"))
+        for worker, ready in found.superseded:
+            self._supersede(worker, ready)
         self._reports = {}
         early, self.members.early = self.members.early, []
         # Messages since the report take precedence: the rank may have ended alone what it requested then.
@@ -150,7 +152,18 @@ class Term:
             self.schedule.rebuild(now_s)  # with the new rank
         else:
             self.schedule.joined(worker, now_s)
-        self._held += [(worker, ready) for ready in self._asked_again(message.report)]
+        for ready in self._asked_again(message.report):
+            if ready.released is None:
+                self._held.append((worker, ready))
+            else:
+                self._supersede(worker, ready)
+
+    def _supersede(self, worker: str, ready: m.Ready) -> None:
+        """End an operation whose result a rank has used alone: it was cut off, and others went on without it."""
+        used = "an operation" if ready.released is None else f"round {ready.released.round}"
+        reason = f"{worker!r} was disconnected, and others may have another result of {used}"
+        self.outbox.note(Decided("supersede", reason, worker))
+        self.outbox.send(worker, m.OperationLost(ready.stream, ready.iteration, reason))
 
     def _settle_rounds(self, worker: str, report: m.Report) -> None:
         for held in report.rounds:
@@ -198,7 +211,7 @@ class Term:
             case m.Linked(peer):
                 self._linked.add(frozenset((worker, peer)))
             case m.Progress():
-                self.rounds.progressed(worker, message)
+                self.rounds.progressed(worker, message, now_s)
             case m.Waiting():
                 self._compare_waits(worker, message, now_s)
             case m.Measured():
@@ -359,6 +372,8 @@ class Term:
         if self.replanning.uses_auxiliary:
             self.outbox.send_each(self.replanning.auxiliary_changes())
         while settled := self.rounds.settled():
+            for worker in self.rounds.superseded(settled[0]):
+                raise UnexpectedReady(worker, "has used another result of its operation than other ranks")
             try:
                 self.rounds.repair(settled[0], now_s)
             except ImpossibleProblem as error:

@@ -209,6 +209,16 @@ class Succeeded:
     outcome: Outcome
     array: bytes | None = None
     """The result of an inline round, to be stored in the result array; None: it is already there."""
+    released: bool = False
+    """Whether other members may not have it yet: a copy is kept for them until `Settled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A released result is that of all members, or else (`superseded` says why) not that of ranks that went on."""
+
+    operation: int
+    superseded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,5 +257,7 @@ class Connect:
     peer: int
 
 
-NodeAction = Connect | Departed | FindController | Failed | Joined | SendControl | Started | Succeeded | m.NetworkSeen
+NodeAction = (
+    Connect | Departed | FindController | Failed | Joined | SendControl | Settled | Started | Succeeded | m.NetworkSeen
+)
 """Actions of a node about messages, connections and operations."""

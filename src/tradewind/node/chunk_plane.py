@@ -141,6 +141,8 @@ class ChunkPlane:
 
     def end(self, ended: do.Succeeded | do.Failed) -> None:
         """Complete the result array of an operation that has ended, and release its arrays. Drivers call this."""
+        if isinstance(ended, do.Succeeded) and ended.released:
+            return  # the caller has its arrays back, and `forget` drops the copy
         own, result, *_ = self._arrays.pop(ended.operation)
         asked = self._asked.pop(ended.operation)
         self._early.end(ended.operation)
@@ -181,6 +183,7 @@ class ChunkPlane:
         if self.engine is None:
             self.engine = Engine(self._run, here, roster.discipline)
             self.forget_below(roster.floor)
+        self.engine.site = here  # another one, if two controllers that did not know of each other gave its number twice
         self.engine.present = self._numbers.values()
 
     def prepare(self, version: int, plan: Plan, forget: tuple[int, ...]) -> None:
@@ -208,6 +211,8 @@ class ChunkPlane:
         arithmetic = arithmetic_of(start.operation.op, start.operation.dtype, weights, self._site)
         layout = self._layouts.layout(plan, start, self._site, self._numbers)
         own, result, residual, copy = (None, None, None, None) if operation is None else self._arrays[operation]
+        if start.released is not None and result is own and result is not None and start.operation.root != self._site:
+            result = result.copy()  # what arrives may be damaged or incomplete, and others may need the copy
         by_number = None
         if scattered is not None and len(set(weights.values())) > 1:
             by_number = {self._numbers[name]: weight for name, weight in weights.items()}
@@ -218,7 +223,7 @@ class ChunkPlane:
             payload = coded_payload(layout, arithmetic, own, result, start.version, start.round, residual)
             payload.copy = copy
         self.payloads[start.round] = payload
-        payload.digests_whole, payload.copies = start.whole_digest, ahead
+        payload.digests_whole, payload.copies, payload.releases = start.whole_digest, ahead, start.releases
         self._connect(layout.peers)
         done = start.done, scattered, start.turn, by_number is not None, ahead
         self._tell(ev.OpenRound(start.round, start.version, layout, arithmetic.gathers, *done))
@@ -236,6 +241,17 @@ class ChunkPlane:
     def forget_below(self, number: int) -> None:
         """Forget rounds below this one: none is running at any site."""
         self._tell(ev.ForgetBelow(number))
+
+    def keep(self, operation: int, number: int) -> None:
+        """Use a copy of the result of a complete round as the arrays of its operation."""
+        kept = self.payloads[number].copy_of_result
+        assert kept is not None, f"round {number} releases no result"
+        self._arrays[operation] = Arrays(kept, kept)
+
+    def forget(self, operation: int) -> None:
+        """Drop the copy of an operation's result."""
+        del self._arrays[operation]
+        del self._asked[operation]
 
     def scatter(self, event: ev.BeginScatter, operation: int) -> None:
         """Start sending an array before its round is known."""

@@ -14,6 +14,11 @@ sequential: the next one is requested when the last one has ended.
 In a tolerant run the controller may be lost. Running rounds continue; the driver looks for a controller, which receives
 a `report`. If that takes too long (`give_up`), steps end alone until a new roster arrives. A roster of an older term
 than the acknowledged one comes from a controller that has been replaced: the driver must look for another one.
+
+Where `Start` permits it, a member *releases* a result: it ends the operation for its caller when the result is complete
+here, and keeps a copy until `Commit`. To the controller the operation is open until then. If its round is repeated, the
+copy is the result: this member refuses to contribute to any other (`Progress.released`), and the controller has the
+copy distributed instead.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from tradewind.node.actions import (
     RoundComplete,
     RoundHalted,
     SendControl,
+    Settled,
     Started,
     Succeeded,
 )
@@ -106,6 +112,14 @@ class DataPlane(Protocol):
         """Forget rounds below this one: none is running at any site."""
         ...
 
+    def keep(self, operation: int, number: int) -> None:
+        """Use a copy of the result of a complete round as the arrays of its operation: the caller gets its own back."""
+        ...
+
+    def forget(self, operation: int) -> None:
+        """Drop the copy of an operation's result."""
+        ...
+
     def scatter(self, event: BeginScatter, operation: int) -> None:
         """Start sending an operation's array before its round is known."""
         ...
@@ -147,6 +161,10 @@ class PendingOperation:
     """Whether the result overwrites the input."""
     share: m.Share | None = None
     """The array's weight and model, in the first part of a step."""
+    released: m.Released | None = None
+    """The result that the caller has; None: none yet."""
+    tried: tuple[int, ...] = ()
+    """Its rounds so far."""
 
 
 @dataclass(slots=True)
@@ -161,6 +179,11 @@ class ActiveRound:
     digest: int | None = None
     result: bytes | None = None
     """The result of an inline round, until it is committed."""
+    start: m.Start | None = None
+    """How it was started; None: it is an inline round."""
+    halted: bool = False
+    refused: bool = False
+    """Whether this rank does not contribute, because it has released another result of its operation."""
 
 
 class DefaultScatters:
@@ -214,6 +237,14 @@ def small_array(operation: m.Operation, own: Array, site: str, most_bytes: int, 
     return b"" if operation.kind in ("broadcast", "scatter") and operation.root != site else own.tobytes()
 
 
+def _expected_outcome(start: m.Start, members: tuple[str, ...]) -> Outcome:
+    """The outcome of a round if no rank is lost; of a released result, that of the round in which it was made."""
+    nbytes, made = start.operation.nbytes, start.released
+    if made is not None:
+        return Outcome(made.contributors, made.weights, made.staleness, nbytes, made.round, repaired=made.repaired)
+    return Outcome(members, *_weights_and_staleness(start, members), nbytes, start.round, repaired=start.repaired)
+
+
 def _weights_and_staleness(
     start: m.Start | m.InlineResult, members: tuple[str, ...]
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -255,6 +286,8 @@ class Node:
         self.alone = False
         """Whether there has been no controller for too long."""
         self._committed: deque[tuple[int, int]] = deque(maxlen=COMMITTED)
+        self._past: deque[int] = deque(maxlen=COMMITTED)
+        """The last rounds of operations that have ended here, whatever came of these rounds."""
         self._halted: dict[int, int] = {}
         """Versions of the rounds whose progress is reported once they are halted."""
         self._closing: set[int] = set()
@@ -287,7 +320,12 @@ class Node:
     @property
     def pending(self) -> tuple[int, ...]:
         """Operations that have not ended."""
-        return tuple(self._operations)
+        return tuple(number for number, asked in self._operations.items() if asked.released is None)
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Operations whose result was used and may not be that of all members yet."""
+        return tuple(number for number, asked in self._operations.items() if asked.released is not None)
 
     def outcome(self, number: int) -> Outcome:
         """Return the expected outcome of an operation whose round has started."""
@@ -437,14 +475,12 @@ class Node:
             case m.Commit():
                 self._committed_by(message)
             case m.Halt(round_, version) if round_ in self._rounds:
-                self._halted[round_] = version
-                self._rounds[round_].finished = False
-                self.data.halt(round_)
+                self._halt(round_, version)
             case m.Abandon(round_, _):
                 self._abandon(round_)
             case m.Mismatch(stream, _, reason) if stream in self._asked:
                 self._end(stream, Failed(self._asked[stream], BadArray(reason)))
-            case m.OperationLost(stream, _, reason) if stream in self._asked:
+            case m.OperationLost(stream, iteration, reason) if self._is_asked(stream, iteration):
                 self._end(stream, Failed(self._asked[stream], PeerLost(reason)))
             case m.Proceed(stream, _, _) if stream in self._asked:
                 self._proceed(stream)
@@ -503,7 +539,7 @@ class Node:
 
     def _ready(self, number: int) -> m.Ready:
         asked = self._operations[number]
-        given = asked.array, asked.scatter, asked.overwrites, asked.share
+        given = asked.array, asked.scatter, asked.overwrites, asked.share, asked.released, asked.tried
         return m.Ready(asked.stream, asked.iteration, asked.operation, *given)
 
     # --- reports of the data plane -----------------------------------------------------------------------------
@@ -512,13 +548,36 @@ class Node:
         """Handle that the data plane has done its part of a round; members have the digest of their result."""
         number, version = complete.round, complete.version
         held = self._rounds.get(number)
-        if held is None or held.version != version or number in self._halted:
+        if held is None or held.version != version or held.halted:
             return
         held.finished, held.digest = True, digest
+        self._send(m.Finished(number, version, digest))
         if held.operation is not None:
             asked = self._operations[held.operation]
             asked.outcome = replace(self.outcome(held.operation), early_bytes=complete.early_bytes)
-        self._send(m.Finished(number, version, digest))
+            if held.start is not None and held.start.releases and asked.released is None:
+                self._release(number, held, asked, asked.outcome)
+
+    def _release(self, number: int, held: ActiveRound, asked: PendingOperation, outcome: Outcome) -> None:
+        """End an operation for its caller, and keep a copy of the result until all members have it."""
+        assert held.operation is not None and held.start is not None and outcome.round is not None
+        about = outcome.contributors, outcome.weights, outcome.staleness, outcome.repaired
+        asked.released = held.start.released or m.Released(number, held.version, *about)
+        self.data.keep(held.operation, number)
+        self._actions.append(Succeeded(held.operation, outcome, released=True))
+
+    def _released_by(self, held: ActiveRound) -> m.Released | None:
+        """The result of a round's operation that was released."""
+        return None if held.operation is None else self._operations[held.operation].released
+
+    def _halt(self, number: int, version: int) -> None:
+        held = self._rounds[number]
+        held.finished, held.halted = False, True
+        if held.refused:
+            self._send(m.Progress(number, version, released=self._released_by(held)))
+            return
+        self._halted[number] = version
+        self.data.halt(number)
 
     def _round_halted(self, quiet: RoundHalted) -> None:
         """Handle that the arrays of a halted or closed round are free."""
@@ -526,7 +585,8 @@ class Node:
         if quiet.round in self._closing:
             self._closing.discard(quiet.round)
         elif version is not None:
-            self._send(m.Progress(quiet.round, version, quiet.chunk_items, quiet.final))
+            released = self._released_by(self._rounds[quiet.round])
+            self._send(m.Progress(quiet.round, version, quiet.chunk_items, quiet.final, released))
             return
         while self._held and not self._closing:
             message = self._held.popleft()
@@ -563,7 +623,7 @@ class Node:
             self._ask(stream)
 
     def _end_without_controller(self, stream: int) -> None:
-        if stream < m.POLICY_STREAM:
+        if stream < m.POLICY_STREAM or self._operations[self._asked[stream]].released is not None:
             lost = PeerLost("the controller is lost, and this operation needs all ranks. Try again when there is one.")
             self._end(stream, Failed(self._asked[stream], lost))
         else:
@@ -582,7 +642,12 @@ class Node:
     def _end(self, stream: int, how: Succeeded | Failed) -> None:
         self._end_scatter(how.operation)
         self._close_ahead(stream)
-        self._actions.append(how)
+        self._past.extend(self._operations[how.operation].tried)
+        if self._operations[how.operation].released is None:
+            self._actions.append(how)
+        else:
+            self.data.forget(how.operation)
+            self._actions.append(Settled(how.operation, str(how.error) if isinstance(how, Failed) else ""))
         del self._asked[stream]
         del self._operations[how.operation]
         for next_ in (
@@ -603,7 +668,9 @@ class Node:
         self.lost = error
         for round_ in sorted({*self._rounds, *self._opened_ahead.values()}):
             self.data.close(round_)
-        self._actions += [Failed(number, error) for number in sorted(self._operations)]
+        self._actions += [Failed(number, error) for number in sorted(self.pending)]
+        for number in self.released:
+            self.data.forget(number)
         self._rounds.clear()
         self._operations.clear()
 
@@ -636,7 +703,7 @@ class Node:
             return
         asked = self._operations[number]
         is_expected = self._wants(start, plan.members) and asked.operation == start.operation
-        is_free = asked.array is None and asked.outcome is None
+        is_free = asked.array is None and asked.outcome is None and asked.released is None
         if is_expected and is_free and start.round >= self._floor:
             del self._ahead[stream]
             self._opened_ahead[stream] = start.round
@@ -665,13 +732,24 @@ class Node:
         if is_member and not self._wants(start, members):
             self._actions.append(FindController("it starts a round that this rank did not request"))
             return
+        if is_member and start.released is not None and start.released.round in self._past:
+            # This rank went on without a controller. It rejoins for its next operation, and others get the result.
+            self._actions.append(FindController("it distributes the result of an operation that has ended here"))
+            return
         scattered = scattered_round(start, self.numbers)
         operation = self._asked[start.stream] if is_member else None
         self._close_ahead(start.stream, start.round)
-        self._rounds[start.round] = ActiveRound(start.version, members, operation)
+        held = self._rounds[start.round] = ActiveRound(start.version, members, operation, start=start)
+        is_released = False
         if operation is not None:
-            about = members, *_weights_and_staleness(start, members), start.operation.nbytes, start.round
-            self._operations[operation].outcome = Outcome(*about, repaired=start.repaired)
+            asked = self._operations[operation]
+            asked.outcome = _expected_outcome(start, members)
+            asked.tried = (*(number for number in asked.tried if number != start.round), start.round)[-m.MOST_TRIED :]
+            is_released = asked.released is not None
+            if is_released and asked.released != start.released:
+                held.refused = True
+                self._send(m.Progress(start.round, start.version, released=asked.released))
+                return
         if scattered is not None and self.numbers[self.site] in dict(scattered.steps):
             if operation is not None:
                 self._operations[operation].scatter = None  # this round uses what was sent
@@ -680,7 +758,7 @@ class Node:
         self._floor = max(self._floor, start.floor)
         self.data.forget_below(start.floor)
         self.data.open(start, plan, operation, scattered)
-        if operation is not None:
+        if operation is not None and not is_released:
             self._actions.append(Started(operation, start.round))
 
     def _inline(self, done: m.InlineResult) -> None:
@@ -707,6 +785,10 @@ class Node:
         else:
             self._send(m.Finished(done.round, m.INLINE_VERSION, digest))
 
+    def _is_asked(self, stream: int, iteration: int) -> bool:
+        """Whether this is the operation that is requested in a stream."""
+        return stream in self._asked and self._operations[self._asked[stream]].iteration == iteration
+
     def _wants(self, start: m.Start | m.InlineResult, members: tuple[str, ...]) -> bool:
         """Whether this rank still wants the round: it may have proceeded alone while a controller took over."""
         number = self._asked.get(start.stream)
@@ -724,12 +806,16 @@ class Node:
             self.data.close(round_)
         if held is None:
             return
-        self._committed.append((round_, held.version))
         if held.operation is None:
+            self._committed.append((round_, held.version))
             self.rounds_helped += 1
             return
         asked = self._operations[held.operation]
         assert asked.outcome is not None
+        made = None if held.start is None else held.start.released
+        for tried in sorted({round_, *asked.tried}):  # their result is this one, and no other
+            version = made.version if made is not None and tried == made.round else held.version
+            self._committed.append((tried, version))
         self._end(asked.stream, Succeeded(held.operation, asked.outcome, held.result))
 
     def _abandon(self, round_: int) -> None:

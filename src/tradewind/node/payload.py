@@ -79,6 +79,9 @@ class RoundPayload:
         self.exchange = exchange
         self.digests_whole = True
         """Whether digests cover the whole result (`Start.whole_digest`)."""
+        self.releases = False
+        """Whether the caller gets the result before all members have it: then `digest` makes a copy, too."""
+        self.copy_of_result: Array | None = None
         self.copies = False
         """Whether chunks of the own array are copied before they are sent: another round may overwrite it meanwhile."""
         self.layout, self.arithmetic, self.version = layout, arithmetic, version
@@ -207,6 +210,8 @@ class RoundPayload:
         """
         if self.result is None:
             return None
+        if self.releases:
+            self.copy_of_result = self.result.copy()
         raw = self.result.view(np.uint8).data
         if self.digests_whole:
             return digest_of(raw)

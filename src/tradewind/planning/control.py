@@ -2,7 +2,8 @@
 
 A round begins when the last rank has told the controller that it is ready and the controller's answer has come back to
 all, and ends when all have told it that they have finished, and know that all have: four ways. Where operations repeat,
-ranks send during the first two of them, and what they wait for is not idle time (`control.rounds.ahead`).
+ranks send during the first two of them, and what they wait for is not idle time (`control.rounds.ahead`). An all-reduce
+that is not too large is used before the last two (`Rounds.releases` in `control.rounds.rounds`).
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ def control_seconds(network: Network, members: tuple[str, ...], controller: str)
     return float(2 * (away_s[rows, here].max() + away_s[here, rows].max()))
 
 
-def live_seconds(plan_s: float, control_s: float) -> float:
+MOST_EARLY_BYTES = 32 * 2**20
+"""Largest result that is used before all ranks have it: each keeps a copy of it until then."""
+
+
+def live_seconds(plan_s: float, control_s: float, nbytes: int) -> float:
     """The predicted time of a live round among others of the same kind, from those of its plan and control messages.
 
     While the first two messages are on their way, first chunks are sent, and up to half of the plan's time passes:
-    contributions go up, but no sum comes down before the round has started.
+    contributions go up, but no sum comes down before the round has started. The last two are waited for only by rounds
+    of more than `MOST_EARLY_BYTES`.
 
-    >>> live_seconds(1.0, 0.5), live_seconds(0.25, 0.5)
-    (1.25, 0.625)
+    >>> live_seconds(1.0, 0.5, 2**30), live_seconds(0.25, 0.5, 2**30), live_seconds(0.25, 0.5, 2**20)
+    (1.25, 0.625, 0.375)
     """
-    return plan_s + control_s - min(control_s, plan_s) / 2
+    ended_s = 0.0 if nbytes <= MOST_EARLY_BYTES else control_s / 2
+    return plan_s + control_s / 2 - min(control_s, plan_s) / 2 + ended_s

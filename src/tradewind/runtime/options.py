@@ -82,6 +82,8 @@ class Transport(OptionGroup):
     """Whether small chunk sizes of a planner are replaced by those that suit network and processors best."""
     send_ahead: bool = True
     """Whether ranks send the first chunks of a round before it starts, where operations repeat (docs/runtime.md)."""
+    early_results: bool = True
+    """Whether a rank gets a result when it has it, before all ranks do, where latency is longer (docs/runtime.md)."""
 
     def __post_init__(self) -> None:
         OptionGroup.__post_init__(self)
@@ -398,6 +400,7 @@ class RunOptions(OptionGroup):
             awareness=self.awareness,
             chunk_bytes=self.transport.chunk_bytes or (None if self.transport.fit_chunks else 0),
             send_ahead=self.transport.send_ahead,
+            early_results=self.transport.early_results,
             controllers=controllers,
             index=index,
             rounds=self.expected_rounds,

@@ -171,6 +171,9 @@ class Worker:
         self._pool = Pool()
         self._operations: dict[int, Submitted] = {}
         self._closed = threading.Event()
+        self._settled = threading.Event()
+        """Clear while results that were used may not be those of all members."""
+        self._settled.set()
         self._seen: queue.SimpleQueue[m.NetworkSeen] = queue.SimpleQueue()
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
         self._meters_lock = threading.Lock()
@@ -277,6 +280,7 @@ class Worker:
                 self.trace.writer.close()
             return
         if error is None and self._node.lost is None and self._control is not None:
+            self._settled.wait(self.deadlines.patience_s)  # other members may need the copy of a result
             self._control.leave()
         self.fail(error or PeerLost(f"{self.site!r} has left the run."))
 
@@ -538,6 +542,10 @@ class Worker:
             else:
                 todo.append(action)
         todo += actions
+        if self._node.released:
+            self._settled.clear()
+        else:
+            self._settled.set()
         return todo
 
     def _act(self, todo: list[Todo]) -> None:
@@ -563,6 +571,9 @@ class Worker:
                         self._plane.digested(action, digest)
                         more = self._settle(self._node.advance())
                     self._act(more)
+                case do.Settled(_, superseded):
+                    if superseded:
+                        log.warning("%s: a result that was used is not that of other ranks: %s", self.site, superseded)
                 case do.Joined(roster):
                     self._join(roster)
                 case do.Departed(peer):

@@ -122,6 +122,7 @@ class Simulation:
             tolerant=True if setup.faults else None,
             awareness=Awareness(measure=False),
             helpers=scheme.helpers,
+            early_results=bool(scheme.run_options.get("transport.early_results", True)),
             scatter_buffer_bytes=setup.scatter_buffer_bytes,
         )
 

@@ -197,6 +197,22 @@ class Share(MessageBase, frozen=True):
     """Number of the model that all members must have in common; None: models may differ."""
 
 
+class Released(MessageBase, frozen=True):
+    """A result that a member has given to its caller although its round was not committed."""
+
+    round: Count
+    version: Count
+    """Of the round in which it was made: equal ones are the same bytes."""
+    contributors: tuple[Name, ...]
+    weights: tuple[float, ...]
+    staleness: tuple[Count, ...]
+    repaired: bool = False
+
+
+MOST_TRIED = 64
+"""Rounds of one operation that are remembered."""
+
+
 class Ready(MessageBase, frozen=True):
     """Request of a rank to synchronise an array in a stream; `iteration` is its own step number there."""
 
@@ -211,6 +227,10 @@ class Ready(MessageBase, frozen=True):
     """Whether the result overwrites the input: its round then cannot be repeated or change its plan."""
     share: Share | None = None
     """Weight and model of the array; None: weight 1, any model."""
+    released: Released | None = None
+    """In a report: the result that the rank has already used. Others must get the same one, or go on without it."""
+    tried: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_TRIED)] = ()
+    """In a report: the last rounds of this operation that the rank had a part in."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if the array does not fit the operation, since the controller computes with it."""
@@ -443,6 +463,9 @@ class Progress(MessageBase, frozen=True):
     """Items per chunk of each shard; empty: this site holds no result."""
     final: tuple[bytes, ...] = ()
     """For each shard a bitmap of the final chunks, lowest bit first."""
+    released: Released | None = None
+    """The result that this rank has already used. Sent without a `Halt`, too: the round must become one of this result,
+    and the rank does not contribute to it."""
 
 
 MOST_AWAITED = 256
@@ -586,6 +609,10 @@ class Start(MessageBase, frozen=True):
     """First round of the step that it is a part of, if that has several parts, which share its turn."""
     whole_digest: bool = True
     """Whether members compare digests of the whole result; otherwise of another part in every round."""
+    releases: bool = False
+    """Whether members may use the result when they have it, before `Commit`, and keep a copy until then."""
+    released: Released | None = None
+    """The result that the round distributes: a member had used it when the round was halted."""
 
 
 class Announce(MessageBase, frozen=True):
@@ -613,7 +640,7 @@ class Abandon(MessageBase, frozen=True):
 
 
 class Commit(MessageBase, frozen=True):
-    """Every member holds the result: it may be used, and the input forgotten."""
+    """Every member holds the result: it may be used, and the input or a copy of the result forgotten."""
 
     round: Count
 

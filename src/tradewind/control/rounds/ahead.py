@@ -114,7 +114,7 @@ class Announced:
                 continue
             # In a tolerant run there is one stream, and ranks that joined later count their requests from there.
             iterations = (self._begun[stream] + 1,) if self._streams > 1 else tuple(i + 1 for i in start.iterations)
-            again = structs.replace(start, chunk_items=(), done=(), repaired=False)
+            again = structs.replace(start, chunk_items=(), done=(), repaired=False, released=None)
             self._next[stream] = structs.replace(
                 again,
                 round=number + len(made),
@@ -131,7 +131,8 @@ class Announced:
         said = self._next.pop(start.stream, None)
         if said is None:
             return None
-        now = structs.replace(start, round=said.round, floor=said.floor, whole_digest=said.whole_digest)
+        any_of = {"floor": said.floor, "whole_digest": said.whole_digest, "releases": said.releases}
+        now = structs.replace(start, round=said.round, **any_of)
         return said.round if now == said else None
 
     def clear(self) -> None:

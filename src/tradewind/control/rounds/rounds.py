@@ -25,6 +25,12 @@ sum of 1. Each is a weighted mean of models of that step, and identical at all m
 maximum that mixes two sets of members would be wrong for both, so these start from the beginning when a contributor is
 lost. A collective that loses the root, or a part that only the lost member had, is ended with an error that names it.
 
+**Early results.** Where the way to the controller and back is long, members use a result when they have it, and keep a
+copy until `Commit` (`Start.releases`). A round that is halted after that has its result: a remaining member that has
+used it says so, the round starts again as a broadcast of that member's copy, and all get the same bytes and outcome.
+Where all that have used it are lost, the round is repeated as any other. A member that has used a result refuses to
+contribute to other rounds of the operation, so one that was given up and started again becomes a broadcast as well.
+
 **Inputs** are only read. Until `Commit`, giving a round up costs only time.
 """
 
@@ -41,7 +47,7 @@ from numpy.typing import NDArray
 
 from tradewind.arithmetic import COPY
 from tradewind.control.members import Members
-from tradewind.control.options import Decided, RoundEnded
+from tradewind.control.options import STRICT_POLICY, Decided, RoundEnded
 from tradewind.control.outbox import Outbox
 from tradewind.control.plans.coding import Coding
 from tradewind.control.plans.versions import SMALL_BYTES, Plans
@@ -51,7 +57,11 @@ from tradewind.control.rounds.scattering import Scattering
 from tradewind.control.rounds.steps import Round, Step
 from tradewind.control.rounds.waits import VALID_HEARTBEATS, Stall, WaitSeen, stalls
 from tradewind.errors import InfeasiblePlan
+from tradewind.network import Network
 from tradewind.planning.check import check
+from tradewind.planning.collective import Collective
+from tradewind.planning.control import MOST_EARLY_BYTES
+from tradewind.planning.halves import derive_plan
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
 from tradewind.wire.codecs import NONE, cut_step, items_within, sum_sizes
@@ -68,6 +78,8 @@ DIGEST_S_PER_BYTE = 1 / 20e9
 """Time of a digest from memory, on one core."""
 MOST_DIGEST_SHARE = 0.01
 """Share of a round's time that digests of whole results may take; in faster rounds they cover a part of it in turn."""
+COPY_BYTES_PER_S = 4e9
+"""Speed of the copies of results that are used before `Commit`: with shorter latencies they are not worth it."""
 REMEMBERED = 256
 """Number of committed rounds that are remembered for ranks that rejoin."""
 
@@ -347,13 +359,17 @@ class Rounds:
             round_.reports.clear()
             self.outbox.send_to(sorted(round_.sites), m.Halt(round_.number, round_.version))
 
-    def progressed(self, worker: str, message: m.Progress) -> None:
-        """Record the progress of a site of a halted round."""
+    def progressed(self, worker: str, message: m.Progress, now_s: float) -> None:
+        """Record the progress of a site of a halted round, or halt one that a member does not contribute to."""
         round_ = self.running.get(message.round)
-        if round_ is None or round_.halted_s is None or round_.version != message.version or worker not in round_.sites:
+        if round_ is None or round_.version != message.version or worker not in round_.sites:
+            return
+        if round_.halted_s is None:
+            if message.released is not None and message.released != round_.released:
+                self.halt(round_, now_s)
             return
         shards = len(round_.plan.shards) if worker in round_.ready else 0
-        if len(message.final) == len(message.chunk_items) == shards:
+        if message.released is not None or len(message.final) == len(message.chunk_items) == shards:
             round_.reports[worker] = message
             self._note_if_done(round_)
 
@@ -365,8 +381,11 @@ class Rounds:
         """Continue a settled round with its better or patched plan; raise `ImpossibleProblem` if there is none."""
         if round_.repairs == MOST_REPAIRS:
             raise InfeasiblePlan(f"round {round_.number} was already repaired {MOST_REPAIRS} times.")
-        chunk_items, done = round_.reports[min(round_.ready)].chunk_items, round_.done()
         onto, round_.onto = round_.onto, None
+        if round_.releases_of() or round_.released is not None:
+            self._distribute(round_)
+            return
+        chunk_items, done = round_.reports[min(round_.ready)].chunk_items, round_.done()
         if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
             rest = remaining(round_.plan, onto, round_.operation, chunk_items, done)
             self.outbox.note(Decided("reroute", "a better plan is available", round=round_.number))
@@ -374,10 +393,7 @@ class Rounds:
             self.rerouted += 1
             self._halting_s = now_s - round_.rerouted_s
             return
-        network = self.plans.view.network
-        patch = self.plans.patch(
-            round_.plan, network.subnetwork([n for n in network.names if n not in round_.newcomers])
-        )
+        patch = self.plans.patch(round_.plan, self._network_of(round_))
         round_.repairs += 1
         round_.moved_shards += sum(
             round_.plan.shards[old].root != new.root for old, new in zip(patch.shards, patch.plan.shards, strict=True)
@@ -385,6 +401,37 @@ class Rounds:
         self.outbox.note(Decided("plan again", "a site or link that it needs is lost", round=round_.number))
         kept = tuple(done[old] for old in patch.shards) if done else ()
         self._restart(round_, patch.plan, tuple(chunk_items[old] for old in patch.shards), kept)
+
+    def _network_of(self, round_: Round) -> Network:
+        """Return the network that a repaired round may use."""
+        network = self.plans.view.network
+        return network.subnetwork([name for name in network.names if name not in round_.newcomers])
+
+    def superseded(self, round_: Round) -> tuple[str, ...]:
+        """Return the members of a settled round that have used an older result than another member has."""
+        found = round_.releases_of()
+        newest = max((_made(released) for released in found.values()), default=None)
+        return tuple(name for name, released in found.items() if _made(released) != newest)
+
+    def _distribute(self, round_: Round) -> None:
+        """Continue a settled round with the result that a member has used; if all that had are lost, from its inputs.
+
+        Chunks that are final at some members are sent again: the round is small.
+        """
+        found, network = round_.releases_of(), self._network_of(round_)
+        patched = self.plans.patch(round_.summing or round_.plan, network).plan
+        round_.repairs += 1
+        if not found:
+            round_.released, round_.source, round_.summing = None, "", None
+            self.outbox.note(Decided("plan again", "all ranks that had its result are lost", round=round_.number))
+            self._restart(round_, patched, (), ())
+            return
+        round_.source, round_.released = next(iter(found.items()))
+        round_.summing = patched
+        plan = derive_plan(patched, Collective("broadcast", round_.source), network)
+        reason = f"{round_.source!r} has used the result, which all others get"
+        self.outbox.note(Decided("plan again", reason, round=round_.number))
+        self._restart(round_, plan, (), ())
 
     def reroute(self, plan: Plan, pause_s: float, now_s: float) -> None:
         """Halt the running rounds of a plan's members, so that they continue with this much better plan.
@@ -455,7 +502,9 @@ class Rounds:
         done: tuple[bytes, ...] = (),
     ) -> m.Start:
         """Return the message that starts a round."""
-        order = round_.plan.members
+        order, operation = round_.plan.members, round_.operation
+        if round_.released is not None:
+            operation = m.Operation(operation.nbytes, 1, "bytes", COPY, root=round_.source, kind="broadcast")
         weights, staleness = round_.step.weights, round_.step.staleness
         announced = None if self.announced is None else self.announced.lowest
         return m.Start(
@@ -464,7 +513,7 @@ class Rounds:
             stream=round_.stream,
             iterations=m.merged(round_.ready[name].iteration for name in order),
             weights=m.merged(weights[name] for name in order),
-            operation=round_.operation,
+            operation=operation,
             floor=min([*self.running, round_.number] + ([] if announced is None else [announced])),
             staleness=m.merged(staleness[name] for name in order),
             chunk_items=chunk_items,
@@ -473,7 +522,25 @@ class Rounds:
             repaired=round_.repairs > 0,
             turn=round_.step.first_round,
             whole_digest=MOST_DIGEST_SHARE * self._s_per_byte >= DIGEST_S_PER_BYTE,
+            releases=self.releases(round_),
+            released=round_.released,
         )
+
+    def releases(self, round_: Round) -> bool:
+        """Whether members use the result of a round before all of them have it: if that is clear, and saves time."""
+        operation, options = round_.operation, self.members.options
+        is_of_all = round_.stream < m.POLICY_STREAM or (options.policy == STRICT_POLICY and operation.parts == 1)
+        is_sum = operation.kind == "all-reduce" and not operation.root and operation.codec == NONE
+        is_plain = is_sum and not round_.inline and not round_.scattered
+        if not (options.early_results and is_of_all and is_plain and operation.nbytes <= MOST_EARLY_BYTES):
+            return False
+        longest_s = float(self.plans.view.network.latency_s.max(initial=0.0))
+        plan = round_.summing or round_.plan
+        return longest_s > operation.nbytes / COPY_BYTES_PER_S and all(shard.broadcast for shard in plan.shards)
+
+
+def _made(released: m.Released) -> tuple[int, int]:
+    return released.round, released.version
 
 
 def _record(round_: Round, outcome: Literal["finished", "failed", "abandoned", "running"], reason: str) -> RoundEnded:

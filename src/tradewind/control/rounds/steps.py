@@ -127,6 +127,12 @@ class Round:
     """The digest of the result that the controller made itself, in an inline round; None: members made the result."""
     scattered: bool = False
     """Whether members have sent parts of it before its start."""
+    released: m.Released | None = None
+    """The result that it distributes, because a member had used it when it was halted; None: it makes one."""
+    source: str = ""
+    """The member whose copy of that result is distributed."""
+    summing: Plan | None = None
+    """The plan of its sums, while it distributes a result; None: its plan."""
     waits: dict[str, WaitSeen] = field(default_factory=dict)
     """Sites at which nothing moves, with their last report of what they wait for."""
     named: set[tuple[str, str]] = field(default_factory=set)
@@ -173,6 +179,11 @@ class Round:
         is_cut_once = all(shard.broadcast for shard in self.plan.shards) and not self.scattered
         is_moving = self.halted_s is None and not self.inline and self.operation.kind == "all-reduce"
         return is_cut_once and is_moving and self.is_repeatable
+
+    def releases_of(self) -> dict[str, m.Released]:
+        """Return the results that members have used, as they reported when it was halted."""
+        said = {name: self.reports[name].released for name in sorted(self.ready) if name in self.reports}
+        return {name: released for name, released in said.items() if released is not None}
 
     def done(self) -> tuple[bytes, ...]:
         """Return for each shard a bitmap of the chunks that are final at every member that receives them."""

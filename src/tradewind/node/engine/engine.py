@@ -18,9 +18,10 @@ So all members hold the same bits. Such chunks are kept until they were sent on,
 
 A round is complete at a site when every chunk of the result is final and every chunk that other sites need was sent.
 Chunks of a round that is not open yet, or of a newer version of its plan, are kept until it is. A round may be opened
-*ahead*, before it has started: then a site sends first chunks of its own array, keeps what arrives, and writes nothing,
-until the same round is opened again or closed. Chunks of rounds that have ended, of older versions, and duplicates are
-discarded. A chunk that does not fit the plan raises `BadFrame`; its connection must be closed.
+*ahead*, before it has started: then a site sends first chunks of its own array, and adds up in buffers what it sends on
+to its parent. It keeps the rest of what arrives and writes nothing, until the same round is opened again or closed.
+Chunks of rounds that have ended, of older versions, and duplicates are discarded. A chunk that does not fit the plan
+raises `BadFrame`; its connection must be closed.
 
 Apart from opening and closing a round, the cost of an event does not grow with arrays or plans, so drivers can hold one
 lock for it.
@@ -214,9 +215,9 @@ class Engine:
             self._outgoing.scatters.adopt(event.scattered, state)
         for flow in (flow for shard in state.shards for flow in shard.flows):
             self._outgoing.offer(flow, self._actions)
+        self._use_early(state)
         if state.ahead:
             return
-        self._use_early(state)
         if event.scattered is not None:
             useful, useless = self._scattered.bind(event.scattered, state)
             self._drop_early(useless)
@@ -237,7 +238,11 @@ class Engine:
     def _use_early(self, state: RoundState) -> None:
         """Use the chunks that arrived before the round was open."""
         for early in self._early.take(state.number, state.number, state.version):
-            self._end_early(early, state)
+            if state.must_keep(early.header):
+                self._early.admit(early.origin, early.header)
+                self._early.put(early)
+            else:
+                self._end_early(early, state)
 
     def _end_early(self, early: Early, state: RoundState) -> None:
         """Use a chunk that arrived early, now that its round is open; report its sender if it does not fit the plan."""
@@ -354,9 +359,10 @@ class Engine:
             buffer = self._coded_buffer(state, header)
             self._actions.append(self._work.begun(Receive(How.STORE, peer, header, buffer)))
             return
-        if header.phase is Phase.REDUCE and work.in_place and not (state.gathers and len(work.children) > 1):
+        gathers = state.ahead or (state.gathers and len(work.children) > 1)
+        if header.phase is Phase.REDUCE and work.in_place and not gathers:
             sum_ = shard.sums.setdefault(header.index, Sum())
-            if not sum_.busy and shard.place[origin] == sum_.applied:
+            if not sum_.busy and sum_.into is None and shard.place[origin] == sum_.applied:
                 sum_.busy = True
                 finish = work.is_root and sum_.applied + 1 == len(work.children)
                 room = self._room(state, work, header.index) if finish else 0
@@ -467,6 +473,13 @@ class Engine:
         if header.phase is Phase.BROADCAST and not shard.work.receives:
             self._final(state, shard, header.index, buffer)
             return
+        if header.phase is Phase.BROADCAST and shard.work.children:
+            # Its own sum went up before the round has started here, and so may the result arrive.
+            which = state.number, state.version, shard.work.shard, header.index
+            action = Combine(*which, own=False, parts=(buffer,), into=None, finish=False, copy=True)
+            self._buffers.pin(buffer)
+            self._actions.append(self._work.begun(action))
+            return
         # A result that arrived before the round was open here is copied as the only part of a sum.
         shard.sums.setdefault(header.index, Sum()).kept[shard.place.get(origin, 0)] = buffer
         self._advance(state, shard, header.index)
@@ -485,7 +498,7 @@ class Engine:
             return  # a helper of an encoded round sums all parts at once, and encodes the sum once
         parts = tuple(sum_.kept.pop(place) for place in places)
         own = sum_.applied == 0 and work.contributes and bool(work.children)
-        if not work.in_place and sum_.into is None:
+        if sum_.into is None and (state.ahead or not work.in_place):
             sum_.into = self._place_of_sum(state, work, index, parts[0], fresh=own)
         finish = work.is_root and complete
         is_sum = parts == (sum_.into,) and not own and not finish  # the first part at a helper is the sum so far
@@ -521,14 +534,21 @@ class Engine:
         for buffer in action.parts:
             if buffer != kept:
                 self._doom(buffer)
-        self._added(state, state.shards[action.shard], action.index, len(action.parts))
+        shard = state.shards[action.shard]
+        if action.copy and shard.work.children:
+            assert shard.work.parent_down is not None
+            self._final(state, shard, action.index, None)
+            self._outgoing.finished(state, shard, Phase.BROADCAST, shard.work.parent_down, self._actions)
+        else:
+            self._added(state, shard, action.index, len(action.parts))
 
     def _added(self, state: RoundState, shard: ShardState, index: int, parts: int) -> None:
         sum_, work = shard.sums[index], shard.work
         sum_.busy = False
         first = sum_.applied
         sum_.applied += parts
-        if work.in_place and not (work.is_root and state.layout.keeps_result(work)):
+        is_kept = sum_.into is not None or (work.is_root and state.layout.keeps_result(work))
+        if work.in_place and not is_kept:  # otherwise acknowledged when it was sent on
             for child in work.children[first : sum_.applied]:
                 self._outgoing.finished(state, shard, Phase.REDUCE, child, self._actions)
         if sum_.applied < len(work.children):

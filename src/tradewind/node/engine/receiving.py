@@ -103,7 +103,7 @@ class ShardState:
 
 
 AHEAD_BYTES = 16 * 2**20
-"""Most bytes of its own array that a site sends before a round starts: so much of the result may arrive before, too."""
+"""Most bytes of its array and of sums that a site sends before a round starts: as much of a result may arrive, too."""
 
 
 class RoundState:
@@ -139,16 +139,25 @@ class RoundState:
             self._limit_flows()
 
     def _limit_flows(self) -> None:
-        """Let every flow of own chunks send the same share of them, `AHEAD_BYTES` in all, and at least one chunk."""
-        own = [(flow, shard.work) for shard in self.shards for flow in shard.flows if flow.source is Source.INPUT]
-        total_bytes = sum(work.items * self.layout.item_bytes for _, work in own)
+        """Let every flow of own chunks or sums send the same share of them, `AHEAD_BYTES` in all, and at least one."""
+        ahead = [(shard.up, shard.work) for shard in self.shards if shard.up is not None]
+        ahead += [(flow, shard.work) for shard in self.shards for flow in shard.down if flow.source is Source.INPUT]
+        total_bytes = sum(work.items * self.layout.item_bytes for _, work in ahead)
         share = min(1.0, AHEAD_BYTES / max(1, total_bytes))
-        for flow, _ in own:
+        for flow, _ in ahead:
             flow.most = max(1, int(share * flow.chunks))
 
     def must_keep(self, header: FrameHeader) -> bool:
-        """Whether a chunk waits until a newer version of the plan is opened, or until the round has started."""
-        return header.plan_version > self.version or (self.ahead and header.plan_version == self.version)
+        """Whether a chunk waits until a newer version of the plan is opened, or until the round has started.
+
+        A contribution to a sum that may be sent on before the start does not wait; it may still be refused.
+        """
+        if header.plan_version > self.version:
+            return True
+        if not self.ahead or header.plan_version < self.version:
+            return False
+        up = self.shards[header.shard].up if header.shard < len(self.shards) else None
+        return header.phase is not Phase.REDUCE or up is None or up.most is None or header.index >= up.most
 
     def confirm(self) -> None:
         """The round has started: flows may send all their chunks."""
@@ -264,7 +273,9 @@ class RoundState:
     def chunk(self, flow: Flow, index: int, follows: bool, auxiliary: Path = ()) -> Transmit:
         """Return the action that sends a chunk of a flow."""
         header = flow.header(index, self.layout.payload_bytes(self.shards[flow.shard].work, index), follows, auxiliary)
-        return Transmit((auxiliary or flow.route)[1], header, flow.source, flow.buffers.pop(index, None))
+        buffer = flow.buffers.pop(index, None)
+        source = flow.source if buffer is None else Source.KEPT  # a sum that was made ahead, where others are in place
+        return Transmit((auxiliary or flow.route)[1], header, source, buffer)
 
 
 def _unfit(origin: int, header: FrameHeader, why: str) -> BadFrame:

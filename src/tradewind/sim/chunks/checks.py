@@ -1,6 +1,7 @@
 """Invariants of a storm, checked at every step.
 
-- All members of a committed round have the same bytes.
+- All members of a committed round have the same bytes. So have all that used them before it was committed, unless they
+  lost their controller or all their links meanwhile.
 - Every item of a result is the weighted mean of the remaining members and some of the members lost during the round,
   each with its own input; no data of a broken connection, of another round or of another step is in it.
 - Inputs are unchanged.
@@ -18,7 +19,7 @@ import numpy as np
 
 from tradewind.control.quorum import ROUNDS_PER_TERM
 from tradewind.errors import InternalError, TradewindError
-from tradewind.node.actions import Outcome
+from tradewind.node.actions import Outcome, Settled
 from tradewind.sim.chunks.worker import SimulatedWorker
 from tradewind.wire import messages as m
 
@@ -46,15 +47,25 @@ class StormChecks:
         self._offsets = {name: apart * number for number, name in enumerate(names)}
         """Where the items of each rank begin."""
         self.steps = self.alone = self.repaired = self.inline = self.early_bytes = 0
+        self.passed_on = 0
+        """Steps of ranks that joined later, and got a result that others had used before they joined."""
         self.weighted = 0
         """Steps whose members had different weights, and some of whose chunks were sent early."""
         self.rounds: dict[tuple[int, tuple[int, int]], bytes] = {}
         """The result of every committed round."""
         self.terms: set[int] = set()
+        self.released = self.superseded = 0
+        """Results that were used before their round was committed; those of them that are not those of other ranks."""
+        self._unsettled: dict[tuple[SimulatedWorker, int], tuple[Line | None, int, tuple[int, int], bytes]] = {}
+        """These results until then: the connection to the controller, the round, the controller, and the bytes."""
+        self._lines: dict[SimulatedWorker, Line] = {}
+        """The connection to the controller that each rank follows."""
         self._followed: dict[tuple[SimulatedWorker, int], tuple[int, int]] = {}
         """The controller and its incarnation that each rank followed in each term."""
         self._brought: dict[object, dict[str, float]] = {}
         """The value that each member contributed to each round that ever started."""
+        self._contributed: dict[object, dict[str, SimulatedWorker]] = {}
+        """Ranks that have opened each round, and their processes then."""
         self._weights: dict[object, dict[str, float]] = {}
         self._values: dict[tuple[SimulatedWorker, int], float] = {}
         self._latest: dict[str, float] = {}
@@ -63,14 +74,19 @@ class StormChecks:
     def submitted(self, worker: SimulatedWorker, operation: int, value: float) -> None:
         """A rank submits a step."""
         self._values[worker, operation] = self._latest[worker.name] = value
-        worker.opened = self._opened
+        worker.opened, worker.settled = self._opened, self._settled
 
     def _opened(self, worker: SimulatedWorker, operation: int, outcome: Outcome) -> None:
         """A rank opens a round, or a new version of it."""
         assert outcome.round is not None
-        key = outcome.round, self._followed[worker, outcome.round // ROUNDS_PER_TERM]
+        era = self._era(worker, outcome.round)
+        if era is None:
+            return
+        key = outcome.round, era
         brought = self._brought.setdefault(key, {})
-        brought[worker.name] = self._values[worker, operation]
+        if worker.name not in self._contributed.setdefault(key, {}):  # a process that was restarted only receives
+            self._contributed[key][worker.name] = worker
+            brought[worker.name] = self._values[worker, operation]
         weights = self._weights.setdefault(key, {})
         for name, weight in zip(outcome.contributors, outcome.weights, strict=True):
             weights.setdefault(name, weight)
@@ -105,16 +121,45 @@ class StormChecks:
         self.inline += outcome.inline
         self.early_bytes += outcome.early_bytes
         self.weighted += outcome.early_bytes > 0 and len(set(outcome.weights)) > 1
-        era = self._followed[worker, outcome.round // ROUNDS_PER_TERM]  # all processes may have been restarted since
-        before = self.rounds.setdefault((outcome.round, era), result.tobytes())
-        if before != result.tobytes():
-            raise InternalError(f"{worker.name} has another result of round {outcome.round} than other members.")
-        self._check_values(worker, outcome, result)
+        era = self._era(worker, outcome.round)
+        if era is None:  # it joined later, and got a result that others had used in an earlier term
+            self.passed_on += 1
+            return outcome
+        if operation in worker.tentative:
+            self.released += 1
+            self._unsettled[worker, operation] = self._lines.get(worker), outcome.round, era, result.tobytes()
+        else:
+            self._agree(worker, outcome.round, era, result.tobytes())
+        key = outcome.round, era
+        if self._contributed.get(key, {}).get(worker.name) is worker and self._brought[key][worker.name] != value:
+            raise InternalError(f"{worker.name}: step {operation} ended with the result of another step.")
+        self._check_values(worker, outcome, key, result)
         return outcome
 
-    def _check_values(self, worker: SimulatedWorker, outcome: Outcome, result: np.ndarray[Any, Any]) -> None:
-        assert outcome.round is not None
-        key = outcome.round, self._followed[worker, outcome.round // ROUNDS_PER_TERM]
+    def _era(self, worker: SimulatedWorker, number: int) -> tuple[int, int] | None:
+        """The controller of a round, and which of its processes: all may have been restarted since."""
+        return self._followed.get((worker, number // ROUNDS_PER_TERM))
+
+    def _agree(self, worker: SimulatedWorker, number: int, era: tuple[int, int], result: bytes) -> None:
+        if self.rounds.setdefault((number, era), result) != result:
+            raise InternalError(f"{worker.name} has another result of round {number} than other members.")
+
+    def _settled(self, worker: SimulatedWorker, settled: Settled) -> None:
+        """A result that was used is that of all members, or that of a rank that was cut off."""
+        if (worker, settled.operation) not in self._unsettled:
+            return
+        line, number, era, result = self._unsettled.pop((worker, settled.operation))
+        if not settled.superseded:
+            self._agree(worker, number, era, result)
+            return
+        self.superseded += 1
+        is_cut_off = "no working links" in settled.superseded or "controller is lost" in settled.superseded
+        if self._lines.get(worker) is line and not is_cut_off:
+            raise InternalError(f"{worker.name} used a result that others do not get, and was not cut off: {settled}.")
+
+    def _check_values(
+        self, worker: SimulatedWorker, outcome: Outcome, key: object, result: np.ndarray[Any, Any]
+    ) -> None:
         brought, weights = self._brought[key], self._weights[key]
         left = outcome.contributors
         gone = [name for name in weights if name not in left and name in brought]
@@ -154,6 +199,7 @@ class StormChecks:
     def acknowledged(self, worker: SimulatedWorker, term: int, line: Line) -> None:
         """A rank follows a controller in a term."""
         who = (line.controller.index, line.incarnation)
+        self._lines[worker] = line
         if self._followed.setdefault((worker, term), who) != who:
             raise InternalError(f"{worker.name} follows {who} in term {term}, which belongs to another controller.")
         self.terms.add(term)

@@ -72,6 +72,8 @@ class SimulatedController:
     _names: dict[int, str] = field(default_factory=dict)
     """Name of each rank that was in a roster, by number."""
     _ticks_at_s: float = float("inf")
+    message_s: float = MESSAGE_S
+    """The largest delay of its messages."""
 
     def start(self) -> None:
         """Start a new process with empty state."""
@@ -104,7 +106,7 @@ class SimulatedController:
         if line.held is not None:
             line.held.append(lambda: self.say(line, message))
             return
-        line.last_up_s = max(line.last_up_s, self.clock.now_s + MESSAGE_S * self.random.random())
+        line.last_up_s = max(line.last_up_s, self.clock.now_s + self.message_s * self.random.random())
         self.clock.at(line.last_up_s, Priority.ARRIVAL, self._heard, (line, message))
 
     def hang_up(self, line: Line) -> None:
@@ -174,7 +176,7 @@ class SimulatedController:
         if line.held is not None:
             line.held.append(lambda: self._send(line, message))
             return
-        line.last_down_s = max(line.last_down_s, self.clock.now_s + MESSAGE_S * self.random.random())
+        line.last_down_s = max(line.last_down_s, self.clock.now_s + self.message_s * self.random.random())
         self.clock.at(line.last_down_s, Priority.ARRIVAL, self._told, (line, message))
 
     def _told(self, what: tuple[Line, m.Message]) -> None:

@@ -73,6 +73,7 @@ class ChunkRun:
     in_turn: bool = False
     """Whether ranks request an operation when the one before has ended; else after a random time, whatever has."""
     send_ahead: bool = True
+    early_results: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class ChunkDriver:
                 deadlines=Deadlines(setup.patience_s),
                 seed=setup.seed,
                 send_ahead=setup.send_ahead,
+                early_results=setup.early_results,
             ),
             0.0,
         )
@@ -205,10 +207,14 @@ class ChunkDriver:
             for array in self.inputs[worker][: 1 if self.setup.in_turn else None]:
                 ready_s += 0.3 * self.random.random()
                 self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
-        elif self.setup.in_turn and isinstance(message, m.Commit):
-            done = len(self.workers[worker].results)
-            if done < len(self.setup.items):
-                self._submit((worker, self.inputs[worker][done]))
+            if self.setup.in_turn:
+                self.workers[worker].ended = self._submit_next
+
+    def _submit_next(self, worker: str) -> None:
+        """Request the next operation of a rank, if operations run in turn."""
+        done = len(self.workers[worker].results)
+        if done < len(self.setup.items):
+            self.clock.at(self.clock.now_s, Priority.READY, self._submit, (worker, self.inputs[worker][done]))
 
     def _submit(self, what: tuple[str, Array]) -> None:
         name, array = what

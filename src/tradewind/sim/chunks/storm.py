@@ -22,7 +22,7 @@ from tradewind.errors import InternalError
 from tradewind.network import Network, Site
 from tradewind.sim.chunks.carriers import Carriers
 from tradewind.sim.chunks.checks import CODED, CODED_APART, EXACT, GOLDEN, StormChecks
-from tradewind.sim.chunks.control import Line, SimulatedController
+from tradewind.sim.chunks.control import MESSAGE_S, Line, SimulatedController
 from tradewind.sim.chunks.pairs import Pairs
 from tradewind.sim.chunks.silence import Silences
 from tradewind.sim.chunks.worker import SimulatedWorker
@@ -66,6 +66,8 @@ class Storm:
     """Whether the run ends when a rank is lost; links may be lost as long as all ranks can reach each other."""
     codec: str = NONE
     """How chunks are encoded."""
+    message_s: float = MESSAGE_S
+    """The largest delay of a control message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ class StormResult:
     terms: int
     seconds: float
     early_bytes: int
+    released: int
+    """The number of results that were used before their round was committed."""
+    superseded: int
+    """Those of them that ranks used which were cut off then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,9 @@ class StormRun:
             controllers=storm.controllers,
             index=index,
         )
-        return SimulatedController(index, options, self.clock, self.random, self._acted, self._inline)
+        made = SimulatedController(index, options, self.clock, self.random, self._acted, self._inline)
+        made.message_s = storm.message_s
+        return made
 
     def _acted(self) -> None:
         if len(self.controllers) > 1:
@@ -188,6 +196,7 @@ class StormRun:
         worker = SimulatedWorker(name, self.clock, lambda site, message: self._says(site, worker, message), self.random)
         worker.hung_up = self.pairs.hung_up
         worker.inline_bytes = self.storm.inline_bytes
+        worker.ended = lambda name: self._ended(name, worker)
         trainer = self.trainers[name] = Trainer(worker)
         self._call(trainer)
         self._watch(trainer)
@@ -286,6 +295,11 @@ class StormRun:
         trainer.step, trainer.asked_s = (number, array, value), self.clock.now_s
         self.checks.submitted(trainer.worker, number, value)
         self._check_step(trainer)
+
+    def _ended(self, name: str, worker: SimulatedWorker) -> None:
+        trainer = self.trainers.get(name)
+        if trainer is not None and trainer.worker is worker:
+            self._check_step(trainer)
 
     def _check_step(self, trainer: Trainer) -> None:
         """Check whether the rank's step has ended, and continue."""
@@ -409,6 +423,8 @@ class StormRun:
             len(checks.terms),
             self.clock.now_s,
             checks.early_bytes,
+            checks.released,
+            checks.superseded,
         )
 
 
@@ -421,6 +437,7 @@ def run_storm(storm: Storm) -> StormResult:
         which = which if storm.tolerant else f"strict_storm_of({storm.seed}, {storm.events})"
         which = which if storm.kinds != SILENT_KINDS else f"silent_storm_of({storm.seed}, {storm.events})"
         which = which if storm.kinds != CARRIER_KINDS else f"carrier_storm_of({storm.seed}, {storm.events})"
+        which = which if storm.message_s == MESSAGE_S else f"early_storm({which})"
         which = which if storm.codec == NONE else f"coded_storm({which})"
         replay = f"python -c 'from tradewind.sim.chunks.storm import *; run_storm({which})'"
         raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
@@ -459,6 +476,27 @@ def storm_of(seed: int, events: int = 20, scatter: Scatter = "blocking") -> Stor
 def coded_storm(storm: Storm) -> Storm:
     """The same storm with encoded rounds, by a codec that encodes equal items without loss."""
     return replace(storm, codec=("int8", "int4", "topk-256", "fp8", "topk")[storm.seed % 5], inline_bytes=0)
+
+
+def early_storm(storm: Storm) -> Storm:
+    """The same storm with rounds of all ranks, whose results are used long before their controller commits them."""
+    random = np.random.default_rng([storm.seed, 9])
+    network, n = storm.network, len(storm.network.names)
+    latency_s = float(random.choice([0.005, 0.05])) * (1 - np.eye(n))
+    return replace(
+        storm,
+        network=Network(network.name, network.sites, network.bandwidth_bps, latency_s),
+        planner=str(random.choice(["ring", "multi-star", "star", "fapt", "balanced-tree"])),
+        policy="bsp",
+        policy_options={},
+        scatter="blocking",
+        items=int(random.choice([100, 1000, 5000])),
+        gap_s=float(random.choice([0.1, 0.3])),
+        train_s=float(random.choice([0.01, 0.1])),
+        is_known=True,
+        inline_bytes=0,
+        message_s=float(random.choice([0.1, 0.3])),
+    )
 
 
 def strict_storm_of(seed: int, events: int = 20) -> Storm:

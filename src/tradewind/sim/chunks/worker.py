@@ -26,6 +26,7 @@ from tradewind.node.actions import (
     Receive,
     Release,
     SendControl,
+    Settled,
     Source,
     Started,
     Succeeded,
@@ -79,6 +80,12 @@ class SimulatedWorker:
         """Called when a round opens, with its outcome if there are no losses."""
         self.ended: Callable[[str], None] | None = None
         """Called with its name when an operation has ended."""
+        self.settled: Callable[[SimulatedWorker, Settled], None] | None = None
+        """Called when a released result is that of all members, or is not."""
+        self.released = 0
+        """The number of results that were released."""
+        self.tentative: set[int] = set()
+        """Operations whose result was released and is not settled."""
         self.hung_up: Callable[[str], None] | None = None
         """Called when it closes connections, which the peer will detect."""
         self._reading: dict[int, dict[int, Receive]] = {}
@@ -157,11 +164,21 @@ class SimulatedWorker:
                 case Succeeded(operation, outcome):
                     self.outcomes[operation] = outcome
                     self.plane.end(action)
-                    self._end(operation, self._outputs.pop(operation))
+                    result = self._outputs.pop(operation)
+                    if action.released and operation not in self._shown:
+                        self.released += 1
+                        self.tentative.add(operation)
+                        used, result = result, result.copy()
+                        used.reshape(-1).view(np.uint8)[:] = 0xA5  # the caller may do so while others need the result
+                    self._end(operation, result)
                 case Failed(operation, error):
                     self.plane.end(action)
                     del self._outputs[operation]
                     self._end(operation, error)
+                case Settled(operation):
+                    self.tentative.discard(operation)
+                    if self.settled is not None:
+                        self.settled(self, action)
 
     def _end(self, operation: int, how: Array | TradewindError) -> None:
         self.results[operation], self.ended_s[operation] = how, self.clock.now_s

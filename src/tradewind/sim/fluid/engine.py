@@ -363,6 +363,12 @@ class FluidPort:
     def forget_below(self, number: int) -> None:
         """Do nothing: rounds that have ended are closed one by one."""
 
+    def keep(self, operation: int, number: int) -> None:
+        """Do nothing: there are no arrays."""
+
+    def forget(self, operation: int) -> None:
+        """Do nothing: there are no arrays."""
+
     def scatter(self, event: BeginScatter, operation: int) -> None:  # noqa: ARG002 - part of the protocol
         """Send before the round is known."""
         self._engine.scatter(self._row, event)

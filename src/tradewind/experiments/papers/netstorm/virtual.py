@@ -64,6 +64,7 @@ class TurnDriver(ChangingDriver):
                 awareness=turn.system.awareness,
                 chunk_bytes=turn.system.chunk_bytes,
                 send_ahead=False,  # as published, and so in what is compared with it
+                early_results=False,
             ),
             0.0,
         )
