@@ -19,7 +19,7 @@ SUM = m.Operation(50_000, 4, "float32", "sum")
 
 
 def gathered(**options: object) -> Controller:
-    given = {"tolerant": True, **options}
+    given = {"tolerant": True, "tolerant_early_results": True, **options}
     controller = Controller(ControlOptions(4, MESH, **given), 0.0)  # type: ignore[arg-type]
     for rank, worker in enumerate("abcd"):
         controller.connected(worker, 0.0)
@@ -57,6 +57,8 @@ def settle(controller: Controller, start: m.Start, by: dict[str, m.Released | No
         (SUM, m.POLICY_STREAM, {"policy": "bsp"}, True),
         (SUM, m.POLICY_STREAM, {"policy": "partial", "policy_options": {"p": 4}}, False),
         (SUM, 0, {"early_results": False}, False),
+        (SUM, 0, {"tolerant_early_results": False}, False),
+        (SUM, 0, {"tolerant_early_results": False, "tolerant": False}, True),
         (m.Operation(16 * 2**20, 4, "float32", "sum"), 0, {}, False),
         (m.Operation(50_000, 4, "float32", "sum", codec="int8"), 0, {}, False),
         (m.Operation(200_000, 1, "bytes", "copy", root="a", kind="broadcast"), 0, {}, False),
@@ -70,7 +72,7 @@ def test_only_plain_sums_of_all_ranks_up_to_a_size_are_used_early(
 
 def test_without_latency_the_copy_would_cost_more_than_it_saves() -> None:
     near = Network("near", MESH.sites, MESH.bandwidth_bps)
-    controller = Controller(ControlOptions(4, near, tolerant=True), 0.0)
+    controller = Controller(ControlOptions(4, near, tolerant=True, tolerant_early_results=True), 0.0)
     for rank, worker in enumerate("abcd"):
         controller.connected(worker, 0.0)
         controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)

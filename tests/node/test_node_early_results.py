@@ -135,3 +135,11 @@ def test_a_rank_that_went_on_does_not_take_the_result_of_an_operation_that_has_e
     node.submit(SUM)
     (find,) = node.told(start(9, iteration=2, released=USED))
     assert isinstance(find, FindController)
+
+
+def test_a_result_that_is_complete_after_a_report_is_not_used() -> None:
+    plane = LatePlane()
+    node, _ = running(plane)
+    assert node.report() is not None
+    plane.is_late = False
+    assert messages(node.advance()) == [m.Finished(5, 1, 7)] and not node.released

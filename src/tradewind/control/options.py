@@ -88,6 +88,8 @@ class ControlOptions:
     """Whether ranks send first chunks of a round of all ranks before it starts, where it can be foreseen."""
     early_results: bool = True
     """Whether ranks use the result of a round of all ranks before all of them have it, where that saves time."""
+    tolerant_early_results: bool = False
+    """Whether they do so in tolerant runs, too; see decision 37 for why that is not the default."""
     scatter_buffer_bytes: int = 40 * 2**20
     """Bytes that an aggregator may hold for rounds that it does not know yet, from all ranks together (non-blocking
     scatter)."""

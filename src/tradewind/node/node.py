@@ -182,6 +182,8 @@ class ActiveRound:
     start: m.Start | None = None
     """How it was started; None: it is an inline round."""
     halted: bool = False
+    reported: bool = False
+    """Whether a controller was told that its result was not used: it may have been given up by then."""
     refused: bool = False
     """Whether this rank does not contribute, because it has released another result of its operation."""
 
@@ -521,6 +523,8 @@ class Node:
         self._held = deque(message for message in self._held if message is None)
         self._plans.clear()
         self._forget_ahead()
+        for held in self._rounds.values():
+            held.reported = True
         in_rounds = {held.operation for held in self._rounds.values()}
         return m.Report(
             term=self._roster.term,
@@ -555,7 +559,8 @@ class Node:
         if held.operation is not None:
             asked = self._operations[held.operation]
             asked.outcome = replace(self.outcome(held.operation), early_bytes=complete.early_bytes)
-            if held.start is not None and held.start.releases and asked.released is None:
+            may_use = held.start is not None and held.start.releases and not held.reported
+            if may_use and asked.released is None:
                 self._release(number, held, asked, asked.outcome)
 
     def _release(self, number: int, held: ActiveRound, asked: PendingOperation, outcome: Outcome) -> None:

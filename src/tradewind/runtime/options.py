@@ -83,7 +83,7 @@ class Transport(OptionGroup):
     send_ahead: bool = True
     """Whether ranks send the first chunks of a round before it starts, where operations repeat (docs/runtime.md)."""
     early_results: bool = True
-    """Whether a rank gets a result when it has it, before all ranks do, where latency is longer (docs/runtime.md)."""
+    """Whether a rank of a strict run gets a result when it has it, before all ranks do, where latency is long."""
 
     def __post_init__(self) -> None:
         OptionGroup.__post_init__(self)

@@ -532,7 +532,8 @@ class Rounds:
         is_of_all = round_.stream < m.POLICY_STREAM or (options.policy == STRICT_POLICY and operation.parts == 1)
         is_sum = operation.kind == "all-reduce" and not operation.root and operation.codec == NONE
         is_plain = is_sum and not round_.inline and not round_.scattered
-        if not (options.early_results and is_of_all and is_plain and operation.nbytes <= MOST_EARLY_BYTES):
+        is_on = options.early_results and (options.tolerant_early_results or not options.is_tolerant)
+        if not (is_on and is_of_all and is_plain and operation.nbytes <= MOST_EARLY_BYTES):
             return False
         longest_s = float(self.plans.view.network.latency_s.max(initial=0.0))
         plan = round_.summing or round_.plan

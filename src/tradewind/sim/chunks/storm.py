@@ -163,6 +163,7 @@ class StormRun:
             awareness=Awareness(measure=False),
             controllers=storm.controllers,
             index=index,
+            tolerant_early_results=True,
         )
         made = SimulatedController(index, options, self.clock, self.random, self._acted, self._inline)
         made.message_s = storm.message_s
