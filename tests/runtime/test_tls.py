@@ -23,7 +23,7 @@ from tradewind.catalog import load_network
 from tradewind.errors import BadOption, NotAdmitted
 from tradewind.runtime.addresses import HostPort, listen_on
 from tradewind.runtime.certificate_authority import DAY_S, Authority
-from tradewind.runtime.certificates import Certificates, SecureCredentials, load, make_credentials
+from tradewind.runtime.certificates import CertificateFiles, Certificates, SecureCredentials, load, make_credentials
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.group import Group
 from tradewind.runtime.listener import Listener
@@ -63,13 +63,17 @@ def secured(authority: Authority, folder: Path) -> dict[bool, Any]:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
     ends: dict[bool, Any] = {}
+    # Before the threads start: both write the certificate of the authority to the same file.
+    near_files, far_files = (issue(authority, folder, name) for name in ("a", "b"))
 
-    def shake(sock: socket.socket, name: str, server_side: bool) -> None:
-        credentials = make_credentials("run", name, SECRET, "tls", issue(authority, folder, name))
+    def shake(sock: socket.socket, files: CertificateFiles, server_side: bool) -> None:
+        credentials = make_credentials("run", "ab"[server_side], SECRET, "tls", files)
         ends[server_side] = secure(sock, credentials, server_side, time.monotonic() + 20.0, "the other end")
         ends[server_side][0].settimeout(20.0)
 
-    threads = [threading.Thread(target=shake, args=args) for args in ((near, "a", False), (far, "b", True))]
+    threads = [
+        threading.Thread(target=shake, args=args) for args in ((near, near_files, False), (far, far_files, True))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
