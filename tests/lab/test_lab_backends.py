@@ -86,6 +86,40 @@ def test_tcp_in_the_sites_has_the_congestion_control_that_the_lab_names() -> Non
         server.communicate(timeout=30)
 
 
+BOTH_WAYS = """
+import pathlib, socket, sys, threading
+if sys.argv[1] == "serve":
+    listener = socket.create_server(("", 9))
+    print(flush=True)
+    link = listener.accept()[0]
+    link.recv(100_000, socket.MSG_WAITALL)
+else:
+    link = socket.create_connection(("10.77.0.2", 9))
+def send():
+    link.sendall(bytes(int(sys.argv[2])))
+    link.shutdown(socket.SHUT_WR)
+sender = threading.Thread(target=send)
+sender.start()
+while link.recv(2**16):
+    pass
+sender.join()
+names, counts = (line.split() for line in pathlib.Path("/proc/net/netstat").read_text().splitlines()[:2])
+print(dict(zip(names, counts))["TCPChallengeACK"])
+"""
+
+
+@pytest.mark.parametrize("backend", ["htb", "delay"])
+def test_no_data_is_refused_because_acknowledgements_have_overtaken_it(backend: str) -> None:
+    pairs = [Link("a", "b", 5e6), Link("b", "a", 155e6)]
+    with open_lab(Network.from_links("uneven", SITES[:2], pairs), backend) as lab:
+        program = [sys.executable, "-c", BOTH_WAYS]
+        server = lab.popen("b", [*program, "serve", "12000000"], stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None and server.stdout.readline() == "\n"
+        caller = lab.popen("a", [*program, "call", "600000"], stdout=subprocess.PIPE, text=True)
+        refused = [process.communicate(timeout=60)[0] for process in (caller, server)]
+        assert refused == ["0\n", "0\n"]
+
+
 def test_sites_know_the_addresses_of_their_neighbours_from_the_start() -> None:
     read = (
         "from pyroute2 import IPRoute; found = IPRoute().get_neighbours(family=2); "
