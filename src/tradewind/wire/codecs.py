@@ -668,6 +668,15 @@ class TopK(Codec):
         count, blocks = self.count(items), -(-items // SPARSE_BLOCK_ITEMS)
         return _SPARSE_HEADER.itemsize + _LEVELS_BYTES * blocks + positions_bytes(count, items) + -(-count // 4)
 
+    @staticmethod
+    def sum_form(count: int, items: int) -> tuple[bool, int]:
+        """Return whether a sum of which so many items are not zero is sent dense, and its size.
+
+        >>> TopK.sum_form(100, 4096), TopK.sum_form(4000, 4096)
+        ((False, 200), (True, 4172))
+        """
+        return _is_dense(count, items), _sum_bytes(count, items)
+
     def error_bound(self, values: Floats) -> Floats:
         """Return for each finite item how far its decoded value may be from it at most.
 
