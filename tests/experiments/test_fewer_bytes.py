@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from benchmarks.compression_evidence import Pace
+
 from tradewind.errors import BadOption, InputError
 
 torch = pytest.importorskip("torch")
