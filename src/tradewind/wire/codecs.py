@@ -530,7 +530,7 @@ class Int4(Int8):
     """
 
     kind: ClassVar[str] = "int4"
-    nearest_s: ClassVar[float] = 0.3e-9
+    nearest_s: ClassVar[float] = 0.37e-9
     limit: ClassVar[float] = 77.0
     stochastic_limit: ClassVar[float] = 60.0
     marked_limit: ClassVar[float] = 17.0
@@ -585,7 +585,7 @@ class Int4Fine(Int4):
     """
 
     kind: ClassVar[str] = "int4-32"
-    nearest_s: ClassVar[float] = 0.65e-9
+    nearest_s: ClassVar[float] = 0.8e-9
     scale_items: ClassVar[int] = 32
     scale_code: ClassVar[type[np.generic]] = np.uint16
     scale_error: ClassVar[float] = 2.0**-6
