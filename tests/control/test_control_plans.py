@@ -36,19 +36,30 @@ def mesh(latency_s: float) -> Network:
     return Network("mesh", [Site(name) for name in NAMES], rates, latency_s * links)
 
 
-@pytest.mark.parametrize("view", [NetworkView(mesh(0.0)), NetworkView(unknown_network(NAMES), is_guess=True)])
-def test_buckets_of_a_model_share_one_plan(view: NetworkView) -> None:
-    plans = Plans(view, None, {})
+def test_buckets_of_a_model_share_one_plan_while_the_network_is_unknown() -> None:
+    plans = Plans(NetworkView(unknown_network(NAMES), is_guess=True), None, {})
     versions = {plans.plan_for(NAMES, size) for size in (MIB, 25 * MIB, 7_654_321, SHARED_BYTES)}
     assert len(versions) == 1
     assert plans.plan_for(NAMES, SMALL_BYTES) not in versions, "few hops are what small ones need"
     assert plans.plan_for(NAMES, 2 * SHARED_BYTES) not in versions
 
 
-def test_sizes_for_which_latency_counts_have_plans_of_their_own() -> None:
-    plans = Plans(NetworkView(mesh(0.05)), None, {})
-    assert plans.plan_for(NAMES, MIB) != plans.plan_for(NAMES, 4 * MIB), "a transfer of less than a second"
+@pytest.mark.parametrize("latency_s", [0.0, 0.05])
+def test_sizes_that_differ_by_more_than_twice_have_plans_of_their_own(latency_s: float) -> None:
+    plans = Plans(NetworkView(mesh(latency_s)), None, {})
+    assert plans.plan_for(NAMES, MIB) != plans.plan_for(NAMES, 4 * MIB)
     assert plans.plan_for(NAMES, 20 * MIB) == plans.plan_for(NAMES, 30 * MIB)
+
+
+@pytest.mark.parametrize("nbytes", [MIB, 5_156_252, 10_156_252])
+def test_a_round_has_about_the_frames_of_a_plan_that_is_made_for_its_size(nbytes: int) -> None:
+    network = load_network("mesh", n=8)
+    plans = Plans(NetworkView(network), "auto", {})
+    plan = plans.by_version[plans.plan_for(network.names, nbytes)]
+    layout = lay_out(plan, network.index, network.names[0], nbytes // 4, 4)
+    hops = [sum(len(route) - 1 for route in (*shard.reduce, *shard.broadcast)) for shard in plan.shards]
+    frames = sum(work.chunks * of_shard for work, of_shard in zip(layout.shards, hops, strict=True))
+    assert frames < 1.5 * cost(make_plan("auto", network, nbytes), network).frames
 
 
 def test_asked_for_chunks_are_not_cut() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.compression_evidence import Pace
 
 from tradewind.errors import BadOption, InputError
 
@@ -28,10 +29,26 @@ def test_sizes_have_the_parameters_that_their_names_say() -> None:
 
 def test_a_run_returns_its_losses_against_bytes() -> None:
     with pytest.raises(BadOption, match="the size must be one of"):
-        train("huge", methods(SIZES["tiny"])[0], 0, "cpu")
+        train("huge", methods(SIZES["tiny"])[0], [0], "cpu")
     try:
-        found = train("tiny", methods(SIZES["tiny"])[-1], 0, "cpu")
+        (found,) = train("tiny", methods(SIZES["tiny"])[-1], [0], "cpu")
     except InputError:
         pytest.skip("the text is not installed")
     assert [step for step, _, _ in found["curve"]] == [20, 40]
     assert found["curve"][-1] == [40, found["bytes"], found["loss"]] and found["loss"] < 4.5
+
+
+def test_a_run_that_is_late_is_given_up() -> None:
+    try:
+        assert train("tiny", methods(SIZES["tiny"])[0], [0], "cpu", is_late=lambda share: share >= 0.5) == []
+    except InputError:
+        pytest.skip("the text is not installed")
+
+
+def test_a_run_is_late_by_its_pace_after_the_first_test() -> None:
+    now_s = 0.0
+    pace = Pace(100.0, lambda: now_s)
+    told = []
+    for now_s, share in ((60.0, 0.1), (64.0, 0.2), (70.0, 0.3)):  # noqa: B007 - the clock reads it
+        told.append(pace.is_late(share))
+    assert told == [False, False, True], "64 s + 8 * 4 s are in time, 70 s + 7 * 5 s are not"

@@ -12,7 +12,8 @@ import pytest
 
 from ranks import run_ranks
 from tradewind.runtime.group import Group
-from tradewind.wire.codecs import EncodedCopy, codec_of
+from tradewind.wire.codecs import codec_of
+from tradewind.wire.encoded_copy import EncodedCopy
 
 torch = pytest.importorskip("torch")
 from tradewind.torch.encoded_part import EncodedPart  # noqa: E402

@@ -6,7 +6,7 @@ exchange. `benchmarks/compression_evidence.py` is the command.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,15 +31,17 @@ class Size:
     """Local steps between the rounds of a fragment (H)."""
     judged: int = 10
     """How often the test loss is computed."""
+    together: bool = False
+    """Whether a GPU trains all seeds of a method together: it would wait for the launches of small kernels."""
 
 
 SIZES: dict[str, Size] = {
     "tiny": Size("gpt", 40, Work(8, 3e-3), width=32, layers=2, heads=2, every=10, judged=2),
     "gpt-cpu": Size("gpt", 300, Work(8, 3e-3), width=48, layers=4, heads=4),
     "cnn-cpu": Size("cnn", 300, Work(16, 2e-3)),
-    "gpt-10m": Size("gpt", 1000, Work(32, 1e-3), width=320, layers=8, heads=8, every=20),
-    "gpt-100m": Size("gpt", 400, Work(64, 3e-4), width=768, layers=14, heads=12, every=20),
-    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=20),
+    "gpt-10m": Size("gpt", 1000, Work(32, 1e-3), width=320, layers=8, heads=8, every=20, together=True),
+    "gpt-100m": Size("gpt", 300, Work(64, 3e-4), width=768, layers=14, heads=12, every=20),
+    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=20, together=True),
 }
 """By name; `gpt-10m` has 10 million parameters, `gpt-100m` 100 million."""
 
@@ -85,20 +87,36 @@ def methods(size: Size) -> list[Method]:
 
 
 def train(
-    size_name: str, method: Method, seed: int, device: str, progress: Callable[[str], object] = str
-) -> dict[str, Any]:
-    """Train with one method and seed; returns losses, bytes and what they were measured with."""
+    size_name: str,
+    method: Method,
+    seeds: Sequence[int],
+    device: str,
+    progress: Callable[[str], object] = str,
+    is_late: Callable[[float], bool] = lambda share: False,  # noqa: ARG005
+) -> list[dict[str, Any]]:
+    """Train with one method, several seeds at a time; returns losses, bytes and what they were measured with for each.
+
+    `is_late`: asked with the share of the steps that are done, after each test; if it is, training is given up, and
+    nothing is returned.
+    """
     size = find_size(size_name)
     samples = load_samples(*TESTED[size.task])
     gpt = None if size.task == "cnn" else (size.width, size.layers, size.heads, CONTEXT)
-    replicas = make_replicas(gpt, method, replace(size.work, steps=size.steps), seed, device)
-    curve = []
+    replicas = make_replicas(gpt, method, replace(size.work, steps=size.steps), seeds, device)
+    curves: list[list[list[float]]] = [[] for _ in seeds]
     for number in range(1, size.steps + 1):
         replicas.step(number, samples)
         if number % max(1, size.steps // size.judged) == 0 or number == size.steps:
-            most = None if number == size.steps else CURVE_TESTS
-            curve.append([number, replicas.exchange.nbytes, replicas.judge(samples, most)])
-            progress(f"{method.name}, seed {seed}: step {number}, loss {curve[-1][2]:.4f}")
+            losses = replicas.judge(samples, None if number == size.steps else CURVE_TESTS)
+            for curve, exchange, loss in zip(curves, replicas.exchanges, losses, strict=True):
+                curve.append([number, exchange.nbytes, loss])
+            shown = ", ".join(f"{loss:.4f}" for loss in losses)
+            progress(f"{method.name}, seeds {', '.join(map(str, seeds))}: step {number}, loss {shown}")
+            if is_late(number / size.steps):
+                return []
     about = {"size": asdict(size), "parameters": replicas.parameters, "replicas": REPLICAS, "device": device}
-    result = {"method": method.name, "seed": seed, "loss": curve[-1][2], "bytes": replicas.exchange.nbytes}
-    return {**about, **result, "largest_round": replicas.exchange.largest, "curve": curve}
+    return [
+        {**about, "method": method.name, "seed": seed, "loss": curve[-1][2], "bytes": exchange.nbytes}
+        | {"largest_round": exchange.largest, "curve": curve}
+        for seed, curve, exchange in zip(seeds, curves, replicas.exchanges, strict=True)
+    ]

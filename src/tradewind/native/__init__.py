@@ -23,7 +23,7 @@ from tradewind.native.build import FOLDER, LIBRARY
 
 VARIABLE = "TRADEWIND_NATIVE"
 OFF = ("0", "false", "no", "off")
-ABI = 1
+ABI = 2
 """TW_ABI of kernels.c: a library that was compiled from other signatures is not used."""
 BLOCK_BYTES = 256 * 1024
 LEAST_BLOCK_BYTES = 241

@@ -139,7 +139,7 @@ TARGET static void NAME(add_block)(const struct addition *add, const uint8_t *bl
 
 struct codec {
     int row, scale_bytes, item_bits; /* items that share a scale, its size, and that of a code */
-    float limit, marked_limit;       /* the largest finite code, and that of a row that has items that are not finite */
+    float limit, marked_limit;       /* what the largest finite code means, also in a row that has others, too */
     float largest;                   /* the largest magnitude that scales are made for */
     uint16_t nan, inf, minus_inf;    /* codes of a row whose scale is negative */
 };
@@ -149,8 +149,8 @@ static const struct codec CODECS[] = {
     [FP16] = {ITEMS, 4, 16, 0, 0, 0, 0x7E00, 0x7C00, 0xFC00},
     [INT8] = {ITEMS, 4, 8, 127, 126, 0x1.fffff6p+127f, 0x80, 127, 0x81},
     [FP8] = {ITEMS, 4, 8, 448, 256, 0x1.fffff6p+127f, 0x7F, 0x7E, 0xFE},
-    [INT4] = {ITEMS, 4, 4, 7, 6, 0x1.fffff6p+127f, 8, 7, 9},
-    [INT4_32] = {32, 2, 4, 7, 6, 0x1.fbfffep+127f, 8, 7, 9},
+    [INT4] = {ITEMS, 4, 4, 77, 60, 0x1.fffff6p+127f, 8, 7, 9},
+    [INT4_32] = {32, 2, 4, 77, 60, 0x1.fbfffep+127f, 8, 7, 9},
 };
 
 static inline uint32_t bits_of(float value) {
@@ -232,7 +232,11 @@ TARGET static inline __attribute__((always_inline)) void NAME(quantise)(int kind
     } else {
         uint8_t wide[ITEMS + 1];
         wide[items] = 0; /* the upper half of the last byte, if their number is odd */
-        EACH wide[i] = (uint8_t)bits_of(values[i] * inverse + ROUNDER);
+        EACH {
+            uint32_t bits = bits_of(values[i] * inverse), sign = 0 - (bits >> 31);
+            uint32_t code = bits_of(__builtin_sqrtf(float_of(bits & MAGNITUDE) + 3.75f) + (ROUNDER - 2));
+            wide[i] = (uint8_t)((code ^ sign) - sign);
+        }
         for (size_t i = 0; i < (items + 1) / 2; i++) {
             unsigned pair = ((u16 *)wide)[i];
             codes[i] = (uint8_t)((pair & 0x0F) | (pair >> 4 & 0xF0));
@@ -301,7 +305,10 @@ TARGET static inline __attribute__((always_inline)) void NAME(decode_row)(int ki
     else {
         uint8_t wide[ITEMS + 1];
         for (size_t i = 0; i < (items + 1) / 2; i++) ((u16 *)wide)[i] = (uint16_t)((codes[i] | codes[i] << 4) & 0x0F0F);
-        EACH out[i] = (float)((int8_t)(wide[i] << 4) >> 4) * factor;
+        EACH {
+            int code = (int8_t)(wide[i] << 4) >> 4;
+            out[i] = (float)(code * ((code < 0 ? -code : code) + 4)) * factor;
+        }
     }
     if (scale < 0) EACH {
             unsigned code = codec->item_bits == 8 ? codes[i] : codes[i / 2] >> 4 * (i % 2) & 0x0F;

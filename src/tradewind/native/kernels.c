@@ -2,7 +2,7 @@
  *
  * The functions are called through ctypes (`tradewind/native/__init__.py`), which releases the interpreter's lock
  * during every call. They know nothing of Python, keep no state and allocate nothing. Each computes exactly what the
- * Python code beside it computes; the tests compare the two. A change of a signature needs another TW_ABI. */
+ * Python code beside it computes; the tests compare the two. A change of a signature or of a codec needs another TW_ABI. */
 
 #include <errno.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-#define TW_ABI 1
+#define TW_ABI 2
 #ifndef TW_MOST_INSTRUCTIONS /* the tests compile the others, too */
 #define TW_MOST_INSTRUCTIONS 2
 #endif

@@ -26,7 +26,8 @@ from tradewind.native import Span, kernels
 from tradewind.node.actions import Combine, How, Receive, Source, Transmit
 from tradewind.node.engine.layout import Layout
 from tradewind.node.payload import Bytes, RoundPayload
-from tradewind.wire.codecs import STEP_ITEMS, Dense, EncodedCopy, Floats, Raw, TopK, generator_of, steps_of
+from tradewind.wire.codecs import STEP_ITEMS, Dense, Floats, Raw, TopK, generator_of, steps_of
+from tradewind.wire.encoded_copy import EncodedCopy
 from tradewind.wire.frames import digest_of
 from tradewind.wire.sparse import Positions
 

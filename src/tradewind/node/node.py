@@ -45,7 +45,8 @@ from tradewind.node.served import INIT, PUSH
 from tradewind.node.waits import RoundWait, Waits
 from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import NONE, EncodedCopy
+from tradewind.wire.codecs import NONE
+from tradewind.wire.encoded_copy import EncodedCopy
 from tradewind.wire.frames import digest_of
 
 COMMITTED = 256

@@ -61,7 +61,8 @@ from tradewind.runtime.shaping import ShapedNetwork
 from tradewind.runtime.stats import GroupStats
 from tradewind.runtime.tracing import RankTrace, rank_rate
 from tradewind.runtime.worker import Worker
-from tradewind.wire.codecs import NONE, EncodedCopy, can_encode, check_codec
+from tradewind.wire.codecs import NONE, can_encode, check_codec
+from tradewind.wire.encoded_copy import EncodedCopy
 from tradewind.wire.handshake import MIN_SECRET_BYTES, SECRET_VARIABLE, Credentials
 from tradewind.wire.messages import Operation, Share
 

@@ -47,7 +47,7 @@ from tradewind.runtime.threads import close_at_exit, start_thread
 from tradewind.runtime.trace_file import Clock
 from tradewind.runtime.tracing import FlowLog, RankTrace
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import EncodedCopy
+from tradewind.wire.encoded_copy import EncodedCopy
 from tradewind.wire.frames import FrameHeader
 from tradewind.wire.handshake import Credentials, Peer
 

@@ -21,7 +21,8 @@ from tradewind.arithmetic import Array
 from tradewind.runtime.group import Group, Handle
 from tradewind.torch.tensor_codecs import decode_tensor, encode_tensor, encoded_bytes
 from tradewind.torch.tensors import Coding, copy_streams
-from tradewind.wire.codecs import Dense, EncodedCopy, codec_of
+from tradewind.wire.codecs import Dense, codec_of
+from tradewind.wire.encoded_copy import EncodedCopy
 
 
 class EncodedPart:

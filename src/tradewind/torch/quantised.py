@@ -8,14 +8,13 @@ feedback each rank keeps what its own encoding lost: of its contribution, and as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tradewind.torch.tensor_codecs import ON_DEVICE, decode_tensor, encode_tensor, largest_of
-from tradewind.wire.codecs import SPARSE_BLOCK_ITEMS, TopK, codec_of, wire_bytes
+from tradewind.wire.codecs import BLOCK_ITEMS, SPARSE_BLOCK_ITEMS, TopK, codec_of, wire_bytes
 
 
 def after_a_hop(values: Tensor, codec: str) -> Tensor:
@@ -26,53 +25,77 @@ def after_a_hop(values: Tensor, codec: str) -> Tensor:
         return decode_tensor(encode_tensor(values, codec))
     made = codec_of(codec)
     assert isinstance(made, TopK)
-    positions = largest_of(values, made)
-    kept = torch.zeros_like(values)
-    # The codec keeps the same items of an array that has only these; its levels are made of them alone.
-    kept[positions] = values[positions]
-    given = kept.cpu().numpy()
-    encoded = np.empty(made.most_bytes(len(given)), np.uint8)
-    made.encode(given, encoded)
-    made.decode(encoded, given)
-    return torch.from_numpy(given).to(values.device)
+    return _picked_after_a_hop(values, made)
 
 
-def mean_by_hops(
-    contributions: Sequence[Tensor], codec: str, residuals: Sequence[Tensor | None] = ()
-) -> tuple[Tensor, int, int]:
-    """The mean that all ranks of a round get, the bytes of a contribution, and those of the mean, as they are sent.
+def mean_by_hops(contributions: Tensor, codec: str, lost: Tensor | None = None) -> tuple[Tensor, int, int]:
+    """The mean of rows that all ranks of a round get, the bytes of a contribution, and those of the mean, as sent.
 
-    `residuals`: what each rank has kept; it is in the contribution already, and is replaced by what is lost now.
+    `lost`: what each rank has kept, in rows; it is in the contributions already, and is replaced by what is lost now.
     """
-    count, items = len(contributions), len(contributions[0])
+    count, items = contributions.shape
     own_bytes = wire_bytes(codec, items, 4)
     if codec == "none":
-        return torch.stack(list(contributions)).mean(dim=0), own_bytes, own_bytes
+        return contributions.mean(dim=0), own_bytes, own_bytes
     made = codec_of(codec)
     sparse = made if isinstance(made, TopK) else None
     cut = [items * k // (count * SPARSE_BLOCK_ITEMS) * SPARSE_BLOCK_ITEMS for k in range(count)] + [items]
-    total = torch.zeros_like(contributions[0])
-    for rank, contribution in enumerate(contributions):
-        own = slice(cut[rank], cut[rank + 1])
-        came = after_a_hop(contribution, codec)
-        if sparse is None:
-            came[own] = contribution[own]
-        total += came
-        if residuals and (residual := residuals[rank]) is not None:
-            residual.copy_(contribution - came)
-    total /= count
+    roots = [slice(start, end) for start, end in pairwise(cut)]
+    came = _rows_after_a_hop(contributions, codec)
+    if sparse is None:
+        for rank, own in enumerate(roots):
+            came[rank, own] = contributions[rank, own]
+    if lost is not None:
+        torch.sub(contributions, came, out=lost)
+    total = came.sum(dim=0) / count
     mean, mean_bytes = (after_a_hop(total, codec), own_bytes) if sparse is None else _sum_after_a_hop(total, sparse)
-    for rank, residual in enumerate(residuals):
-        if residual is not None:
-            own = slice(cut[rank], cut[rank + 1])
-            residual[own] += ((total[own] - mean[own]) * count).to(residual.device)
+    if lost is not None:
+        for rank, own in enumerate(roots):
+            lost[rank, own] += (total[own] - mean[own]) * count
     return mean, own_bytes, mean_bytes
+
+
+def _rows_after_a_hop(rows: Tensor, codec: str) -> Tensor:
+    """Each row after a hop. Dense codecs encode all rows at once, filled with zeros to whole blocks: so blocks and
+    their scales are those of each row alone.
+    """
+    if codec not in ON_DEVICE:
+        return torch.stack([after_a_hop(row, codec) for row in rows])
+    count, items = rows.shape
+    missing = -items % BLOCK_ITEMS
+    filled = torch.nn.functional.pad(rows, (0, missing)) if missing else rows
+    return after_a_hop(filled.reshape(-1), codec).view(count, -1)[:, :items]
+
+
+def _picked_after_a_hop(values: Tensor, codec: TopK) -> Tensor:
+    """What a rank sends of its own array, as the receiver gets it: two levels for each block (`wire.sparse`)."""
+    positions = largest_of(values, codec)
+    picked = values[positions]
+    found = torch.zeros_like(values)
+    if not bool(torch.isfinite(picked).all()):
+        found[positions] = after_a_hop(picked, "int8")
+        return found
+    groups = torch.nn.functional.pad(picked.abs(), (0, -len(picked) % codec.kept)).view(-1, codec.kept)
+    places = torch.arange(groups.numel(), device=values.device).view_as(groups)
+    counts = (places < len(picked)).sum(dim=1)
+    wide = groups.double()
+    upper = groups > (wide.sum(dim=1) / counts).float()[:, None]
+    uppers = upper.sum(dim=1)
+    lower_sums, upper_sums = wide.masked_fill(upper, 0.0).sum(dim=1), wide.masked_fill(~upper, 0.0).sum(dim=1)
+    low = lower_sums / (counts - uppers).clamp_min(1)
+    high = torch.where(uppers > 0, upper_sums / uppers.clamp_min(1), low)
+    low = torch.where(counts > uppers, low, high)
+    levels = torch.where(upper, high.float()[:, None], low.float()[:, None]).view(-1)[: len(picked)]
+    found[positions] = torch.where(picked < 0, -levels, levels)
+    return found
 
 
 def _sum_after_a_hop(total: Tensor, codec: TopK) -> tuple[Tensor, int]:
     """A sparse sum as its receivers get it, and its bytes."""
-    given = total.cpu().numpy().copy()
-    encoded = np.empty(codec.most_bytes(len(given), len(given)), np.uint8)
-    codec.encode_sum(given, encoded)
-    codec.decode(encoded, given)
-    return torch.from_numpy(given).to(total.device), codec.length(encoded)
+    positions = torch.nonzero(total != 0)[:, 0]
+    is_dense, nbytes = codec.sum_form(len(positions), len(total))
+    if is_dense:
+        return after_a_hop(total, "int8"), nbytes
+    found = torch.zeros_like(total)
+    found[positions] = after_a_hop(total[positions], "int8")
+    return found, nbytes

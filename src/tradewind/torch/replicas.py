@@ -16,9 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tradewind.node.actions import Outcome
-from tradewind.torch.buckets import tracked_tensors
+from tradewind.torch.buckets import Tracked
 from tradewind.torch.models import make_gpt, make_model
 from tradewind.torch.outer import Outer, OuterSteps, Sent
 from tradewind.torch.quantised import mean_by_hops
@@ -83,7 +85,7 @@ class _Landed:
 
 
 class Exchange:
-    """What replicas exchange, by hops with a codec, and the bytes of it."""
+    """What the replicas of one seed exchange, by hops with a codec, and the bytes of it."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -91,58 +93,89 @@ class Exchange:
         """Bytes that one of the replicas has sent, in an all-reduce without waste."""
         self.largest = 0
         """Bytes of the largest round."""
-        self._lost: dict[int, list[Tensor]] = {}
+        self._lost: dict[int, Tensor] = {}
 
-    def residuals(self, key: int) -> list[Tensor]:
-        """What each replica has kept of the tensors that `key` names."""
+    def residuals(self, key: int) -> Tensor:
+        """What each replica has kept of the tensors that `key` names, in rows."""
         return self._lost[key]
 
-    def average(self, key: int, contributions: Sequence[Tensor], residuals: Sequence[Tensor | None] = ()) -> Tensor:
-        """The mean of the replicas' flat tensors; `key` names what they are, for error feedback.
+    def average(self, key: int, contributions: Tensor, residuals: Tensor | None = None) -> Tensor:
+        """The mean of the rows, the replicas' flat tensors; `key` names what they are, for error feedback.
 
-        `residuals`: those of an outer optimizer, which are added, and replaced by what encoding loses.
+        `residuals`: rows of an outer optimizer, which are added, and replaced by what encoding loses.
         """
-        given, kept = list(contributions), list(residuals)
+        lost = residuals
         if self.method.feedback:
-            kept = [*self._lost.setdefault(key, [torch.zeros_like(own) for own in given])]
-        for k, residual in enumerate(kept):
-            if residual is not None:
-                given[k] = given[k] + residual.to(given[k].device)
-        mean, own_bytes, mean_bytes = mean_by_hops(given, self.method.codec, kept)
+            lost = self._lost.setdefault(key, torch.zeros_like(contributions))
+        given = contributions if lost is None else contributions + lost
+        mean, own_bytes, mean_bytes = mean_by_hops(given, self.method.codec, lost)
         self.nbytes += (len(given) - 1) / len(given) * (own_bytes + mean_bytes)
         self.largest = max(self.largest, mean_bytes)
         return mean
 
 
 class Replicas:
-    """Replicas of one model, each with its own data and optimizer."""
+    """Replicas of one model for each of some seeds, each with its own data and state of the optimizer.
 
-    def __init__(self, model: nn.Module, method: Method, work: Work, seed: int, device: str) -> None:
+    All of them are rows of one tensor, and take their local steps together (`torch.func.vmap`): with one model after
+    another a GPU would wait for the launches of small kernels. AdamW works item by item, so it is one for all rows.
+    """
+
+    def __init__(
+        self, models: Sequence[nn.Module], method: Method, work: Work, seeds: Sequence[int], device: str
+    ) -> None:
+        """`models`: the one that all replicas of a seed begin with, for each seed."""
         self.method, self.work, self.device = method, work, device
-        self.models = [copy.deepcopy(model).to(device) for _ in range(REPLICAS)]
-        fused = device != "cpu"
-        self.optimizers = [torch.optim.AdamW(m.parameters(), work.learning_rate, fused=fused) for m in self.models]
-        self._on_device: tuple[Labelled, list[Tensor]] | None = None
-        self.exchange = Exchange(method)
-        self._random = [np.random.default_rng([seed, rank]) for rank in range(REPLICAS)]
-        self.outers = [self._outer(m) for m in self.models] if method.outer is not None else []
-
-    def _outer(self, model: nn.Module) -> OuterSteps:
-        assert self.method.outer is not None
-        trained = [t for t in tracked_tensors(model) if t.trained]
-        return OuterSteps(self.method.outer, trained, self.method.every, common=True, bucket_bytes=None)
-
-    @property
-    def parameters(self) -> int:
+        self.parameters = sum(parameter.numel() for parameter in models[0].parameters())
         """Parameters of one replica."""
-        return sum(p.numel() for p in self.models[0].parameters())
+        self.seeds = tuple(seeds)
+        self._model = copy.deepcopy(models[0]).to(device)
+        self._shapes = {name: parameter.shape for name, parameter in self._model.named_parameters()}
+        first = torch.stack([torch.cat([p.detach().reshape(-1) for p in model.parameters()]) for model in models])
+        self.rows = nn.Parameter(first.to(device).repeat_interleave(REPLICAS, dim=0))
+        """The parameters of each replica: all of the first seed, then those of the next."""
+        self.rows.grad = torch.zeros_like(self.rows)
+        self._leaves = {name: view.requires_grad_() for name, view in self._views(self.rows.detach()).items()}
+        self._gradients = list(self._views(self.rows.grad).values())
+        self.optimizer = torch.optim.AdamW([self.rows], work.learning_rate, fused=device != "cpu")
+        self.exchanges = [Exchange(method) for _ in seeds]
+        self._random = [np.random.default_rng([seed, rank]) for seed in seeds for rank in range(REPLICAS)]
+        self._on_device: tuple[Labelled, list[Tensor]] | None = None
+        self.outers = [self._outer(row) for row in self.rows.detach()] if method.outer is not None else []
 
-    def backward(self, rank: int, samples: Labelled) -> None:
-        """Compute the gradients of one replica for its next batch."""
+    def _views(self, rows: Tensor) -> dict[str, Tensor]:
+        """The parameters by name, in views of rows (or of one row)."""
+        sizes = [shape.numel() for shape in self._shapes.values()]
+        parts = rows.split(sizes, dim=-1)
+        return {
+            name: part.view(*rows.shape[:-1], *shape)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+        }
+
+    def _outer(self, row: Tensor) -> OuterSteps:
+        """The outer optimizer of one replica, which reads and writes its row; what it keeps is on the device."""
+        assert self.method.outer is not None
+        trained = [Tracked(name, nn.Parameter(view), True) for name, view in self._views(row).items()]
+        made = OuterSteps(self.method.outer, trained, self.method.every, common=True, bucket_bytes=None)
+        for fragment in made.fragments:
+            fragment.residuals = [residual.to(self.device) for residual in fragment.residuals]
+        return made
+
+    def backward(self, samples: Labelled) -> None:
+        """Compute the gradients of all replicas for their next batches."""
         train, labels = self._tensors(samples)[:2]
-        at = torch.from_numpy(self._random[rank].integers(0, len(samples.train), self.work.batch)).to(self.device)
-        self.optimizers[rank].zero_grad()
-        _loss(self.models[rank], train[at], labels[at]).backward()
+        drawn = np.stack([random.integers(0, len(samples.train), self.work.batch) for random in self._random])
+        at = torch.from_numpy(drawn).to(self.device)
+        with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap can batch on every device
+            losses = vmap(self._loss)(self._leaves, train[at], labels[at])
+        found = torch.autograd.grad(losses.sum(), list(self._leaves.values()))
+        torch._foreach_copy_(self._gradients, found)
+
+    def _loss(self, parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        device = inputs.device.type
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+            scores: Tensor = functional_call(self._model, parameters, (inputs,))
+        return nn.functional.cross_entropy(scores.float().flatten(0, -2), labels.flatten())
 
     def _tensors(self, samples: Labelled) -> list[Tensor]:
         """Training and test samples with their labels on the device, copied once."""
@@ -154,74 +187,69 @@ class Replicas:
 
     def step(self, number: int, samples: Labelled) -> None:
         """One local step of every replica, and what follows it."""
-        for rank in range(REPLICAS):
-            self.backward(rank, samples)
+        self.backward(samples)
         if not self.outers:
             self._average_gradients()
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self.work.rate_at(number)
-            optimizer.step()
+        self.optimizer.param_groups[0]["lr"] = self.work.rate_at(number)
+        self.optimizer.step()
         if self.outers:
-            self._outer_step(number)
+            for k, exchange in enumerate(self.exchanges):
+                self._outer_step(number, self.outers[k * REPLICAS : (k + 1) * REPLICAS], exchange)
 
     @torch.no_grad()
     def _average_gradients(self) -> None:
-        flats = [torch.cat([p.grad.reshape(-1) for p in m.parameters() if p.grad is not None]) for m in self.models]
-        mean = self.exchange.average(0, flats)
-        for model in self.models:
-            at = 0
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.copy_(mean[at : at + parameter.numel()].view_as(parameter))
-                    at += parameter.numel()
+        assert self.rows.grad is not None
+        for of_seed, exchange in zip(self.rows.grad.split(REPLICAS), self.exchanges, strict=True):
+            of_seed.copy_(exchange.average(0, of_seed).expand_as(of_seed))
 
     @torch.no_grad()
-    def _outer_step(self, number: int) -> None:
-        for outer in self.outers:
+    def _outer_step(self, number: int, outers: Sequence[OuterSteps], exchange: Exchange) -> None:
+        for outer in outers:
             for fragment in outer.fragments:
                 if fragment.flight is not None and fragment.flight.due <= number:
                     outer.end(fragment, alone=False)
-        if number % self.outers[0].interval:
+        if number % outers[0].interval:
             return
-        turn = self.outers[0].round % len(self.outers[0].fragments)
+        turn = outers[0].round % len(outers[0].fragments)
         submitted: list[list[Sent]] = []
 
         def submit(sent: list[Sent], weight: float) -> list[Any]:  # noqa: ARG001 - all replicas weigh the same
             submitted.append(sent)
             return [_Landed() for _ in sent]
 
-        begun = [outer.begin(submit, number, REPLICAS) for outer in self.outers]
+        begun = [outer.begin(submit, number, REPLICAS) for outer in outers]
         for k, each in enumerate(zip(*submitted, strict=True)):
-            flats, residuals = [sent.flat.to(self.device, copy=True) for sent in each], [sent.residual for sent in each]
-            mean = self.exchange.average(1000 * turn + k, flats, residuals)
+            kept = [sent.residual for sent in each if sent.residual is not None]
+            residuals = torch.stack(kept) if kept else None
+            mean = exchange.average(1000 * turn + k, torch.stack([sent.flat for sent in each]), residuals)
+            for row, residual in enumerate(kept):
+                assert residuals is not None
+                residual.copy_(residuals[row])
             for sent in each:
                 sent.flat.copy_(mean)
-        if self.outers[0].options.delay == 0:
-            for outer, fragment in zip(self.outers, begun, strict=True):
+        if outers[0].options.delay == 0:
+            for outer, fragment in zip(outers, begun, strict=True):
                 outer.end(fragment, alone=False)
 
     @torch.no_grad()
-    def judge(self, samples: Labelled, most: int | None = None) -> float:
-        """The test loss of the mean of all replicas' models, which is what training returns; with the first `most`."""
-        mean = copy.deepcopy(self.models[0])
-        for parameters in zip(*(m.parameters() for m in (mean, *self.models)), strict=True):
-            parameters[0].copy_(torch.stack(parameters[1:]).mean(dim=0))
+    def judge(self, samples: Labelled, most: int | None = None) -> list[float]:
+        """The test loss of the mean of the replicas of each seed, which training returns; with the first `most`."""
         test, labels = (tensor[:most] for tensor in self._tensors(samples)[2:])
-        parts = zip(test.split(TEST_BATCH), labels.split(TEST_BATCH), strict=True)
-        return sum(float(_loss(mean, inputs, of)) * len(inputs) for inputs, of in parts) / len(test)
-
-
-def _loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    device = inputs.device.type
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        scores: Tensor = model(inputs)
-    return nn.functional.cross_entropy(scores.float().flatten(0, -2), labels.flatten())
+        found = []
+        for of_seed in self.rows.detach().split(REPLICAS):
+            mean = self._views(of_seed.mean(dim=0))
+            parts = zip(test.split(TEST_BATCH), labels.split(TEST_BATCH), strict=True)
+            total = sum(self._loss(mean, inputs, of) * len(inputs) for inputs, of in parts)
+            found.append(float(total) / len(test))
+        return found
 
 
 def make_replicas(
-    gpt: tuple[int, int, int, int] | None, method: Method, work: Work, seed: int, device: str
+    gpt: tuple[int, int, int, int] | None, method: Method, work: Work, seeds: Sequence[int], device: str
 ) -> Replicas:
-    """Replicas of a GPT with this width, layers, heads and context, or of a CNN for images (None)."""
-    torch.manual_seed(seed)
-    return Replicas(make_model("resnet") if gpt is None else make_gpt(*gpt), method, work, seed, device)
+    """Replicas of a GPT with this width, layers, heads and context, or of a CNN for images (None), for each seed."""
+    models = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        models.append(make_model("resnet") if gpt is None else make_gpt(*gpt))
+    return Replicas(models, method, work, seeds, device)

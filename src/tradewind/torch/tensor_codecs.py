@@ -58,8 +58,8 @@ class _Kind:
 
 _KINDS = {
     "int8": _Kind(127.0, 126.0, (-128, 127, -127)),
-    "int4": _Kind(7.0, 6.0, (-8, 7, -7)),
-    "int4-32": _Kind(7.0, 6.0, (-8, 7, -7), 32),
+    "int4": _Kind(77.0, 60.0, (-8, 7, -7)),
+    "int4-32": _Kind(77.0, 60.0, (-8, 7, -7), 32),
     "fp8": _Kind(448.0, 256.0, (0x7F, 0x7E, -2)),
     "fp16": _Kind(2.0**15, 2.0**15, (0x7E00, 0x7C00, -0x400)),
 }
@@ -166,6 +166,8 @@ def _quantise(scaled: Tensor, codec: str) -> Tensor:
         return scaled.clamp(-_LARGEST_HALF, _LARGEST_HALF).to(torch.float16).view(torch.int16)
     if codec == "fp8":
         return scaled.to(torch.float8_e4m3fn).view(torch.int8)
+    if codec != "int8":
+        scaled = torch.copysign((scaled.abs() + 3.75).sqrt() - 2.0, scaled)
     return scaled.round().to(torch.int8)
 
 
@@ -191,7 +193,7 @@ def _values(codes: Tensor, codec: str) -> Tensor:
         return codes.view(torch.float16).to(torch.float32)
     if codec == "fp8":
         return codes.view(torch.float8_e4m3fn).to(torch.float32)
-    return codes.to(torch.float32)
+    return (codes if codec == "int8" else codes * (codes.abs() + 4)).to(torch.float32)
 
 
 def sparse_parts(values: Tensor, codec: str) -> tuple[Tensor, Tensor]:
