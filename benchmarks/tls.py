@@ -5,8 +5,8 @@ machine does is shared by all. *Loopback*: two processes over TCP, where process
 kernel-shaped links (`htb`) of 20 to 155 Mbps, where the links are. A round lasts until its slowest rank has the result.
 Ratios are medians of ratios of neighbouring rounds, with the middle half of them; processor time is that of all ranks,
 per GB that a rank sends. On loopback the kernels in C encrypt frames under keys made inside TLS (`tls-aead`); with
-*aead off*, and in the lab, TLS does. The last rows are TLS with other numbers of connections than the default, and hivemind, whose
-libp2p encrypts with TLS 1.3, if the interpreter `HIVEMIND_PYTHON`, or this one, has it.
+*aead off*, and in the lab, TLS does. The last rows are TLS with other numbers of connections than the default, and
+hivemind, whose libp2p encrypts with TLS 1.3, if the interpreter `HIVEMIND_PYTHON`, or this one, has it.
 
 Each part ends with its share of `SECONDS=` and shows its rows on stderr at once; `PARTS=` names some of loopback,
 connections, hivemind, lab4, lab8.
