@@ -79,7 +79,7 @@ def test_an_offer_that_was_taken_out_on_the_way_is_noticed() -> None:
     client = ClientHandshake(Credentials("run", "alice", b"secret 1"), "data 1.0", b"c" * 32, None, CHANNEL, NEAR)
     server = ServerHandshake(Credentials("run", "bob", b"secret 1"), b"s" * 32, CHANNEL, FAR)
     client.start()
-    bare = Hello(*[getattr(client._hello, name) for name in Hello.__struct_fields__[:-1]])  # type: ignore[union-attr]
+    bare = Hello(*[getattr(client._hello, name) for name in Hello.__struct_fields__[:-1]])
     answer = client.receive(server.receive(encode_message(bare, server.credentials.number)))
     with pytest.raises(NotAdmitted, match="does not know the secret"):
         server.receive(answer)

@@ -80,6 +80,8 @@ class Direction(ctypes.Structure):
         ("iv", ctypes.c_uint8 * 12),
         ("broken", ctypes.c_int32),
     )
+    owners: tuple[object, ...]
+    """Keeps the functions and the key."""
 
 
 class _Part(ctypes.Structure):
@@ -184,7 +186,7 @@ class Kernels:
         Returns the position after the last byte that was sent: the end, or the first block that needs another key.
         Raises OSError; the direction cannot be used any more then.
         """
-        given = (_Part * len(parts))(*((address_of(part), part.nbytes) for part in parts))
+        given = (_Part * len(parts))(*(_Part(address_of(part), part.nbytes) for part in parts))
         if scratch.nbytes < BLOCK_BYTES + TAG_BYTES or not all(part.flags.c_contiguous for part in parts):
             raise ValueError(f"{scratch.nbytes} bytes of scratch memory, or parts with gaps")
         at = ctypes.addressof(direction), fd, ctypes.addressof(given), len(parts), start

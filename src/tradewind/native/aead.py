@@ -86,7 +86,7 @@ class Aead:
         made = Direction(
             ctypes.addressof(self._functions), context.address, 0, most, (ctypes.c_uint8 * IV_BYTES)(*iv), 0
         )
-        made.owners = self, context  # type: ignore[attr-defined]
+        made.owners = self, context
         return made
 
 
