@@ -4,8 +4,9 @@ Three runs with the same ranks, one for each mode of `security`, take turns roun
 machine does is shared by all. *Loopback*: two processes over TCP, where processors are the limit. *Lab*: sites with
 kernel-shaped links (`htb`) of 20 to 155 Mbps, where the links are. A round lasts until its slowest rank has the result.
 Ratios are medians of ratios of neighbouring rounds, with the middle half of them; processor time is that of all ranks,
-per GB that a rank sends. The last rows are TLS with other numbers of connections than the default, and hivemind, whose
-libp2p encrypts with TLS 1.3, if the interpreter `HIVEMIND_PYTHON`, or this one, has it.
+per GB that a rank sends. On loopback the kernels in C encrypt frames under keys made inside TLS (`tls-aead`); with
+*aead off*, and in the lab, TLS does. The last rows are TLS with other numbers of connections than the default, and
+hivemind, whose libp2p encrypts with TLS 1.3, if the interpreter `HIVEMIND_PYTHON`, or this one, has it.
 
 Each part ends with its share of `SECONDS=` and shows its rows on stderr at once; `PARTS=` names some of loopback,
 connections, hivemind, lab4, lab8.
@@ -41,6 +42,8 @@ from tradewind.runtime.options import RunFields, Tls, Transport
 from tradewind.runtime.tls import RECORD_BYTES
 
 MODES, WAITING = ("off", "secret", "tls"), "waiting"
+RECORDS = "tls, aead off"
+"""TLS that encrypts the frames itself."""
 LOOPBACK_ROUNDS, LAB_ROUNDS, PEER_ROUNDS = 15, 9, 5
 SHARES = {"loopback": 0.3, "connections": 0.15, "hivemind": 0.15, "lab4": 0.2, "lab8": 0.2}
 """Of the time: rounds alone, without starting processes and labs."""
@@ -70,10 +73,11 @@ def make_files(folder: Path, names: Sequence[str]) -> None:
 
 def options_of(mode: str, folder: str, site: str) -> RunFields:
     """The options of a rank's run in one mode."""
-    fields: RunFields = {"security": "secret" if mode == WAITING else mode}  # type: ignore[typeddict-item]
-    if mode == "tls":
+    security = {WAITING: "secret", RECORDS: "tls"}.get(mode, mode)
+    fields: RunFields = {"security": security}  # type: ignore[typeddict-item]
+    if security == "tls":
         parts = {"certificate": f"{folder}/{site}.crt", "key": f"{folder}/{site}.key", "ca": f"{folder}/ca.crt"}
-        fields["tls"] = Tls(**parts)
+        fields["tls"] = Tls(**parts, aead=mode != RECORDS)
     return fields
 
 
@@ -110,7 +114,7 @@ def take_turns(
 
 Runs = dict[str, tuple[str, int | None]]
 """The mode of `security`, and the number of connections, of each run by its name."""
-BY_DEFAULT: Runs = {mode: (mode, None) for mode in MODES}
+BY_DEFAULT: Runs = {mode: (mode, None) for mode in (*MODES, RECORDS)}
 BY_CONNECTIONS: Runs = {f"tls, {count} connections": ("tls", count) for count in OTHER_CONNECTIONS}
 
 

@@ -16,6 +16,7 @@ from certificate_files import issue, options
 from drill_ranks import drill_on_loopback
 from proxies import HIDDEN, Proxy
 from ranks import free_port
+from tradewind.native.aead import aead, why_no_aead
 from tradewind.runtime.certificate_authority import Authority
 
 PATIENCE_S = 6.0
@@ -66,22 +67,24 @@ class Tampering(Proxy):
 
 
 @pytest.mark.parametrize(
-    ("security", "changes"),
+    ("transport", "changes"),
     [
-        ("tls", FEW),
-        ("secret", FEW),
-        pytest.param("tls", 200, marks=pytest.mark.slow),
-        pytest.param("secret", 200, marks=pytest.mark.slow),
+        pytest.param(transport, changes, marks=[pytest.mark.slow] * (changes > FEW))
+        for changes in (FEW, 200)
+        for transport in ("tls-aead", "tls", "tcp")
     ],
 )
-def test_every_changed_byte_is_noticed_and_no_result_is_wrong(security: str, changes: int, tmp_path: Path) -> None:
+def test_every_changed_byte_is_noticed_and_no_result_is_wrong(transport: str, changes: int, tmp_path: Path) -> None:
+    if transport == "tls-aead" and aead() is None:
+        pytest.skip(why_no_aead())
+    security = "secret" if transport == "tcp" else "tls"
     authority = Authority.create("drill")
     files = [issue(authority, tmp_path, f"rank{n}") for n in range(2)]
     port = free_port()
 
     def own(rank: int) -> dict[str, Any]:
         hidden = {"bind": HIDDEN, "advertise": "127.0.0.1", "ports": port} if rank else {}
-        return {**options(files[rank], security), **hidden, "connections": 1}
+        return {**options(files[rank], security), **hidden, "connections": 1, "aead": transport == "tls-aead"}
 
     man = Tampering(port)
     with contextlib.closing(man):
@@ -100,7 +103,7 @@ def test_every_changed_byte_is_noticed_and_no_result_is_wrong(security: str, cha
             run.stop()
             heard = [said for rank in run.ranks for said in rank.heard]
             told = next(said for said in run.ranks[1].heard if "broken" in said)
-            assert told["transports"] == ["tls" if security == "tls" else "tcp"]
+            assert told["transports"] == [transport]
             corrupt = sum(sum(said["corrupt"].values()) for said in heard if "corrupt" in said)
             closing = sum("changed on the way" in said.get("warning", "") for said in heard)
             unneeded = corrupt - closing  # chunks of halted rounds are counted, and break nothing

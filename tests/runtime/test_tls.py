@@ -22,6 +22,7 @@ from ranks import run_ranks
 from tradewind.catalog import load_network
 from tradewind.errors import BadOption, NotAdmitted
 from tradewind.runtime.addresses import HostPort, listen_on
+from tradewind.runtime.aead_socket import AeadSocket
 from tradewind.runtime.certificate_authority import DAY_S, Authority
 from tradewind.runtime.certificates import CertificateFiles, Certificates, SecureCredentials, load, make_credentials
 from tradewind.runtime.dialling import Dialling
@@ -99,7 +100,7 @@ def test_ranks_reduce_over_encrypted_connections(authority: Authority, tmp_path:
         connected=lambda *about: socks.append(about[2]),
     )
     assert answers == [6.0] * 3
-    assert socks and all(isinstance(sock, TlsSocket) for sock in socks)
+    assert socks and all(isinstance(sock, TlsSocket | AeadSocket) for sock in socks)
 
 
 def test_polled_links_carry_encrypted_frames(authority: Authority, tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_auto_encrypts_beyond_loopback_only(authority: Authority, tmp_path: Path
     each = [{**one, "security": "auto"} for one in each_of(authority, tmp_path, "rank0", "rank1")]
     socks: list[socket.socket] = []
     run_ranks(2, reduce_and_look, each, connected=lambda *about: socks.append(about[2]))
-    assert socks and not any(isinstance(sock, TlsSocket) for sock in socks)
+    assert socks and not any(isinstance(sock, TlsSocket | AeadSocket) for sock in socks)
 
 
 @pytest.mark.parametrize(

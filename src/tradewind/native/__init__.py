@@ -23,11 +23,15 @@ from tradewind.native.build import FOLDER, LIBRARY
 
 VARIABLE = "TRADEWIND_NATIVE"
 OFF = ("0", "false", "no", "off")
-ABI = 2
+ABI = 3
 """TW_ABI of kernels.c: a library that was compiled from other signatures is not used."""
 BLOCK_BYTES = 256 * 1024
 LEAST_BLOCK_BYTES = 241
 """The kernels compute checksums of blocks with at least so many bytes."""
+TAG_BYTES = 16
+"""Bytes that the encryption of a block adds to it."""
+SEALED_BYTES = BLOCK_BYTES + 4096
+"""Memory for encrypted bytes on their way to or from a socket: a block, and header and path of its frame."""
 KINDS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 """Types of items that the kernels add."""
 
@@ -63,6 +67,27 @@ class Span(NamedTuple):
     """Items of the whole chunk."""
     nbytes: int
     """Bytes of the whole chunk."""
+
+
+class Direction(ctypes.Structure):
+    """`struct direction` of aead.h: one direction of an encrypted connection under one key (`native.aead`)."""
+
+    _fields_ = (
+        ("functions", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("used", ctypes.c_uint64),
+        ("most", ctypes.c_uint64),
+        ("iv", ctypes.c_uint8 * 12),
+        ("broken", ctypes.c_int32),
+    )
+    owners: tuple[object, ...]
+    """Keeps the functions and the key."""
+
+
+class _Part(ctypes.Structure):
+    """`struct part` of aead.h."""
+
+    _fields_ = (("at", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
 
 
 class _Fold(ctypes.Structure):
@@ -119,6 +144,12 @@ class Kernels:
             library.tw_receive, ctypes.c_int64, ctypes.c_int, pointer, size, size, ctypes.c_char_p, pointer
         )
         self._add = _declared(library.tw_add, None, pointer, pointer, size, size)
+        self._send_sealed = _declared(
+            library.tw_send_sealed, ctypes.c_int64, pointer, ctypes.c_int, pointer, size, size, pointer, size
+        )
+        self._receive_sealed = _declared(
+            library.tw_receive_sealed, ctypes.c_int64, pointer, ctypes.c_int, pointer, size, size, pointer, pointer
+        )
         self._fold = _declared(library.tw_fold, None, pointer)
 
     def sums(self, payload: bytes | bytearray | memoryview) -> bytes:
@@ -142,16 +173,48 @@ class Kernels:
         fits = len(array) >= room and (adding is None or adding.arrays[1].nbytes == nbytes)
         if not fits or (sums and len(sums) < sums_bytes(nbytes)):
             raise ValueError(f"{len(array)} bytes of memory, {len(sums)} of checksums for a payload of {nbytes} bytes")
-        done: int = self._receive(
-            fd, address_of(array), start, nbytes, sums or None, None if adding is None else ctypes.addressof(adding)
-        )
-        if done < 0:
-            raise OSError(-done, os.strerror(-done))
-        return done
+        how = None if adding is None else ctypes.addressof(adding)
+        return _position(self._receive(fd, address_of(array), start, nbytes, sums or None, how))
 
     def add(self, adding: Addition, block: Array, start: int, nbytes: int) -> None:
         """Add a block of a payload, from byte `start` on."""
         self._add(ctypes.addressof(adding), address_of(block), start, nbytes)
+
+    def send_sealed(self, direction: Direction, fd: int, parts: Sequence[Array], start: int, scratch: Array) -> int:
+        """Encrypt and send parts, each cut into blocks of its own, from byte `start` of all of them on.
+
+        Returns the position after the last byte that was sent: the end, or the first block that needs another key.
+        Raises OSError; the direction cannot be used any more then.
+        """
+        given = (_Part * len(parts))(*(_Part(address_of(part), part.nbytes) for part in parts))
+        if scratch.nbytes < BLOCK_BYTES + TAG_BYTES or not all(part.flags.c_contiguous for part in parts):
+            raise ValueError(f"{scratch.nbytes} bytes of scratch memory, or parts with gaps")
+        at = ctypes.addressof(direction), fd, ctypes.addressof(given), len(parts), start
+        return _position(self._send_sealed(*at, address_of(scratch), scratch.nbytes))
+
+    def receive_sealed(
+        self,
+        direction: Direction,
+        fd: int,
+        place: Array | None,
+        span: tuple[int, int],
+        scratch: Array,
+        adding: Addition | None = None,
+    ) -> int:
+        """Receive and decrypt from the first byte of a span, which begins a block, to its end.
+
+        Verified blocks are added, or copied to `place`, or dropped if both are None. Returns the position after the
+        last one: the end, or the first block that needs another key. Raises OSError, with EBADMSG if a block is not
+        what the other side sent; the direction cannot be used any more then.
+        """
+        start, end = span
+        out = place if adding is None else adding.arrays[1]
+        if (out is not None and out.nbytes < end) or scratch.nbytes < BLOCK_BYTES + TAG_BYTES:
+            raise ValueError(f"{end} bytes do not fit, or {scratch.nbytes} bytes of scratch memory are too few")
+        where = None if place is None or adding is not None else address_of(place)
+        how = None if adding is None else ctypes.addressof(adding)
+        at = ctypes.addressof(direction), fd, where, start, end
+        return _position(self._receive_sealed(*at, address_of(scratch), how))
 
     def fold(
         self,
@@ -184,6 +247,13 @@ class Kernels:
         given = [None if array is None else address_of(array) for array in (first, out, residual, encoded)]
         fold = _Fold(*given, ctypes.addressof(addresses), len(parts), CODECS[codec], *span[:3], *factors, factor)
         self._fold(ctypes.addressof(fold))
+
+
+def _position(done: int) -> int:
+    """Return what a kernel has done; raise OSError if that is an error."""
+    if done < 0:
+        raise OSError(-done, os.strerror(-done))
+    return done
 
 
 def _declared(function: Any, result: Any, *arguments: Any) -> Any:

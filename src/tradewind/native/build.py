@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SOURCES = ("kernels.c", "blocks.h")
+SOURCES = ("kernels.c", "blocks.h", "aead.h")
 LIBRARY = "kernels.so"
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 FLOATS = ("-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")

@@ -1,8 +1,9 @@
 /* Kernels of the data plane: checksums, sums of received blocks, and whole frames from blocking sockets.
  *
  * The functions are called through ctypes (`tradewind/native/__init__.py`), which releases the interpreter's lock
- * during every call. They know nothing of Python, keep no state and allocate nothing. Each computes exactly what the
- * Python code beside it computes; the tests compare the two. A change of a signature or of a codec needs another TW_ABI. */
+ * during every call. They know nothing of Python, keep no state of their own and allocate nothing. Each computes
+ * exactly what the Python code beside it computes, and the tests compare the two; encrypted frames have none beside
+ * them. A change of a signature or of a codec needs another TW_ABI. */
 
 #include <errno.h>
 #include <math.h>
@@ -16,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-#define TW_ABI 2
+#define TW_ABI 3
 #ifndef TW_MOST_INSTRUCTIONS /* the tests compile the others, too */
 #define TW_MOST_INSTRUCTIONS 2
 #endif
@@ -200,6 +201,10 @@ EXPORT int64_t tw_receive(int socket, uint8_t *place, size_t start, size_t nbyte
 EXPORT void tw_add(const struct addition *add, const uint8_t *block, size_t start, size_t nbytes) {
     PICK(add_block)(add, block, start, nbytes);
 }
+
+/* --- encrypted frames ------------------------------------------------------------------------------------------ */
+
+#include "aead.h"
 
 /* --- codecs ---------------------------------------------------------------------------------------------------- */
 

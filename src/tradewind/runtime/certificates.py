@@ -246,6 +246,8 @@ class SecureCredentials(Credentials):
     certificates: Certificates
     always: bool
     """Whether loopback connections are encrypted, too."""
+    aead_frames: bool = False
+    """Whether data connections encrypt frames with keys made inside TLS (`aead_socket`), where the other side does."""
 
     def encrypts(self, host: str) -> bool:
         """Whether TCP connections between this rank and an address are encrypted; both ends decide the same."""
@@ -253,7 +255,12 @@ class SecureCredentials(Credentials):
 
 
 def make_credentials(
-    run: str, site: str, secret: bytes, mode: SecurityMode, files: CertificateFiles | None
+    run: str,
+    site: str,
+    secret: bytes,
+    mode: SecurityMode,
+    files: CertificateFiles | None,
+    aead_frames: bool = False,
 ) -> Credentials:
     """The credentials of one process of a run; raises BadOption if `mode` is tls without files."""
     if mode == "tls" and files is None:
@@ -263,4 +270,4 @@ def make_credentials(
         )
     if files is None or mode in ("off", "secret"):
         return Credentials(run, site, secret)
-    return SecureCredentials(run, site, secret, Certificates(files), mode == "tls")
+    return SecureCredentials(run, site, secret, Certificates(files), mode == "tls", aead_frames)

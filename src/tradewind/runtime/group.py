@@ -52,7 +52,7 @@ from tradewind.runtime.options import (
     load_network,
     resolve_options,
 )
-from tradewind.runtime.peers import Connected
+from tradewind.runtime.peers import Connected, polls
 from tradewind.runtime.probe import SeenNetwork
 from tradewind.runtime.rank_metrics import RankMetrics
 from tradewind.runtime.report import set_log_level
@@ -612,7 +612,7 @@ def connect(
     shape = hooks.shape or shape_from_environment()
     name = _name(rank, world, chosen.site, network, shape)
     addresses = [HostPort.parse(place) for place in _places(address, chosen)]
-    credentials = find_credentials(run, name, secret, chosen)
+    credentials = find_credentials(run, name, secret, chosen, polls(is_slow(network), shape))
     aware, transport = chosen.awareness, chosen.transport
     how = MeasuringOptions(aware.estimator, aware.min_chunk_bytes, aware.probe_chunks, aware.report_s)
     bound, advertised = choose_addresses(transport.bind, transport.interface, transport.advertise)
@@ -705,10 +705,15 @@ def _name(rank: int, world: int, name: str | None, network: Network | None, shap
     return found
 
 
-def find_credentials(run: str, site: str, secret: str | bytes | None, options: RunOptions) -> Credentials:
-    """The credentials of a process for a run: with its secret, unless `security` is off, and with certificates."""
+def find_credentials(
+    run: str, site: str, secret: str | bytes | None, options: RunOptions, polled: bool = False
+) -> Credentials:
+    """The credentials of a process for a run: with its secret, unless `security` is off, and with certificates.
+
+    `polled`: one thread serves its data connections, which TLS encrypts.
+    """
     packed = b"" if options.security == "off" else find_secret(secret)
-    return make_credentials(run, site, packed, options.security, options.tls.files)
+    return make_credentials(run, site, packed, options.security, options.tls.files, options.tls.aead and not polled)
 
 
 def find_secret(given: str | bytes | None) -> bytes:

@@ -21,6 +21,7 @@ from tradewind.native import Addition, can_sum, kernels
 from tradewind.node import events as ev
 from tradewind.node.actions import How, Receive, Transmit
 from tradewind.node.payload import RoundPayload
+from tradewind.runtime.aead_socket import AeadSocket
 from tradewind.runtime.connections import BufferUse
 from tradewind.runtime.liveness import Liveness
 from tradewind.runtime.shaping import ShapedSender
@@ -41,7 +42,7 @@ from tradewind.wire.frames import (
 
 SCRATCH_BYTES = BLOCK_BYTES
 """Each block is verified in the scratch buffer before it is added."""
-Transport = Literal["tcp", "tls", "unix"]
+Transport = Literal["tcp", "tls", "tls-aead", "unix"]
 
 
 class SentLog(Protocol):
@@ -93,6 +94,8 @@ class Host(Protocol):
 
 def transport_of(sock: socket.socket) -> Transport:
     """How a connection carries bytes."""
+    if isinstance(sock, AeadSocket):
+        return "tls-aead"
     return "tls" if isinstance(sock, TlsSocket) else "unix" if sock.family == socket.AF_UNIX else "tcp"
 
 
@@ -157,7 +160,8 @@ class Link:
         self.liveness, self.buffer_use = Liveness(self._shared), BufferUse(self._shared)
         self.traffic = Traffic()
         self.transport = transport_of(sock)
-        self._kernels = None if self.transport == "tls" else kernels()
+        self._kernels = None if self.transport in ("tls", "tls-aead") else kernels()
+        self._sealed = sock if isinstance(sock, AeadSocket) else None
         self._receiving: Receive | None = None
         """The payload that is being received, if any."""
         self._scratch = np.empty(SCRATCH_BYTES, dtype=np.uint8)
@@ -234,10 +238,12 @@ class Link:
                 self._receive_block(action, self._scratch.data[: nbytes - start], start)
         elif action.how is How.STORE:
             self._receive_all(action, memoryview(payload.result_of(action).data).cast("B"))
-        elif (adding := self._addition(payload, action)) is not None:
-            self._receive_natively(action, self._scratch.data, adding)
-        else:
+        elif (adding := self._addition(payload, action)) is None:
             payload.add(action, self._scratch, partial(self._receive_block, action))
+        elif self._sealed is not None:
+            self._sealed.receive_added(nbytes, adding)
+        else:
+            self._receive_natively(action, self._scratch.data, adding)
 
     def _receive_all(self, action: Receive, place: memoryview) -> None:
         """Receive a payload into its place, where it is verified block by block while each is in the cache."""
@@ -251,6 +257,8 @@ class Link:
     def _addition(self, payload: RoundPayload, action: Receive) -> Addition | None:
         """How the kernels add a payload while it is received; None if they cannot."""
         header = action.header
+        if self._sealed is not None:  # only a relayed payload has checksums as well: those of its first sender
+            return None if header.sums else payload.addition(action)
         if self._kernels is None or (header.sums and not can_sum(header.payload_bytes)):
             return None
         return payload.addition(action)

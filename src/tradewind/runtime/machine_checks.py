@@ -10,6 +10,7 @@ import platform
 import re
 import resource
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Literal
 
 from tradewind import native
 from tradewind.errors import BadOption, InputError
+from tradewind.native.aead import why_no_aead
 from tradewind.runtime.addresses import (
     WILDCARDS,
     PortRange,
@@ -63,6 +65,7 @@ def check_machine(peer: str | None = None) -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
     yield Check("tradewind", "ok", own_version())
     yield check_kernels()
+    yield check_encryption()
     yield check_torch(torch_version())
     try:
         options, _ = resolve_options()
@@ -102,6 +105,15 @@ def check_kernels() -> Check:
         return Check("kernels in C", "ok", f"{why}; numpy is used")
     advice = "For less processor time: `python -m tradewind.native`, with a C compiler."
     return Check("kernels in C", "warn", f"{why}; numpy is used", advice)
+
+
+def check_encryption() -> Check:
+    """What encrypts the frames of a run with certificates on fast links; slow links always use TLS."""
+    if why := why_no_aead():
+        return Check("encrypted frames", "ok", f"by TLS, slower on fast links: {why}")
+    return Check(
+        "encrypted frames", "ok", f"on fast links by the kernels in C with AES of {ssl.OPENSSL_VERSION[:14].strip()}"
+    )
 
 
 def torch_version() -> str | None:

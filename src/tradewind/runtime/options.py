@@ -122,7 +122,7 @@ class Tolerance(OptionGroup):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tls(OptionGroup):
-    """The files for encrypted connections, in PEM format; changed files are loaded without a restart."""
+    """Encrypted connections: the files, in PEM format, which are loaded without a restart if they change, and how."""
 
     certificate: str | None = None
     """The certificate of this rank's site, signed by the CA of the run (docs/guides/security.md)."""
@@ -130,11 +130,14 @@ class Tls(OptionGroup):
     """The private key of the certificate, without a password."""
     ca: str | None = None
     """The certificate of the run's CA, the same at all ranks."""
+    aead: bool = True
+    """Let the kernels in C encrypt frames on fast links, under keys made inside TLS, where both ends have them; False:
+    TLS encrypts all frames (docs/guides/security.md)."""
 
     @property
     def files(self) -> CertificateFiles | None:
         """The files; None if none is given. Raises BadOption if some are missing."""
-        given = {name: getattr(self, name) for name in self.field_names()}
+        given = {name: getattr(self, name) for name in ("certificate", "key", "ca")}
         missing = [f"{name}=" for name, path in given.items() if not path]
         if missing and len(missing) < len(given):
             raise BadOption(

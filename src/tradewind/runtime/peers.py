@@ -37,7 +37,7 @@ from tradewind.runtime.options import MAX_CONNECTIONS
 from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
-from tradewind.runtime.sockets import call, hang_up, pace, shorten_queue
+from tradewind.runtime.sockets import DATA_PURPOSE, call, hang_up, pace, shorten_queue
 from tradewind.runtime.stats import PeerLinks, Traffic
 from tradewind.runtime.threads import start_thread
 from tradewind.wire.handshake import Credentials
@@ -53,6 +53,11 @@ MAX_LINKS = 2 * MAX_CONNECTIONS
 """The most connections of a bundle: both sides may add some at the same time."""
 SHORT_LIFE_S = 1.0
 """After a bundle that broke sooner, the next call is delayed."""
+
+
+def polls(slow_links: bool, shape: ShapedNetwork | None) -> bool:
+    """Whether one thread serves all TCP connections of a rank; otherwise each has two."""
+    return shape is None and slow_links and CAN_POLL
 
 
 class PeersHost(Host, Protocol):
@@ -307,7 +312,7 @@ class Peers:
         """Make one connection of the bundle with time `made_s`."""
         where, deadline_s = HostPort(address.host, address.port), time.monotonic() + self._deadlines.reconnect_s / 4
         near, answer_s = (address.site, self._neighbours), self._deadlines.handshake_s
-        return call(where, self._credentials, f"data {made_s!r}", deadline_s, dialling, *near, answer_s)[0]
+        return call(where, self._credentials, f"{DATA_PURPOSE}{made_s!r}", deadline_s, dialling, *near, answer_s)[0]
 
     def _first_connections(self, address: Address) -> int:
         if self._shape is not None:
@@ -336,7 +341,7 @@ class Peers:
     def called(self, sock: socket.socket, peer: int, purpose: str) -> None:
         """Add a connection that a peer made to this rank."""
         try:
-            made_s = float(purpose.removeprefix("data "))
+            made_s = float(purpose.removeprefix(DATA_PURPOSE))
         except ValueError:
             hang_up(sock)
             return
@@ -385,7 +390,7 @@ class Peers:
         def ended() -> None:
             self._ended(peer, bundle)
 
-        if self._shape is None and self._slow_links and CAN_POLL and sock.family != socket.AF_UNIX:
+        if polls(self._slow_links, self._shape) and sock.family != socket.AF_UNIX:
             return PolledLink(self._host, peer, sock, bundle.outbox, broke, ended, self._poller)
         site = self._credentials.site
         shaped = None if self._shape is None else ShapedSender(self._shape, site, there, sock)

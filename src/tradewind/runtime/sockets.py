@@ -12,10 +12,14 @@ import threading
 import time
 
 from tradewind.errors import BadFrame, NoAnswer, NotAdmitted
+from tradewind.native.aead import aead
 from tradewind.runtime.addresses import HostPort, is_own_process, neighbour_address
+from tradewind.runtime.aead_socket import AeadSocket
+from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.dialling import Dialling, dial
 from tradewind.runtime.forking import close_in_children
 from tradewind.runtime.tls import TlsSocket, secure
+from tradewind.wire.frame_keys import CONTRIBUTION_BYTES
 from tradewind.wire.frames import (
     HEADER_BYTES,
     FrameHeader,
@@ -26,6 +30,7 @@ from tradewind.wire.frames import (
 from tradewind.wire.handshake import (
     MAX_HANDSHAKE_BYTES,
     NONCE_BYTES,
+    Channel,
     ClientHandshake,
     Credentials,
     Handshake,
@@ -38,6 +43,8 @@ log = logging.getLogger("tradewind.runtime")
 NEIGHBOUR_BUFFER_BYTES = 416 * 1024
 """With 208 KiB, the default, there are three times as many context switches; 2 MiB exceeds the cache."""
 _SIOCOUTQNSD = 0x894B
+DATA_PURPOSE = "data "
+"""What the purpose of a connection that carries chunks begins with."""
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 UNPACED = 2**32 - 1
@@ -57,8 +64,8 @@ def pace(sock: socket.socket, bytes_per_s: int) -> None:
 
 
 def needs_sums(sock: socket.socket) -> bool:
-    """Whether payloads need checksums: not with TLS, nor where they stay in the memory of one kernel."""
-    return sock.family != socket.AF_UNIX and not isinstance(sock, TlsSocket)
+    """Whether payloads need checksums: not if they are encrypted, nor where they stay in the memory of one kernel."""
+    return sock.family != socket.AF_UNIX and not isinstance(sock, TlsSocket | AeadSocket)
 
 
 def has_unsent(sock: socket.socket) -> bool:
@@ -194,6 +201,24 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+def _keying(credentials: Credentials, channel: Channel | None) -> bytes:
+    """This side's part of the keys of encrypted frames; empty if it does not use them."""
+    wants = channel is not None and isinstance(credentials, SecureCredentials) and credentials.aead_frames
+    return secrets.token_bytes(CONTRIBUTION_BYTES) if wants and aead() is not None else b""
+
+
+def _settled(sock: socket.socket, handshake: Handshake) -> socket.socket:
+    """The socket to use after the handshake: one that encrypts frames, if both sides do."""
+    if isinstance(sock, TlsSocket):
+        if (keys := handshake.frame_keys()) is None:
+            sock.read_ahead()
+        else:
+            found = aead()
+            assert found is not None
+            sock = AeadSocket(sock, keys, found)
+    return close_in_children(sock)
+
+
 def call(
     address: HostPort,
     credentials: Credentials,
@@ -214,10 +239,12 @@ def call(
     sock, other = near or dial(address, deadline_s, dialling), f"the process listening at {address}"
     answered_s = max(deadline_s, time.monotonic() + answer_s)
     sock, channel = secure(close_in_children(sock), credentials, False, answered_s, other)
+    keying = _keying(credentials, channel) if purpose.startswith(DATA_PURPOSE) else b""
     try:
         tune(close_in_children(sock))
-        handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected, channel)
-        return sock, shake_hands(sock, handshake, answered_s, other)
+        handshake = ClientHandshake(credentials, purpose, secrets.token_bytes(NONCE_BYTES), expected, channel, keying)
+        peer = shake_hands(sock, handshake, answered_s, other)
+        return _settled(sock, handshake), peer
     except BaseException:
         sock.close()
         raise
@@ -230,10 +257,11 @@ def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> t
     """
     sock, channel = secure(sock, credentials, True, deadline_s, "a caller")
     try:
-        handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES), channel)
+        keying = _keying(credentials, channel)
+        handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES), channel, keying)
         peer = shake_hands(sock, handshake, deadline_s, "a caller")
         tune(sock)
-        return close_in_children(sock), peer
+        return _settled(sock, handshake), peer
     except BaseException:
         hang_up(sock)
         raise

@@ -44,8 +44,9 @@ class PeerStats:
     name: str
     connections: int
     """Open connections; 0: none was needed, or they are broken."""
-    transport: Literal["", "tcp", "tls", "unix"]
-    """How they reach the peer: over the network, or through Unix sockets on the same machine."""
+    transport: Literal["", "tcp", "tls", "tls-aead", "unix"]
+    """How they reach the peer: over the network, encrypted by TLS or by the kernels in C under keys made inside TLS
+    (tls-aead), or through Unix sockets on the same machine."""
     polled: bool
     """Whether one thread serves them together with the connections of other peers."""
     broken: int
@@ -185,7 +186,7 @@ class PeerLinks:
     """The state and traffic of the connections to one peer."""
 
     connections: int
-    transport: Literal["", "tcp", "tls", "unix"]
+    transport: Literal["", "tcp", "tls", "tls-aead", "unix"]
     polled: bool
     broken: int
     traffic: Traffic

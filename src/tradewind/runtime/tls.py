@@ -6,6 +6,9 @@ for input while another one sends. OpenSSL releases the interpreter lock, and se
 cores. What is sent together is encrypted first and given to the kernel at once.
 
 The end of a TLS connection is that of its TCP connection: frames have lengths, and ranks say when they leave.
+
+Until `read_ahead` is called, a connection takes no byte from the kernel beyond the current record, so that the socket
+can be given to `aead_socket` after the handshake of the run.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from tradewind.wire.messages import encode_message
 
 RECORD_BYTES = 16 * 1024
 """The most data in one record of TLS."""
+RECORD_HEADER_BYTES = 5
+"""The last two are the length of the rest of the record."""
 BATCH_BYTES = 256 * 1024
 """Data that is encrypted before it is given to the kernel, and the most that is read from the kernel at once."""
 _HANDSHAKE_RECORD = b"\x16"
@@ -45,6 +50,9 @@ class TlsSocket(socket.socket):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side)
         self._received = memoryview(bytearray(BATCH_BYTES))
+        self._reads_ahead = False
+        self._record_head, self._record_left = b"", 0
+        """What is known of the header of the record that is being received; outstanding bytes behind the header."""
         self._unsent = memoryview(b"")
         """Encrypted bytes that the kernel has not taken yet."""
         self._unsent_plain = 0
@@ -80,11 +88,29 @@ class TlsSocket(socket.socket):
         assert decoded and der is not None
         return decoded, der
 
+    def read_ahead(self) -> None:
+        """Take all that the kernel has from now on: the connection stays one of TLS."""
+        self._reads_ahead, self._record_head, self._record_left = True, b"", 0
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether bytes were taken from the kernel that the caller has not received."""
+        with self._lock:
+            held = self._incoming.pending or self._tls.pending() or self._unsent
+        return bool(held or self._record_head or self._record_left or self._reads_ahead)
+
     # --- receiving -----------------------------------------------------------------------------------------------
 
     def _fill(self, flags: int) -> int:
         """Take what the kernel has received; returns how many bytes, 0 at the end of the connection."""
-        count = super().recv_into(self._received, 0, flags & socket.MSG_DONTWAIT)
+        most = BATCH_BYTES if self._reads_ahead else self._record_left or RECORD_HEADER_BYTES - len(self._record_head)
+        count = super().recv_into(self._received[:most], 0, flags & socket.MSG_DONTWAIT)
+        if self._record_left:
+            self._record_left -= count
+        elif not self._reads_ahead:
+            self._record_head += self._received[:count]
+            if len(self._record_head) == RECORD_HEADER_BYTES:
+                self._record_head, self._record_left = b"", int.from_bytes(self._record_head[3:], "big")
         with self._lock:
             self._incoming.write(self._received[:count])
         return count

@@ -151,7 +151,9 @@ def _certified(place: Place, store: Any, options: RunOptions, names: Sequence[st
         paths = {part: Path(folder) / part for part in ("certificate", "key", "ca")}
         for part, data in (("certificate", signed.certificate), ("key", key.decode()), ("ca", signed.ca)):
             paths[part].write_text(data)
-        yield RunOptions(tls=Tls(**{part: str(path) for part, path in paths.items()})).over(options)
+        yield RunOptions(
+            tls=Tls(certificate=str(paths["certificate"]), key=str(paths["key"]), ca=str(paths["ca"]))
+        ).over(options)
 
 
 class Signed(msgspec.Struct):

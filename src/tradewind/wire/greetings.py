@@ -17,6 +17,8 @@ SiteNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SITES)]
 MOST_TERMS = 4096
 """How many terms the numbers of rounds and plans in frames can tell apart."""
 Term = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TERMS)]
+Keying = Annotated[bytes, msgspec.Meta(max_length=32)]
+"""A part of the keys of encrypted frames (`frame_keys`): 32 random bytes, or none. It travels inside TLS only."""
 Digest = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -35,6 +37,8 @@ class Hello(MessageBase, frozen=True):
     site: Name
     purpose: Name
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    keying: Keying = b""
+    """Its part of the keys of encrypted frames; empty: it does not use them on this connection."""
 
 
 class Challenge(MessageBase, frozen=True):
@@ -43,6 +47,8 @@ class Challenge(MessageBase, frozen=True):
     wire_version: int
     site: Name
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    keying: Keying = b""
+    """Its part of the keys of encrypted frames; empty: they are not used."""
 
 
 class Proof(MessageBase, frozen=True):

@@ -11,7 +11,8 @@ neither be replayed on another connection nor reflected to its sender, and an at
 site name. The client proves first: a server sends no proof to an unauthenticated client. Nonces are arguments, since
 this module has no randomness. The handshake is admission control: it neither encrypts nor signs what follows. Inside a
 TLS connection (`runtime/tls.py`) proofs cover the certificates of both sides, too, and a side is refused if its
-certificate does not name the site that it says it is.
+certificate does not name the site that it says it is. There, Hello and Challenge may also contain a part of the keys of
+encrypted frames each; if both do, the frames that follow the handshake are encrypted with them (`frame_keys`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tradewind.errors import BadFrame, NotAdmitted
+from tradewind.wire.frame_keys import CONTRIBUTION_BYTES, FrameKeys, frame_keys
 from tradewind.wire.frames import WIRE_VERSION, FrameKind, FrameReader
 from tradewind.wire.messages import Accepted, Challenge, Hello, Message, Proof, Refused, decode_message, encode_message
 
@@ -120,13 +122,18 @@ class Handshake:
     an invalid message `BadFrame`; `last_words` then holds the bytes to send before closing.
     """
 
-    def __init__(self, credentials: Credentials, nonce: bytes, channel: Channel | None = None) -> None:
+    def __init__(
+        self, credentials: Credentials, nonce: bytes, channel: Channel | None = None, keying: bytes = b""
+    ) -> None:
+        """`keying`: random bytes if frames may be encrypted on this connection; it must be one of TLS."""
         if len(nonce) < 16:
             raise ValueError(f"a nonce must have at least 16 bytes, got {len(nonce)}")
+        if keying and (channel is None or len(keying) != CONTRIBUTION_BYTES):
+            raise ValueError(f"keys need {CONTRIBUTION_BYTES} random bytes and a TLS connection, got {len(keying)}")
         self.credentials = credentials
         self.peer: Peer | None = None
         self.last_words = b""
-        self._nonce, self._channel = nonce, channel
+        self._nonce, self._channel, self._keying = nonce, channel, keying
         self._reader = FrameReader(MAX_HANDSHAKE_BYTES)
         self._hello: Hello | None = None
         self._challenge: Challenge | None = None
@@ -146,6 +153,13 @@ class Handshake:
             self.last_words = self._encode(Refused(f"{self.credentials.site!r} refused the connection: {error}"[:500]))
             raise
         return answers
+
+    def frame_keys(self) -> FrameKeys | None:
+        """The keys of the frames that follow the handshake, once `peer` is set; None: they are not encrypted."""
+        assert self.peer is not None and self._hello is not None and self._challenge is not None
+        if not self._keying or min(len(self._hello.keying), len(self._challenge.keying)) < CONTRIBUTION_BYTES:
+            return None
+        return frame_keys(self._digest("frame keys"), isinstance(self, ClientHandshake))
 
     def _handle(self, message: Message) -> bytes:
         if isinstance(message, Refused):
@@ -193,12 +207,13 @@ class ClientHandshake(Handshake):
         nonce: bytes,
         expected_site: str | None = None,
         channel: Channel | None = None,
+        keying: bytes = b"",
     ) -> None:
-        super().__init__(credentials, nonce, channel)
+        super().__init__(credentials, nonce, channel, keying)
         self.purpose = purpose
         self.expected_site = expected_site
         self._expects = self._challenged
-        self._hello = Hello(WIRE_VERSION, credentials.run, credentials.site, purpose, nonce)
+        self._hello = Hello(WIRE_VERSION, credentials.run, credentials.site, purpose, nonce, keying)
 
     def start(self) -> bytes:
         """Return the first bytes of the connection."""
@@ -229,8 +244,10 @@ class ClientHandshake(Handshake):
 class ServerHandshake(Handshake):
     """The side that accepts the connection."""
 
-    def __init__(self, credentials: Credentials, nonce: bytes, channel: Channel | None = None) -> None:
-        super().__init__(credentials, nonce, channel)
+    def __init__(
+        self, credentials: Credentials, nonce: bytes, channel: Channel | None = None, keying: bytes = b""
+    ) -> None:
+        super().__init__(credentials, nonce, channel, keying)
         self._expects = self._greeted
 
     def _greeted(self, message: Message) -> bytes:
@@ -241,7 +258,8 @@ class ServerHandshake(Handshake):
             raise self._refuse(f"{message.site!r} requests run {message.run!r}, expected run {self.credentials.run!r}.")
         self._check_certificate(message.site)
         self._hello = message
-        self._challenge = Challenge(WIRE_VERSION, self.credentials.site, self._nonce)
+        keying = self._keying if message.keying else b""
+        self._challenge = Challenge(WIRE_VERSION, self.credentials.site, self._nonce, keying)
         self._expects = self._proven
         return self._encode(self._challenge)
 
