@@ -316,7 +316,7 @@ class Plans:
         """Return the size that an array is planned as: one of few, so that not every array needs its own plan.
 
         Sizes are powers of two: a plan for a much larger array has more trees, and so many frames that processors
-        limit the round. 5 MB on 8 sites with a plan for 32 MiB took 4000 frames instead of 730.
+        limit the round. 5 MB on 8 sites with a plan for 32 MiB took 3700 frames instead of 740.
         """
         if SMALL_BYTES < nbytes <= SHARED_BYTES and self.view.is_guess and self._chunk_bytes is None:
             return SHARED_BYTES
