@@ -40,7 +40,7 @@ import xxhash
 from tradewind.errors import BadFrame, CorruptFrame
 from tradewind.native import can_sum, kernels
 
-WIRE_VERSION = 12
+WIRE_VERSION = 13
 MAGIC = b"TW"
 _BEGIN = MAGIC + bytes([WIRE_VERSION])
 HEADER = struct.Struct("!2sBBIQIIIIIBBBBI8s")
