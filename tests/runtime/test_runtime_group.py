@@ -91,7 +91,7 @@ def test_a_rank_that_leaves_with_its_result_leaves_when_all_have_it() -> None:
 
     # The root has the result a way before the others, and runs the controller.
     options = {"planner": "star", "planner_options": {"root": "rank0"}, "network": network}
-    assert run_ranks(3, body, [{}] * 3, shape=ShapedNetwork(network), **options) == [True] * 3
+    assert run_ranks(3, body, [options] * 3, shape=ShapedNetwork(network)) == [True] * 3
 
 
 @pytest.mark.parametrize("planner", ["ring", "all-to-all", "multi-star"])

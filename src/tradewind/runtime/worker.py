@@ -541,11 +541,11 @@ class Worker:
                 self._peers.put(action)
             else:
                 todo.append(action)
-        for action in actions:
-            if isinstance(action, do.Started):  # at once: another thread may end the operation
-                self._operations[action.operation].start()
+        for told in actions:
+            if isinstance(told, do.Started):  # at once: another thread may end the operation
+                self._operations[told.operation].start()
             else:
-                todo.append(action)
+                todo.append(told)
         if self._node.is_settled != self._settled.is_set():
             (self._settled.set if self._node.is_settled else self._settled.clear)()
         return todo

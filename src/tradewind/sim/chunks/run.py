@@ -107,7 +107,7 @@ class ChunkDriver:
         self.workers = {name: SimulatedWorker(name, self.clock, self.say, self.random) for name in names}
         for worker in self.workers.values():
             worker.inline_bytes = setup.inline_bytes
-            worker.ended = self._ended
+            worker.ended = self._taken
         coded = codec_of(setup.codec)
         if coded is None:
             self.inputs = {name: [self._array(self._own_items(items)) for items in setup.items] for name in names}
@@ -207,7 +207,7 @@ class ChunkDriver:
                 ready_s += 0.3 * self.random.random()
                 self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
 
-    def _ended(self, name: str) -> None:
+    def _taken(self, name: str) -> None:
         """An operation has ended: its caller takes the result and uses the array for something else."""
         worker = self.workers[name]
         number, result = next(reversed(worker.results.items()))
