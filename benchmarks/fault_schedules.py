@@ -29,7 +29,7 @@ def run(out: TextIO) -> dict[str, Any]:
     count, first = (int(os.environ.get(name, default)) for name, default in (("N", COUNT), ("FIRST", FIRST)))
     store = Path(os.environ["STORE"]) if "STORE" in os.environ else None
     seconds = float(os.environ.get("SECONDS", "inf"))
-    done, faults, failed = total(run_blocks(range(first, first + count), False, store, seconds))
+    done, faults, failed = total(run_blocks(range(first, first + count), "", store, seconds))
     out.write(f"{done} schedules with {faults.total()} faults, {len(failed)} failed. Seeds from {first} on.\n\n")
     out.write("| fault | times |\n|---|---:|\n")
     for kind, times in faults.most_common():

@@ -5,10 +5,12 @@ train the same model of 12 layers and 12.6 MB with DDP, whose buckets of 2 MB ar
 Every layer sleeps in place of a computation, a third of its time forward and two thirds backward, as if on an
 accelerator: so 8 ranks need no 8 cores, and a busy machine only adds to what is measured. Steps without communication,
 by Tradewind and by Gloo take turns in the same processes, for three lengths of a step, and always in the same order: a
-training repeats its operations, and so does Tradewind's run here. Scaling is the median time of a
-step without communication over that with it; exposed is their difference, which for a synchronous step is at least the
-all-reduce of the last bucket: the gradients of the first layer are known when nothing is left to compute. Gloo has
-ranks in the order of sites.
+training repeats its operations, and so does Tradewind's run here. A step begins when the last rank has left the barrier
+before it, and ends when the last rank has all gradients: ranks leave a barrier up to 20 ms apart. Scaling is the median
+time of a step without communication over that with it; exposed is their difference, which for a synchronous step is at
+least the all-reduce of the last bucket: the gradients of the first layer are known when nothing is left to compute.
+*By rank* is the median of the longest step of any rank by its own clock, from its own start: it contains how far apart
+ranks began. Gloo has ranks in the order of sites.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -29,8 +31,12 @@ ALONE, OURS, GLOO = "alone", "tradewind", "gloo"
 DEADLINE_S = 900.0
 
 
-def steps_at_rank(place: Any, compute_s: list[float], steps: int) -> dict[str, list[float]]:
-    """Train in one rank's process; returns the seconds of steps, by way and time of computing."""
+Times = dict[str, list[tuple[float, float]]]
+"""Begin and end of steps on the machine's clock, by way and time of computing."""
+
+
+def steps_at_rank(place: Any, compute_s: list[float], steps: int) -> Times:
+    """Train in one rank's process; returns when its steps began and ended."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -45,7 +51,7 @@ def steps_at_rank(place: Any, compute_s: list[float], steps: int) -> dict[str, l
     ways: dict[str, Callable[[Any], Any]] = {ALONE: sleeping_model(layer_s)}
     for way, group in groups.items():
         ways[way] = DistributedDataParallel(sleeping_model(layer_s), process_group=group, bucket_cap_mb=BUCKET_MB)
-    x, seconds = torch.randn(2, WIDTH), dict[str, list[float]]()
+    x, times = torch.randn(2, WIDTH), Times()
     for number in range(2 + steps * len(compute_s)):
         # The first two steps of DDP set up its buckets, and connect and plan.
         computes_s = compute_s[(number - 2) // steps] if number >= 2 else 0.1
@@ -55,10 +61,10 @@ def steps_at_rank(place: Any, compute_s: list[float], steps: int) -> dict[str, l
             start_s = time.monotonic()
             ways[way](x).square().mean().backward()
             if number >= 2:
-                seconds.setdefault(f"{way} {computes_s:g}", []).append(time.monotonic() - start_s)
+                times.setdefault(f"{way} {computes_s:g}", []).append((start_s, time.monotonic()))
     dist.barrier()
     dist.destroy_process_group()
-    return seconds
+    return times
 
 
 def sleeping_model(layer_s: list[float]) -> Any:
@@ -101,12 +107,30 @@ def run(out: TextIO) -> dict[str, Any]:
     with Lab(network, "delay", calibrate=False) as lab:
         arguments = {"compute_s": list(COMPUTE_S), "steps": STEPS}
         answers = call_sites(network, steps_at_rank, arguments, groups=1, deadline_s=DEADLINE_S, inside=lab)
-    longest = {name: [max(step) for step in zip(*(a[name] for a in answers), strict=True)] for name in answers[0]}
-    out.write("| computing | alone | Tradewind | scaling | exposed | Gloo | scaling | exposed |\n")
-    out.write("|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+    steps = {name: zip(*(answer[name] for answer in answers), strict=True) for name in answers[0]}
+    taken = {name: [step_seconds(ranks) for ranks in each] for name, each in steps.items()}
+    out.write("| computing | alone | Tradewind | scaling | exposed | by rank | Gloo | scaling | exposed | by rank |\n")
+    out.write("|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
     for computes_s in COMPUTE_S:
-        alone_s, *others_s = (statistics.median(longest[f"{way} {computes_s:g}"]) for way in (ALONE, OURS, GLOO))
-        cells = [f"{s:.3f} s | {alone_s / s:.1%} | {1e3 * (s - alone_s):.0f} ms" for s in others_s]
+        (alone_s, alone_by_rank_s), *others = (medians(taken[f"{way} {computes_s:g}"]) for way in (ALONE, OURS, GLOO))
+        cells = [
+            f"{s:.3f} s | {alone_s / s:.1%} | {1e3 * (s - alone_s):.0f} ms | {alone_by_rank_s / by_rank_s:.1%}"
+            for s, by_rank_s in others
+        ]
         out.write(f"| {computes_s:g} s | {alone_s:.3f} s | {' | '.join(cells)} |\n")
     out.write(f"\n{STEPS} steps each; load before {load:.1f} on {os.cpu_count()} cores.\n")
-    return {"seconds": longest}
+    return {"seconds": taken}
+
+
+def step_seconds(ranks: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The seconds of a step of all ranks, and the longest of any by its own begin and end.
+
+    >>> step_seconds([(0.0, 4.0), (0.5, 4.25)])
+    (3.75, 4.0)
+    """
+    return max(e for _, e in ranks) - max(b for b, _ in ranks), max(e - b for b, e in ranks)
+
+
+def medians(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The medians of both times of some steps."""
+    return statistics.median(s for s, _ in steps), statistics.median(s for _, s in steps)

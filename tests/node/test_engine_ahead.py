@@ -86,7 +86,9 @@ def test_what_arrives_before_the_start_is_kept_and_nothing_is_written() -> None:
     (chunk,) = [a for a in from_peer if a.peer == 0][:1]
     (receive,) = engine.handle(ev.HeaderReceived(1, chunk.header))
     assert isinstance(receive, Receive) and receive.how is How.KEEP
-    assert engine.handle(ev.Received(receive)) == []
+    (combine,) = engine.handle(ev.Received(receive))
+    assert isinstance(combine, Combine) and combine.into is not None, "a sum in a buffer"
+    engine.handle(ev.Combined(combine))
     assert engine.waits() == [] and engine.waiting_for() == ()
     engine.handle(ev.CloseRound(0))
     engine.handle(ev.ForgetBelow(1))
@@ -123,4 +125,63 @@ def test_a_sum_goes_up_before_the_start_and_the_result_that_may_follow_waits_for
     passed_on = [a for a in engine.handle(ev.Combined(copy)) if isinstance(a, Transmit)]
     assert [a.peer for a in passed_on] == [2]
     assert RoundComplete(0, 1, 4096) in engine.handle(ev.Transmitted(passed_on[0]))
+    assert engine.kept_bytes == 0
+
+
+def test_the_root_sends_finished_sums_before_the_start_and_writes_them_after_it() -> None:
+    engine, own = opened_ahead()
+    _, from_peer = opened_ahead(1)
+    (chunk,) = [a for a in from_peer if a.peer == 0][:1]
+    index = chunk.header.index
+
+    def arrive(peer: int) -> Combine:
+        (receive,) = engine.handle(ev.HeaderReceived(peer, chunk.header))
+        assert isinstance(receive, Receive) and receive.how is How.KEEP
+        (combine,) = engine.handle(ev.Received(receive))
+        assert isinstance(combine, Combine) and combine.into is not None
+        return combine
+
+    first = arrive(1)
+    engine.handle(ev.Combined(first))
+    last = arrive(2)
+    assert last.finish and last.into == first.into and not last.own
+    sent = [a for a in engine.handle(ev.Combined(last)) if isinstance(a, Transmit)]
+    assert {(a.peer, a.source, a.buffer, a.header.phase) for a in sent} == {
+        (peer, Source.KEPT, last.into, Phase.BROADCAST) for peer in (1, 2)
+    }
+    for action in sent:
+        engine.handle(ev.Transmitted(action))
+    assert engine.kept_bytes == chunk.header.payload_bytes, "the result needs it, too"
+    copies = [a for a in engine.handle(ev.OpenRound(0, 1, layout_of("s0"))) if isinstance(a, Combine)]
+    assert [(a.copy, a.into, a.parts, a.index) for a in copies] == [(True, None, (last.into,), index)]
+    engine.handle(ev.Combined(copies[0]))
+    assert engine.kept_bytes == 0
+    engine.handle(ev.HaltRound(0))
+    assert {a.header.phase for a in own} == {Phase.REDUCE}
+
+
+def test_a_sum_that_was_begun_before_the_start_is_finished_and_written_after_it() -> None:
+    engine, _ = opened_ahead()
+    _, from_peer = opened_ahead(1)
+    (chunk,) = [a for a in from_peer if a.peer == 0][:1]
+
+    def arrive(peer: int) -> Combine:
+        (receive,) = engine.handle(ev.HeaderReceived(peer, chunk.header))
+        assert isinstance(receive, Receive)
+        (combine,) = engine.handle(ev.Received(receive))
+        assert isinstance(combine, Combine)
+        return combine
+
+    begun = arrive(1)
+    engine.handle(ev.OpenRound(0, 1, layout_of("s0")))
+    engine.handle(ev.Combined(begun))
+    done = engine.handle(ev.Combined(arrive(2)))
+    (copy,) = [a for a in done if isinstance(a, Combine)]
+    assert copy.copy and copy.into is None and copy.parts == (begun.into,)
+    sent = [a for a in done if isinstance(a, Transmit)]
+    assert [a.peer for a in sent] == [1, 2]
+    engine.handle(ev.Combined(copy))
+    assert engine.kept_bytes == chunk.header.payload_bytes, "it is being sent"
+    for action in sent:
+        engine.handle(ev.Transmitted(action))
     assert engine.kept_bytes == 0

@@ -18,6 +18,7 @@ from tradewind.runtime.addresses import choose_addresses
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.kvstore import KVStore
 from tradewind.runtime.options import Transport
+from tradewind.runtime.shaping import ShapedNetwork
 
 TRIANGLE = Network("triangle", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
 CONNECTIONS: dict[str, dict[str, Any]] = {
@@ -79,6 +80,18 @@ def test_arrays_of_every_shape_and_size_keep_it_and_inputs_do_not_change(how: st
         assert group.all_reduce(np.ones(4, np.float32), out=out) is out
 
     assert run_ranks(3, body, **CONNECTIONS[how]) == [None] * 3
+
+
+def test_a_rank_that_leaves_with_its_result_leaves_when_all_have_it() -> None:
+    network = Network("far", [Site(f"rank{k}") for k in range(3)], 1e9 * (1 - np.eye(3)), 0.2 * (1 - np.eye(3)))
+
+    def body(group: Group) -> bool:
+        array = np.full(5000, group.rank + 1.0, np.float32)
+        return bool((group.all_reduce(array, out=array) == 6.0).all())
+
+    # The root has the result a way before the others, and runs the controller.
+    options = {"planner": "star", "planner_options": {"root": "rank0"}, "network": network}
+    assert run_ranks(3, body, [options] * 3, shape=ShapedNetwork(network)) == [True] * 3
 
 
 @pytest.mark.parametrize("planner", ["ring", "all-to-all", "multi-star"])

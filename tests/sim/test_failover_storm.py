@@ -80,11 +80,11 @@ def test_two_thousand_storms_of_all_kinds(block: int) -> None:
 
 def test_storms_of_the_same_code_add_up_over_several_calls(tmp_path: Path) -> None:
     store = tmp_path / "storms.jsonl"
-    [first] = run_blocks(range(4, 6), False, store, seconds=60.0, processes=1)
+    [first] = run_blocks(range(4, 6), "", store, seconds=60.0, processes=1)
     assert first.storms == 2 and sum(first.faults.values()) == 40 and not first.failed
     other = Block("other code", 4, 2, faults={"kill": 1000})
     store.write_text(json.dumps(asdict(other)) + "\n" + store.read_text() + '{"code": "a line that was cut')
-    assert [*run_blocks(range(4, 6), False, store, seconds=60.0, processes=1)] == [first], "it is stored, and not run"
+    assert [*run_blocks(range(4, 6), "", store, seconds=60.0, processes=1)] == [first], "it is stored, and not run"
     assert len(store.read_text().splitlines()) == 3
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tradewind.network import Network, Site
-from tradewind.sim.chunks.run import ChunkDriver, ChunkRun, run_chunks
+from tradewind.sim.chunks.run import ChunkDriver, ChunkRun, in_place_setup_of, run_chunks, run_in_place
 
 
 def mesh(n: int, mbps: float, latency_s: float) -> Network:
@@ -61,3 +61,20 @@ def test_results_are_right_whatever_happens_before_a_round_starts(seed: int) -> 
         at_s = float(random.uniform(1, 5))
         setup = replace(setup, cut=(at_s, "s0", "s1"), healed_s=at_s + float(random.choice([0.01, 0.5])))
     assert not run_chunks(setup).errors
+
+
+def test_results_in_place_are_used_without_the_way_to_the_controller_and_back() -> None:
+    waiting, used = (seconds_of_last_rounds(replace(IN_TURN, in_place=in_place)) for in_place in (False, True))
+    assert used < waiting - 0.04, "two messages of up to 80 ms each"
+
+
+def test_results_in_place_that_were_used_are_right_whenever_a_link_is_lost() -> None:
+    ends = [(run_in_place(seed), in_place_setup_of(seed)) for seed in range(12)]
+    assert any(result.errors for result, _ in ends) and any(not result.errors for result, _ in ends)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_results_in_place_are_right_whenever_a_link_is_lost(block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        run_in_place(seed)

@@ -100,10 +100,11 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
         f"{format_duration(spent.fill_seconds)} fill the pipeline (latency and chunk size)."
     )
     if (control_s := min(control_seconds(network, plan.members, name) for name in plan.members)) > 0:
-        repeated_s = live_seconds(spent.seconds, control_s) - spent.seconds
+        waits_s = [live_seconds(spent.seconds, control_s, in_place) - spent.seconds for in_place in (False, True)]
         out.print(
             f"Control messages of a live run add {format_duration(control_s)} with the controller in the middle, "
-            f"{format_duration(repeated_s)} where operations repeat and ranks send before a round starts."
+            f"{format_duration(waits_s[0])} where operations repeat and ranks send before a round starts, "
+            f"{format_duration(waits_s[1])} if results also replace their inputs, as DDP's do."
         )
     if not by_processor:
         out.print(f"Processors are busy for {format_duration(spent.processor_seconds)} at most, at the same time.")

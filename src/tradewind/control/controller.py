@@ -321,7 +321,9 @@ class Controller:
         what = f"the result of round {round_.number} at {', '.join(map(repr, odd))} differs from that of the others"
         without_end = self._diverging > MOST_DIVERGING if is_by_plan else len(odd) == len(round_.ready)
         if without_end or not self.options.is_tolerant:
-            raise RunOver(f"{what}. Nothing was applied. Check the memory of all machines, of these first.", odd[0])
+            was_used = not round_.is_repeatable and not self.options.is_tolerant
+            used = "It was used: go on from a checkpoint." if was_used else "Nothing was applied."
+            raise RunOver(f"{what}. {used} Check the memory of all machines, of these first.", odd[0])
         if is_by_plan:
             term.schedule.failed(round_, what, self._now_s)
         else:

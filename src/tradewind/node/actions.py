@@ -203,7 +203,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """All members hold the result of the operation; if its outcome is `alone`, the result is the input."""
+    """The result of the operation may be used; if its outcome is `alone`, the result is the input.
+
+    All members hold it, unless it overwrites its input in a strict run: then some may still be receiving it.
+    """
 
     operation: int
     outcome: Outcome

@@ -11,6 +11,10 @@ every rank must request the same ones in the same order, as with any collective.
 the members that the policy chooses: one operation, or several parts that run with the same members. Steps are
 sequential: the next one is requested when the last one has ended.
 
+In a strict run a lost rank ends the run, and so does a lost link during a round whose results overwrite inputs. Such a
+result is used as soon as it is complete here: waiting for `Commit` would protect nothing (decision 39). The operation
+stays requested in its stream until then, and `is_settled` says whether other ranks may still need this one.
+
 In a tolerant run the controller may be lost. Running rounds continue; the driver looks for a controller, which receives
 a `report`. If that takes too long (`give_up`), steps end alone until a new roster arrives. A roster of an older term
 than the acknowledged one comes from a controller that has been replaced: the driver must look for another one.
@@ -247,6 +251,8 @@ class Node:
         self._asked: dict[int, int] = {}
         """The operation that was requested in each stream."""
         self._operations: dict[int, PendingOperation] = {}
+        self._used: set[int] = set()
+        """Operations whose callers have the result, although their rounds were not committed."""
         self._rounds: dict[int, ActiveRound] = {}
         self._plans: dict[int, Plan] = {}
         self._scatters = DefaultScatters()
@@ -288,7 +294,12 @@ class Node:
     @property
     def pending(self) -> tuple[int, ...]:
         """Operations that have not ended."""
-        return tuple(self._operations)
+        return tuple(number for number in self._operations if number not in self._used)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all members have every result that this rank has used."""
+        return not self._used
 
     def outcome(self, number: int) -> Outcome:
         """Return the expected outcome of an operation whose round has started."""
@@ -438,9 +449,7 @@ class Node:
             case m.Commit():
                 self._committed_by(message)
             case m.Halt(round_, version) if round_ in self._rounds:
-                self._halted[round_] = version
-                self._rounds[round_].finished = False
-                self.data.halt(round_)
+                self._halt(round_, version)
             case m.Abandon(round_, _):
                 self._abandon(round_)
             case m.Mismatch(stream, _, reason) if stream in self._asked:
@@ -516,10 +525,23 @@ class Node:
         if held is None or held.version != version or number in self._halted:
             return
         held.finished, held.digest = True, digest
-        if held.operation is not None:
-            asked = self._operations[held.operation]
-            asked.outcome = replace(self.outcome(held.operation), early_bytes=complete.early_bytes)
         self._send(m.Finished(number, version, digest))
+        if held.operation is None:
+            return
+        asked = self._operations[held.operation]
+        asked.outcome = replace(self.outcome(held.operation), early_bytes=complete.early_bytes)
+        if asked.overwrites and asked.stream < m.POLICY_STREAM and not self.tolerant:
+            self._used.add(held.operation)
+            self._actions.append(Succeeded(held.operation, asked.outcome))
+
+    def _halt(self, number: int, version: int) -> None:
+        held = self._rounds[number]
+        if held.operation in self._used:
+            self._fail(PeerLost(f"round {number} cannot be repeated: {self.site!r} has used its result."))
+            return
+        self._halted[number] = version
+        held.finished = False
+        self.data.halt(number)
 
     def _round_halted(self, quiet: RoundHalted) -> None:
         """Handle that the arrays of a halted or closed round are free."""
@@ -583,7 +605,9 @@ class Node:
     def _end(self, stream: int, how: Succeeded | Failed) -> None:
         self._end_scatter(how.operation)
         self._close_ahead(stream)
-        self._actions.append(how)
+        if how.operation not in self._used:
+            self._actions.append(how)
+        self._used.discard(how.operation)
         del self._asked[stream]
         del self._operations[how.operation]
         for next_ in (
@@ -604,9 +628,10 @@ class Node:
         self.lost = error
         for round_ in sorted({*self._rounds, *self._opened_ahead.values()}):
             self.data.close(round_)
-        self._actions += [Failed(number, error) for number in sorted(self._operations)]
+        self._actions += [Failed(number, error) for number in sorted(self.pending)]
         self._rounds.clear()
         self._operations.clear()
+        self._used.clear()
 
     def _send(self, message: m.Message) -> None:
         self._actions.append(SendControl(message))

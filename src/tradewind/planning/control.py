@@ -2,7 +2,8 @@
 
 A round begins when the last rank has told the controller that it is ready and the controller's answer has come back to
 all, and ends when all have told it that they have finished, and know that all have: four ways. Where operations repeat,
-ranks send during the first two of them, and what they wait for is not idle time (`control.rounds.ahead`).
+ranks send during the first two of them, and what they wait for is not idle time (`control.rounds.ahead`). A result that
+replaces its input in a strict run does not wait for the last two (decision 39).
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ def control_seconds(network: Network, members: tuple[str, ...], controller: str)
     return float(2 * (away_s[rows, here].max() + away_s[here, rows].max()))
 
 
-def live_seconds(plan_s: float, control_s: float) -> float:
+def live_seconds(plan_s: float, control_s: float, in_place: bool = False) -> float:
     """The predicted time of a live round among others of the same kind, from those of its plan and control messages.
 
-    While the first two messages are on their way, first chunks are sent, and up to half of the plan's time passes:
-    contributions go up, but no sum comes down before the round has started.
+    While the first two messages are on their way, first chunks go up the trees and sums come down, and only what has
+    started is complete. `in_place`: results replace their inputs, in a strict run.
 
-    >>> live_seconds(1.0, 0.5), live_seconds(0.25, 0.5)
-    (1.25, 0.625)
+    >>> live_seconds(1.0, 0.5), live_seconds(0.125, 0.5), live_seconds(1.0, 0.5, in_place=True)
+    (1.25, 0.5, 1.0)
     """
-    return plan_s + control_s - min(control_s, plan_s) / 2
+    return max(plan_s, control_s / 2) + (0.0 if in_place else control_s / 2)

@@ -4,7 +4,8 @@
         total = group.all_reduce(gradients, op="mean")
 
 Every rank of the group must submit the same operations in the same order. An operation either succeeds on every
-member, or raises an error and leaves every input unchanged, except where the result overwrites it (`out=array`).
+member, or raises an error and leaves every input unchanged, except where the result overwrites it (`out=array`): then
+a rank of a strict run may have the result although the run ends with an error for others.
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ class Group:
         for masked arrays, objects and text.
 
         `out=array` overwrites the input and needs no second array; if the operation fails, the content of the array
-        is undefined. `dtype="bfloat16"` interprets a `uint16` array as bfloat16 bit patterns.
+        is undefined. In a strict run it returns sooner on links with latency, without waiting for all other ranks.
+        `dtype="bfloat16"` interprets a `uint16` array as bfloat16 bit patterns.
 
         `codec="int8"` sends sums and means of floats in fewer bytes, with rounding errors that are the same on all
         ranks (docs/guides/compression.md); the default is the run's option `codec`. `residual`, a float32 array of the

@@ -171,6 +171,9 @@ class Worker:
         self._pool = Pool()
         self._operations: dict[int, Submitted] = {}
         self._closed = threading.Event()
+        self._settled = threading.Event()
+        """Clear while this rank has used a result that other ranks may still be receiving."""
+        self._settled.set()
         self._seen: queue.SimpleQueue[m.NetworkSeen] = queue.SimpleQueue()
         self._measures, self._meters = measuring is not None, LinkMeters(measuring)
         self._meters_lock = threading.Lock()
@@ -277,6 +280,7 @@ class Worker:
                 self.trace.writer.close()
             return
         if error is None and self._node.lost is None and self._control is not None:
+            self._settled.wait(self.deadlines.patience_s)  # a rank that leaves ends a strict run for the others
             self._control.leave()
         self.fail(error or PeerLost(f"{self.site!r} has left the run."))
 
@@ -537,7 +541,13 @@ class Worker:
                 self._peers.put(action)
             else:
                 todo.append(action)
-        todo += actions
+        for told in actions:
+            if isinstance(told, do.Started):  # at once: another thread may end the operation
+                self._operations[told.operation].start()
+            else:
+                todo.append(told)
+        if self._node.is_settled != self._settled.is_set():
+            (self._settled.set if self._node.is_settled else self._settled.clear)()
         return todo
 
     def _act(self, todo: list[Todo]) -> None:
@@ -553,8 +563,6 @@ class Worker:
                     self._send(message)
                 case do.Connect(peer):
                     self._peers.want(peer)
-                case do.Started(operation):
-                    self._operations[operation].start()
                 case do.Succeeded() | do.Failed():
                     self._ended(action)
                 case Digest(complete, payload):

@@ -183,7 +183,7 @@ def run_contest(
         plan = plans.get(name)
         predicted_s = None
         if plan is not None and plan.predicted is not None:
-            predicted_s = live_seconds(plan.predicted.seconds / share, control_s)
+            predicted_s = live_seconds(plan.predicted.seconds / share, control_s, in_place=True)
         times.append(SystemTimes(name, seconds, predicted_s))
     return WanContest(
         network=network.name,

@@ -19,7 +19,8 @@ So all members hold the same bits. Such chunks are kept until they were sent on,
 A round is complete at a site when every chunk of the result is final and every chunk that other sites need was sent.
 Chunks of a round that is not open yet, or of a newer version of its plan, are kept until it is. A round may be opened
 *ahead*, before it has started: then a site sends first chunks of its own array, and adds up in buffers what it sends on
-to its parent. It keeps the rest of what arrives and writes nothing, until the same round is opened again or closed.
+to its parent, or as the root to all. It keeps the rest of what arrives, results too, and writes nothing, until the same
+round is opened again or closed.
 Chunks of rounds that have ended, of older versions, and duplicates are discarded. A chunk that does not fit the plan
 raises `BadFrame`; its connection must be closed.
 
@@ -233,6 +234,10 @@ class Engine:
             self._actions.append(RoundComplete(state.number, state.version, state.early_bytes))
         for flow in (flow for shard in state.shards for flow in shard.flows):
             self._outgoing.offer(flow, self._actions)
+        for shard in state.shards:
+            for index, buffer in sorted(shard.made.items()):
+                self._copy_to_result(state, shard, index, buffer)
+            shard.made.clear()
         self._use_early(state)
 
     def _use_early(self, state: RoundState) -> None:
@@ -475,10 +480,7 @@ class Engine:
             return
         if header.phase is Phase.BROADCAST and shard.work.children:
             # Its own sum went up before the round has started here, and so may the result arrive.
-            which = state.number, state.version, shard.work.shard, header.index
-            action = Combine(*which, own=False, parts=(buffer,), into=None, finish=False, copy=True)
-            self._buffers.pin(buffer)
-            self._actions.append(self._work.begun(action))
+            self._copy_to_result(state, shard, header.index, buffer)
             return
         # A result that arrived before the round was open here is copied as the only part of a sum.
         shard.sums.setdefault(header.index, Sum()).kept[shard.place.get(origin, 0)] = buffer
@@ -519,6 +521,12 @@ class Engine:
             self._buffers.pin(buffer)
         self._actions.append(self._work.begun(action))
 
+    def _copy_to_result(self, state: RoundState, shard: ShardState, index: int, buffer: int) -> None:
+        which = state.number, state.version, shard.work.shard, index
+        action = Combine(*which, own=False, parts=(buffer,), into=None, finish=False, copy=True)
+        self._buffers.pin(buffer)
+        self._actions.append(self._work.begun(action))
+
     def _place_of_sum(self, state: RoundState, work: ShardWork, index: int, part: int, fresh: bool = False) -> int:
         """Return the buffer for a sum: that of its first part, or a new one if that must be, or has too little room."""
         nbytes, room = self._buffers[part].nbytes, self._room(state, work, index)
@@ -530,6 +538,11 @@ class Engine:
         if state is None or state.version != action.version or state.halted:
             return
         assert all(alive)
+        if action.copy and state.shards[action.shard].work.is_root:
+            state.shards[action.shard].final[action.index] = 1
+            self._progress(state)
+            self._leave(action.parts[0], state, action.shard, Phase.REDUCE)
+            return
         kept = action.into if action.encoded is None else action.encoded
         for buffer in action.parts:
             if buffer != kept:
@@ -555,13 +568,25 @@ class Engine:
             self._advance(state, shard, index)
             return
         del shard.sums[index]
-        if work.is_root:
+        if work.is_root and sum_.into is not None and work.receives and state.layout.codec is None:
+            self._made(state, shard, index, sum_.into)
+        elif work.is_root:
             self._final(state, shard, index, sum_.into)
         elif shard.up is None or not work.children:  # a result: its only inbound flow comes from the parent
             self._final(state, shard, index, None)
             self._outgoing.finished(state, shard, *next(iter(shard.inbound)), self._actions)
         else:
             self._outgoing.send(state, shard, [shard.up], index, sum_.into, self._actions)
+
+    def _made(self, state: RoundState, shard: ShardState, index: int, buffer: int) -> None:
+        """Handle a finished sum at the root whose first parts were added before the round has started: it is sent from
+        its buffer, and copied to the result when that may be written."""
+        self._outgoing.send(state, shard, shard.down, index, buffer, self._actions)
+        self._buffers[buffer].waiting += 1  # for the copy
+        if state.ahead:
+            shard.made[index] = buffer
+        else:
+            self._copy_to_result(state, shard, index, buffer)
 
     def _final(self, state: RoundState, shard: ShardState, index: int, buffer: int | None) -> None:
         """Handle a final chunk of the result."""
@@ -581,15 +606,22 @@ class Engine:
         if is_ours:
             self._outgoing.transmitted(self.site, action)
         if buffer is not None:
-            kept = self._buffers[buffer]
-            kept.waiting -= 1
-            if not kept.waiting:
-                self._doom(buffer)
-                if is_ours and state is not None:
-                    self._outgoing.left(state, header, self._actions)
+            self._leave(buffer, state if is_ours else None, header.shard, header.phase)
             self._buffers.unpin(buffer, self._actions)
         if is_ours and state is not None and not state.halted:
             self._progress(state)
+
+    def _leave(self, buffer: int, state: RoundState | None, shard: int, phase: Phase) -> None:
+        """Record that one of those that wait for a buffer has it; after the last, the senders of its parts may go on.
+
+        `state`: of the round that this site has made it for; None: it was relayed, or its round has ended.
+        """
+        kept = self._buffers[buffer]
+        kept.waiting -= 1
+        if not kept.waiting:
+            self._doom(buffer)
+            if state is not None:
+                self._outgoing.left(state, state.shards[shard], phase, self._actions)
 
     def _progress(self, state: RoundState) -> None:
         state.remaining -= 1

@@ -126,10 +126,9 @@ class Outgoing:
         if header is not None:
             self.acknowledge(header.path[1] if header.path else origin, header, actions)
 
-    def left(self, state: RoundState, header: FrameHeader, actions: list[Action]) -> None:
-        """Handle that a kept chunk was sent on: the senders of its parts may send more."""
-        shard = state.shards[header.shard]
-        came = Phase.REDUCE if shard.work.is_root else header.phase
+    def left(self, state: RoundState, shard: ShardState, phase: Phase, actions: list[Action]) -> None:
+        """Handle that a kept chunk was sent on in a phase: the senders of its parts may send more."""
+        came = Phase.REDUCE if shard.work.is_root else phase
         for _, origin in [flow for flow in shard.inbound if flow[0] is came]:
             self.finished(state, shard, came, origin, actions)
 

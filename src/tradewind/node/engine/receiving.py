@@ -69,7 +69,7 @@ class Sum:
 class ShardState:
     """One shard of a round."""
 
-    __slots__ = ("down", "final", "inbound", "place", "sums", "up", "work")
+    __slots__ = ("down", "final", "inbound", "made", "place", "sums", "up", "work")
 
     def __init__(self, run: int, opened: OpenRound, work: ShardWork) -> None:
         layout = opened.layout
@@ -79,6 +79,8 @@ class ShardState:
         """For each chunk, whether its result is final here."""
         self.place = {child: place for place, child in enumerate(work.children)}
         self.sums: dict[int, Sum] = {}
+        self.made: dict[int, int] = {}
+        """Buffers of finished sums of a round that has not started, by index: the result gets them when it starts."""
         self.inbound = {(Phase.REDUCE, child): Inbound(bytearray(done)) for child in work.children}
         if work.parent_down is not None:
             self.inbound[Phase.BROADCAST, work.parent_down] = Inbound(bytearray(done))
@@ -101,9 +103,20 @@ class ShardState:
         """The flows that start here."""
         return self.down if self.up is None else [self.up, *self.down]
 
+    @property
+    def flows_ahead(self) -> list[Flow]:
+        """The flows whose first chunks are sent before the round starts: own chunks and sums, at the root finished."""
+        return self.down if self.work.is_root else [] if self.up is None else [self.up]
+
+    @property
+    def most_ahead(self) -> int:
+        """Number of chunks that are summed before the round starts; 0: none is."""
+        return next((flow.most or 0 for flow in self.flows_ahead), 0)
+
 
 AHEAD_BYTES = 16 * 2**20
-"""Most bytes of its array and of sums that a site sends before a round starts: as much of a result may arrive, too."""
+"""Most bytes of its array and of sums that a site sends before a round starts, to however many sites it sends each: as
+much of a result may arrive, too."""
 
 
 class RoundState:
@@ -139,12 +152,11 @@ class RoundState:
             self._limit_flows()
 
     def _limit_flows(self) -> None:
-        """Let every flow of own chunks or sums send the same share of them, `AHEAD_BYTES` in all, and at least one."""
-        ahead = [(shard.up, shard.work) for shard in self.shards if shard.up is not None]
-        ahead += [(flow, shard.work) for shard in self.shards for flow in shard.down if flow.source is Source.INPUT]
-        total_bytes = sum(work.items * self.layout.item_bytes for _, work in ahead)
+        """Let every shard send the same share of own chunks or sums, `AHEAD_BYTES` in all, and at least one."""
+        sending = [shard for shard in self.shards if shard.flows_ahead]
+        total_bytes = sum(shard.work.items * self.layout.item_bytes for shard in sending)
         share = min(1.0, AHEAD_BYTES / max(1, total_bytes))
-        for flow, _ in ahead:
+        for flow in (flow for shard in sending for flow in shard.flows_ahead):
             flow.most = max(1, int(share * flow.chunks))
 
     def must_keep(self, header: FrameHeader) -> bool:
@@ -156,16 +168,18 @@ class RoundState:
             return True
         if not self.ahead or header.plan_version < self.version:
             return False
-        up = self.shards[header.shard].up if header.shard < len(self.shards) else None
-        return header.phase is not Phase.REDUCE or up is None or up.most is None or header.index >= up.most
+        if header.phase is not Phase.REDUCE or header.shard >= len(self.shards):
+            return True
+        return header.index >= self.shards[header.shard].most_ahead
 
     def confirm(self) -> None:
         """The round has started: flows may send all their chunks."""
         self.ahead = False
         for shard in self.shards:
             for flow in shard.flows:
-                items = min(flow.sent * shard.work.chunk_items, shard.work.items)
-                self.early_bytes += items * self.layout.item_bytes
+                if flow is shard.up or flow.source is Source.INPUT:
+                    items = min(flow.sent * shard.work.chunk_items, shard.work.items)
+                    self.early_bytes += items * self.layout.item_bytes
                 flow.most = None
 
     def expect(self, site: int, origin: int, header: FrameHeader, early: bool = False) -> ShardState:

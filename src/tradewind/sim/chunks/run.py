@@ -28,7 +28,7 @@ from tradewind.planning import PLANNERS, make_plan
 from tradewind.planning.collective import ALL_REDUCE, KINDS, Collective
 from tradewind.sim.chunks.collectives import expected, own_items
 from tradewind.sim.chunks.links import Connection, Frame
-from tradewind.sim.chunks.worker import SimulatedWorker
+from tradewind.sim.chunks.worker import SPOILT, SimulatedWorker
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
 from tradewind.wire.codecs import CODECS, NONE, Codec, codec_of
@@ -107,6 +107,7 @@ class ChunkDriver:
         self.workers = {name: SimulatedWorker(name, self.clock, self.say, self.random) for name in names}
         for worker in self.workers.values():
             worker.inline_bytes = setup.inline_bytes
+            worker.ended = self._taken
         coded = codec_of(setup.codec)
         if coded is None:
             self.inputs = {name: [self._array(self._own_items(items)) for items in setup.items] for name in names}
@@ -205,10 +206,18 @@ class ChunkDriver:
             for array in self.inputs[worker][: 1 if self.setup.in_turn else None]:
                 ready_s += 0.3 * self.random.random()
                 self.clock.at(ready_s, Priority.READY, self._submit, (worker, array))
-        elif self.setup.in_turn and isinstance(message, m.Commit):
-            done = len(self.workers[worker].results)
-            if done < len(self.setup.items):
-                self._submit((worker, self.inputs[worker][done]))
+
+    def _taken(self, name: str) -> None:
+        """An operation has ended: its caller takes the result and uses the array for something else."""
+        worker = self.workers[name]
+        number, result = next(reversed(worker.results.items()))
+        if self._overwrites and isinstance(result, np.ndarray):
+            worker.results[number] = result.copy()
+            result.fill(SPOILT)
+        if self.setup.in_turn and len(worker.results) < len(self.setup.items):
+            self.clock.at(
+                self.clock.now_s, Priority.READY, self._submit, (name, self.inputs[name][len(worker.results)])
+            )
 
     def _submit(self, what: tuple[str, Array]) -> None:
         name, array = what
@@ -406,11 +415,51 @@ def setup_of(seed: int) -> ChunkRun:
     return replace(setup, healed_s=float(healed_s) if np.isfinite(healed_s) else None)
 
 
+def in_place_setup_of(seed: int) -> ChunkRun:
+    """A run whose operations repeat in place, so that they are sent ahead and their results used before `Commit`.
+
+    In most runs a link is cut, and comes back or does not: a round that uses it then ends the run.
+    """
+    random = np.random.default_rng([seed, 39])
+    n, ranks = int(random.integers(2, 5)), int(random.integers(1, 3))
+    apart = 1 - np.eye(n)
+    latency_s = float(random.choice([0.0, 0.02, 0.1])) * apart
+    sites = [Site(f"s{i}", ranks=ranks) for i in range(n)]
+    network = Network("in place", sites, float(random.choice([2e6, 5e7])) * apart, latency_s).with_ranks()
+    step = [int(random.integers(100, 40_000)) for _ in range(int(random.integers(1, 4)))]
+    setup = ChunkRun(
+        network,
+        str(random.choice(["optimal", "ring", "star", "multi-star"])),
+        seed,
+        tuple(step * (24 // len(step))),
+        in_place=True,
+        connections=int(random.integers(1, 3)),
+        jitter_s=float(random.choice([0.0, 0.05])),
+        control_s=float(random.choice([0.02, 0.2, 0.5])),
+        in_turn=bool(random.random() < 0.8),
+    )
+    if random.random() < 0.25:
+        return setup
+    at_s, ends = float(random.uniform(1, 6)), random.permutation(network.names)[:2]
+    back_s = float(random.choice([0.01, 0.5, np.inf]))
+    cut = at_s, str(ends[0]), str(ends[1])
+    return replace(setup, cut=cut, healed_s=at_s + back_s if np.isfinite(back_s) else None)
+
+
 def coded_setup_of(seed: int) -> ChunkRun:
     """An encoded run whose every parameter is drawn from a seed."""
     random = np.random.default_rng([seed, 1])
     codec, dtype = str(random.choice(CODECS[1:])), str(random.choice(["float32", "float64"]))
     return replace(setup_of(seed), codec=codec, dtype=dtype, collective=ALL_REDUCE, inline_bytes=0)
+
+
+def run_in_place(seed: int) -> ChunkResult:
+    """Run operations in place, with parameters drawn from a seed."""
+    try:
+        return run_chunks(in_place_setup_of(seed))
+    except Exception as error:
+        replay = f"python -c 'from tradewind.sim.chunks.run import run_in_place; run_in_place({seed})'"
+        raise InternalError(f"{type(error).__name__}: {error}\nreplay: {replay}") from error
 
 
 def run_seed(seed: int, coded: bool = False) -> ChunkResult | None:

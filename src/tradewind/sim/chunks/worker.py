@@ -119,7 +119,7 @@ class SimulatedWorker:
             number, actions = self.node.submit(operation, (own, result), part, inline, own is result)
         except TradewindError as error:
             number = max(self.results, default=-1) + 1
-            self.results[number], self.ended_s[number] = error, self.clock.now_s
+            self._end(number, error)
             return number
         self._outputs[number] = result
         self._do(actions)
