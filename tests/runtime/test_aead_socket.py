@@ -227,7 +227,9 @@ def test_a_forked_process_cannot_use_it(met: Met) -> None:
 def transports(group: Group) -> tuple[float, set[str]]:
     total = group.all_reduce(np.full(3_000_000, group.rank + 1.0, np.float32))
     assert (total == total[0]).all()
-    return float(total[0]), {peer.transport for peer in group.stats().peers if peer.connections}
+    found: set[str] = {peer.transport for peer in group.stats().peers if peer.connections}
+    group.barrier()  # the other rank may not leave before
+    return float(total[0]), found
 
 
 @pytest.mark.parametrize(

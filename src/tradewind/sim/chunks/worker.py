@@ -70,6 +70,8 @@ class SimulatedWorker:
         """The results of collectives with their own dtype: they are copied as bytes."""
         self._buffers: dict[int, bytearray] = {}
         self._applied: set[tuple[object, ...]] = set()
+        self._started: set[int] = set()
+        """Rounds that the controller has started here: no other one may change a result."""
         self.dead = False
         """Whether it was killed; it then ignores all events."""
         self.controller_searches = 0
@@ -127,7 +129,20 @@ class SimulatedWorker:
 
     def told(self, message: m.Message) -> None:
         """Handle a message of the controller."""
+        if isinstance(message, m.Start):
+            self._started.add(message.round)
         self._do(self.node.told(message))
+        self._check_ahead()
+
+    def _check_ahead(self) -> None:
+        """Check that rounds whose first chunks were sent, and that did not start, are closed with their operation."""
+        ahead = [number for number in self.plane.payloads if number not in self._started]
+        if len(ahead) > len(self.node.pending):
+            raise InternalError(f"{self.name} keeps rounds {ahead} open that have not started.")
+
+    def _check_started(self, round_: int) -> None:
+        if round_ not in self._started:
+            raise InternalError(f"{self.name}: a chunk of round {round_} is applied before the round has started.")
 
     def give_up(self) -> None:
         """Handle that there has been no controller for too long."""
@@ -234,6 +249,7 @@ class SimulatedWorker:
         if mark in self._applied:
             raise InternalError(f"{self.name}: chunk {mark} is applied twice.")
         self._applied.add(mark)
+        self._check_started(h.round)
         if action.buffer is not None:
             payload.take(action, self._buffers[action.buffer])
         elif action.how is How.ADD:
@@ -295,6 +311,8 @@ class SimulatedWorker:
         if self.dead:
             return
         if action.round in self.plane.payloads:
+            if action.into is None:
+                self._check_started(action.round)
             self.plane.payloads[action.round].combine(action, self._buffers)
         self.tell(ev.Combined(action))
 
