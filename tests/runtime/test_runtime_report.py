@@ -83,6 +83,6 @@ def test_a_real_run_says_it_all_once(caplog: pytest.LogCaptureFixture) -> None:
     assert answers == [None] * 3
     said = [record.getMessage() for record in caplog.records if record.name == "tradewind.run"]
     assert said[0] == "network 'triangle': 3 ranks on 3 sites, 6 links of 20 Mbps to 60 Mbps"
-    assert sum("for arrays of up to 33.6 MB: 'optimal'" in line for line in said) == 1
+    assert sum("for arrays of up to 2.1 MB: 'optimal'" in line for line in said) == 1
     assert sum(line.startswith("slowest saturated link:") for line in said) == 1
     assert sum(line.startswith("waited longest for rank") for line in said) == 1

@@ -659,7 +659,7 @@ class TopK(Codec):
         """Return whether a sum of which so many items are not zero is sent dense, and its size.
 
         >>> TopK.sum_form(100, 4096), TopK.sum_form(4000, 4096)
-        ((False, 200), (True, 4172))
+        ((False, 208), (True, 4172))
         """
         return _is_dense(count, items), _sum_bytes(count, items)
 
