@@ -24,6 +24,7 @@ from tradewind.cli import app
 from tradewind.cli.output import console, show, table
 from tradewind.cli.show_plan import connections_sentence
 from tradewind.comparison import compare_planners
+from tradewind.formats import network_to_json
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner_names
 from tradewind.planning.cost import cost
@@ -239,6 +240,26 @@ def test_a_plan_for_slow_processors_names_them_as_the_bottleneck() -> None:
         "bottleneck      processor of " in tradewind(*problem, *flags).stdout for flags in ((), ("--frame-s", "0.05"))
     ]
     assert by_processor == [False, True]
+
+
+def test_a_plan_for_a_fast_network_names_cores_and_connections(tmp_path: Path) -> None:
+    fast = tmp_path / "fast.json"
+    fast.write_bytes(network_to_json(Network("fast", [Site("a"), Site("b")], 40e9 * (1 - np.eye(2)))))
+    problem = ("plan", fast, "--bytes", "800MB", "--planner", "optimal", "--explain")
+    said = [
+        " ".join(succeed(*problem, *flags).split())
+        for flags in ((), ("--rank-cores", "16"), ("--rank-cores", "16", "--connections", "1"))
+    ]
+    assert "bottleneck processor of a" in said[0] and "peer: 1, as a run opens" in said[0]
+    assert "bottleneck link a->b" in said[1] and "peer: 4, as a run opens" in said[1]
+    assert "processor of a (2 threads on 16 cores)" in said[2] and "peer: 1, as given" in said[2]
+
+
+def test_a_plan_for_small_buffers_names_connections_as_the_bottleneck() -> None:
+    limits = ("--connections", "1", "--stream-bytes", "1e6")
+    said = " ".join(succeed("plan", "gscale", "--planner", "optimal", "--bytes", "1GB", *limits, "--explain").split())
+    assert "bottleneck the connections " in said and " by connections (the connections " in said
+    assert "(of what connections carry)" in said
 
 
 @pytest.mark.parametrize(

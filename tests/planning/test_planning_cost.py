@@ -165,11 +165,64 @@ def test_bytes_queued_in_a_kernel_delay_every_hop_of_a_busy_link() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"frame_s": -1.0}, {"byte_s": math.inf}, {"queued_bytes": math.nan}, {"cores": 0.0}, {"cores": math.nan}]
+    "wrong",
+    [
+        {"frame_s": -1.0},
+        {"byte_s": math.inf},
+        {"queued_bytes": math.nan},
+        {"cores": 0.0},
+        {"cores": math.nan},
+        {"rank_cores": 0.5},
+        {"stream_bytes": 0.0},
+        {"connections": 17},
+    ],
 )
-def test_impossible_hosts_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be >"):
+def test_impossible_hosts_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be "):
         HostCost(**wrong)
+
+
+# --- connections --------------------------------------------------------------------------------------------
+
+FAST = replace(HostCost(), frame_s=0.0, byte_s=0.5e-9, rank_cores=16.0)
+"""A thread carries 16 Gbit/s."""
+
+
+@pytest.mark.parametrize(
+    ("host", "seconds", "bottleneck"),
+    [
+        (replace(FAST, connections=1), 0.8, "processor of a (2 threads on 16 cores)"),
+        (replace(FAST, connections=2), 0.4, "processor of a (4 threads on 16 cores)"),
+        (replace(FAST, rank_cores=1.0), 1.6, "processor of a"),
+        (replace(FAST, frame_s=0.001, connections=4), 0.2 + 0.2, "processor of a (8 threads on 16 cores)"),
+        (FAST, 0.32, "link a->b"),
+    ],
+)
+def test_a_fast_link_carries_what_threads_and_connections_do(host: HostCost, seconds: float, bottleneck: str) -> None:
+    """1.6 GB over 40 Gbit/s take 0.32 s; each rank handles 3.2 GB, at 0.5 ns each 1.6 s of one core."""
+    spent = cost(plan_of("ab", 1600 * MB, star("b", "a", chunk_bytes=16 * MB)), uniform("ab", mbps=40_000), host=host)
+    assert spent.busy_seconds == pytest.approx(seconds) and spent.bottleneck == bottleneck
+
+
+@pytest.mark.parametrize(("connections", "mbps"), [(0, 800.0), (1, 320.0), (2, 640.0)])
+def test_a_long_link_carries_one_buffer_of_each_connection_in_a_round_trip(connections: int, mbps: float) -> None:
+    """4 MB in 0.1 s are 320 Mbit/s; a run that knows the link opens three connections."""
+    network = uniform("ab", mbps=800, latency_s=0.05)
+    host = replace(FREE_HOST, stream_bytes=4 * MB, connections=connections)
+    spent = cost(plan_of("ab", 100 * MB, star("a", "b")), network, host=host)
+    assert spent.busy_seconds == pytest.approx(800 / mbps)
+    assert spent.bottleneck == (f"the connections a->b ({connections})" if connections else "link a->b")
+
+
+def test_plans_go_around_links_that_their_connections_do_not_fill() -> None:
+    """Directly between a and c one connection carries 80 Mbit/s of 800, over b each of two links 160."""
+    links = [Link(s, d, 800e6, 0.05 if "b" in s + d else 0.1) for s, d in ("ab", "ba", "bc", "cb", "ac", "ca")]
+    network = Network.from_links("triangle", [Site(name) for name in "abc"], links)
+    limits: dict[str, Any] = {"stream_bytes": 2.0 * MB, "connections": 1}
+    plans = [make_plan("optimal", network, 100 * MB, **options) for options in ({}, limits)]
+    unaware, aware = (cost(plan, network, host=HostCost(**limits)).seconds for plan in plans)
+    assert aware < 0.65 * unaware, "0.74 if only the choice among trees knows the connections"
+    assert plans[1].predicted is not None and plans[1].predicted.seconds == aware
 
 
 # --- store and forward --------------------------------------------------------------------------------------

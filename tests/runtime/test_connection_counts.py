@@ -12,6 +12,8 @@ import pytest
 from hosts import ends, start
 from lab_traffic import open_lab
 from tradewind.network import Network, Site
+from tradewind.planning.connections import link_connections
+from tradewind.planning.host import HostCost
 from tradewind.runtime.connections import ConnectionCounts, Growth, Pacing, Use
 from tradewind.runtime.sockets import SO_MAX_PACING_RATE, UNPACED, SharedSocket, pace
 
@@ -69,6 +71,18 @@ def test_machines_with_many_cores_start_with_several(
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     unknown = ConnectionCounts("a")
     assert [unknown.at_start("b", 2, 1, is_near) for is_near in (True, False)] == [near, there]
+
+
+@pytest.mark.parametrize("mbps", [40.0, 1_500.0, 3_000.0, 40_000.0])
+@pytest.mark.parametrize("asked", [None, 3])
+def test_plans_are_predicted_with_the_connections_that_a_run_opens(
+    mbps: float, asked: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    network = FAR.with_bandwidth(mbps * 1e6 * (1 - np.eye(2)))
+    opened = ConnectionCounts("a", network, asked).at_start("b", 1, 1, is_near=False)
+    host = HostCost(rank_cores=6, connections=asked or 0)
+    assert link_connections(network, host)[0, 1] == opened
 
 
 def test_the_kernel_holds_ten_milliseconds_of_a_slow_link() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ranks import run_ranks
 from tradewind.network import Network, Site
-from tradewind.runtime.connections import connections_by_cores
+from tradewind.planning.connections import connections_by_cores
 from tradewind.runtime.group import Group
 from tradewind.runtime.stats import GroupStats
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from tradewind.cli.output import console, show, table
 from tradewind.planning.collective import ALL_REDUCE
+from tradewind.planning.connections import is_slow, link_connections
 from tradewind.planning.control import control_seconds, live_seconds
 from tradewind.planning.cost import Cost, cost, link_seconds
-from tradewind.planning.host import MEASURED_HOST, HostCost
+from tradewind.planning.host import MAX_CONNECTIONS, MEASURED_HOST, STREAM_BYTES, HostCost
 from tradewind.planning.shape import shard_shape
 from tradewind.planning.shortfall import explain_shortfall
 from tradewind.units import format_count, format_duration, format_rate, format_size, format_usd
@@ -93,7 +94,7 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
     out.print()
     if plan.reason:
         out.print(f"The planner's reason: {plan.reason}")
-    by_processor = spent.processor_seconds > spent.transfer_seconds
+    by_processor = spent.busy_seconds == spent.processor_seconds
     does = "handle frames and bytes on the" if by_processor else "move the bytes through"
     out.print(
         f"Of the {format_duration(spent.seconds)}, {format_duration(spent.busy_seconds)} {does} {spent.bottleneck}; "
@@ -108,7 +109,13 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
         )
     if not by_processor:
         out.print(f"Processors are busy for {format_duration(spent.processor_seconds)} at most, at the same time.")
-    if sentence := connections_sentence(spent, network):
+    counts = link_connections(network, host)[spent.link_bytes > 0]
+    opened = f"{counts.min():.0f}" + (f" to {counts.max():.0f}" if counts.max() > counts.min() else "")
+    by_user = "as given" if host.connections else "as a run opens that knows this network"
+    cores = format_count(round(host.rank_cores), "core")
+    served = "one thread of a rank serves all" if is_slow(network) else f"two threads each on {cores} (--rank-cores)"
+    out.print(f"TCP connections to each peer: {opened}, {by_user}; {served}.")
+    if not host.connections and math.isinf(host.stream_bytes) and (sentence := connections_sentence(spent, network)):
         out.print(sentence)
     if plan.predicted is not None and plan.predicted.bound_argument == limit.argument:
         parts = " | ".join(", ".join(part) if len(part) <= 6 else f"{len(part)} sites" for part in limit.parts[:12])
@@ -123,9 +130,6 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
 
 def connections_sentence(spent: Cost, network: Network) -> str:
     """How many TCP connections the longest and fastest link needs for its part; empty where one is enough."""
-    from tradewind.runtime.connections import STREAM_BYTES  # loads slowly
-    from tradewind.runtime.options import MAX_CONNECTIONS
-
     in_flight_bytes = spent.link_bytes / spent.seconds * 2 * network.latency_s
     i, j = divmod(int(in_flight_bytes.argmax()), len(network))
     needed = math.ceil(in_flight_bytes[i, j] / STREAM_BYTES)

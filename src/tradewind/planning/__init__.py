@@ -260,12 +260,14 @@ def checked_plan(
     an all-reduce, whose trees are used in halves (`halves`).
     """
     from tradewind.planning.check import ensure_valid
+    from tradewind.planning.connections import carried_network
     from tradewind.planning.lanes import plan_lanes
 
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 1 <= nbytes <= MAX_BYTES:
         raise BadQuantity(f"nbytes must be a whole number from 1 to {format_size(MAX_BYTES)}, got {nbytes!r}.")
     chosen = planner_options(name, options)
     ordered = resolve_members(network, members)
+    facing = carried_network(network, host_of(name, options))
     chosen_planner = planner(name)
     timed: dict[str, Any] = {"clock": clock} if chosen_planner.takes_clock else {}
     if chosen_planner.takes_sizes:
@@ -275,15 +277,18 @@ def checked_plan(
         return chosen_planner.function(among, between, nbytes, planner_options(name, given), **timed)
 
     if collective != ALL_REDUCE and name in PACKED_DEMANDS and not network.shares_sites:
-        plan = _packed_demands(name, network, ordered, nbytes, collective, chosen, clock)
+        plan = _packed_demands(name, facing, ordered, nbytes, collective, chosen, clock)
     else:
-        plan = plan_lanes(planned, network, ordered, options)
+        plan = plan_lanes(planned, facing, ordered, options)
         if collective != ALL_REDUCE:
             from tradewind.planning.halves import derive_plan
 
             plan = derive_plan(plan, collective, network)
         elif chosen_planner.plugin is not None:
             return _with_sizes(plan, sum_sizes)  # it is checked already
+    if facing is not network:  # what was proven holds for these connections only
+        reason = f"{plan.reason} (of what connections carry)" if plan.reason else ""
+        plan = dataclasses.replace(plan, proven_rate_bps=None, reason=reason)
     try:
         ensure_valid(plan, network)
     except BadPlan as error:

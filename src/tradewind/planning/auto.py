@@ -145,7 +145,7 @@ def _why(ranked: list[_Tried], limit: Bound, failed: list[str], skipped: list[st
         f"{best.candidate} is predicted to take {format_duration(best.cost.seconds)}, "
         f"{limit.seconds / best.cost.seconds:.1%} of the limit ({limit.argument}).",
         f"Its bottleneck is {best.cost.bottleneck}: {format_duration(best.cost.busy_seconds)} of the time is "
-        f"{'transfer' if best.cost.busy_seconds == best.cost.transfer_seconds else 'handling of frames and bytes'}, "
+        f"{'handling of frames and bytes' if best.cost.busy_seconds == best.cost.processor_seconds else 'transfer'}, "
         f"{format_duration(best.cost.fill_seconds)} ({waits:.0%}) is latency and the first chunk's way.",
     ]
     others = [t for t in ranked if t.candidate.name != best.candidate.name]

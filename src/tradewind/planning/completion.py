@@ -16,6 +16,7 @@ import numpy as np
 
 from tradewind.network import Network
 from tradewind.planning.collective import ALL_REDUCE, demand_key, demands_of
+from tradewind.planning.connections import byte_at_once_s
 from tradewind.planning.cost import Floats, PipelinedCost
 from tradewind.planning.fill import LEAST_CHUNK_BYTES, best_chunk_bytes, with_best_chunks
 from tradewind.planning.hops import Hops, flatten
@@ -66,7 +67,7 @@ def completed(
     if len(plan.shards) == 1 or as_fast <= 0 or not all(shard.broadcast for shard in plan.shards):
         return _predicted(plan, network, host)
     chunk_bytes = np.array(best_chunk_bytes(plan, network, host))
-    handling_s = (host.byte_s + host.frame_s / chunk_bytes) / 8.0
+    handling_s = (byte_at_once_s(network, host) + host.frame_s / chunk_bytes) / 8.0
     work = _Work(plan, network, flatten(plan, network), host, handling_s, _demands(plan))
     kept, share = work.useful(np.arange(len(plan.shards)), np.array([shard.fraction for shard in plan.shards]))
     if len(kept) < len(plan.shards):
@@ -156,4 +157,7 @@ def _predicted(plan: Plan, network: Network, host: HostCost) -> Completed:
     chunk_bytes = np.array([float(shard.chunk_bytes) for shard in shards])
     taken = spent.at(chunk_bytes)
     processor_s, _ = spent.busiest_processor(np.minimum(chunk_bytes, spent.shard_bytes), _FRAMES_COUNT)
-    return Completed(replace(chosen, shards=shards), max(taken.transfer_seconds, processor_s) + taken.fill_seconds)
+    return Completed(
+        replace(chosen, shards=shards),
+        max(taken.transfer_seconds, processor_s, taken.connection_seconds) + taken.fill_seconds,
+    )

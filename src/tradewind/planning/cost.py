@@ -5,7 +5,8 @@ or trunk limits them all: `max(load / capacity)` is the transfer time, and no or
 trees. The time to fill the pipeline is added: the first chunk crosses the longest path, up the reduce tree and down the
 broadcast tree, with each hop's latency, its own transmission time, the bytes queued before it and its handling by both
 hosts. A rank's processor is a resource like a link: it handles every frame that the rank sends or receives (`host`);
-ranks on one machine share its cores. Where that takes longer than the transfer, it is the bottleneck.
+ranks on one machine share its cores. So are the connections of a link (`connections`). Where either takes longer than
+the transfer, it is the bottleneck.
 
 **Store and forward** (as in most papers' baselines). A site sends when it has received everything it waits for.
 Transfers overlap and share capacity max-min fairly, so they are simulated (`fluid`).
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from tradewind.fluid import FluidSharing, Resource
 from tradewind.network import Matrix, Network
+from tradewind.planning.connections import busy_threads, carried_bps, link_connections
 from tradewind.planning.hops import Hops, bytes_per_link, flatten, hop_rates_bps, hop_sizes, longest_path, sizes_up
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
@@ -41,10 +43,12 @@ class Cost:
     processor_seconds: float
     """The time that the busiest rank's processor, or the cores that all ranks share, need for frames and bytes; it
     overlaps with the transfer."""
+    connection_seconds: float
+    """The time that the connections of the busiest link need for its bytes; it overlaps, too."""
     fill_seconds: float
     """The part of the time due to latency, chunk size, and the handling of the first chunk on its way."""
     bottleneck: str
-    """The link, NIC, trunk or processor that limits the plan."""
+    """The link, NIC, trunk, processor or connections that limit the plan."""
     link_bytes: Matrix
     nbytes: int
     egress_bytes: npt.NDArray[np.float64]
@@ -64,8 +68,8 @@ class Cost:
 
     @property
     def busy_seconds(self) -> float:
-        """The part of the time due to throughput: the longer of transfer and processor."""
-        return max(self.transfer_seconds, self.processor_seconds)
+        """The part of the time due to throughput: the longest of transfer, processor and connections."""
+        return max(self.transfer_seconds, self.processor_seconds, self.connection_seconds)
 
 
 def cost(plan: Plan, network: Network, pipelined: bool = True, host: HostCost = MEASURED_HOST) -> Cost:
@@ -75,7 +79,9 @@ def cost(plan: Plan, network: Network, pipelined: bool = True, host: HostCost = 
     link_bytes = bytes_per_link(plan, network)
     _, bottleneck = busiest_resource(link_bytes, network)
     seconds = _store_and_forward_seconds(plan, network)
-    return Cost(seconds, seconds, 0.0, 0.0, bottleneck, link_bytes, plan.nbytes, _egress_bytes(link_bytes, network))
+    return Cost(
+        seconds, seconds, 0.0, 0.0, 0.0, bottleneck, link_bytes, plan.nbytes, _egress_bytes(link_bytes, network)
+    )
 
 
 class PipelinedCost:
@@ -93,6 +99,8 @@ class PipelinedCost:
         self.rate_bps = hop_rates_bps(network, hops)
         self.moved_bytes = self.link_bytes.sum(axis=0) + self.link_bytes.sum(axis=1)
         """Bytes that each rank sends and receives."""
+        self.threads = busy_threads(network, host, self.link_bytes)
+        self.connection_s, self.connections = self._busiest_connections()
         self.kept = KeptFlows.of(plan, hops, stored_routes(plan, hops, network.index), plan.nbytes)
 
     def at(self, chunk_bytes: Sequence[float] | Floats) -> Cost:
@@ -100,6 +108,12 @@ class PipelinedCost:
         chunk = np.minimum(self.kept.fitted(np.asarray(chunk_bytes, dtype=np.float64)), self.shard_bytes)
         chunk_bits = 8.0 * chunk
         processor_s, processor = self.busiest_processor(chunk)
+        busy = (
+            (self.transfer_s, self.bottleneck),
+            (processor_s, processor),
+            (self.connection_s, self.connections),
+        )
+        busy_s, bottleneck = max(busy, key=lambda one: one[0])
         # Of the transfer time, one transmission of every chunk belongs to its way too: it is taken off at the fastest
         # hop, so that the prediction is exact on uniform links and never too short on others.
         fastest = np.zeros(len(chunk))
@@ -107,11 +121,12 @@ class PipelinedCost:
         hop_s = self.waiting_s(chunk) + self.size * chunk_bits[self.shard] / self.rate_bps
         fill_s = float((self.path_s(hop_s) - chunk_bits / fastest).max())
         return Cost(
-            seconds=max(self.transfer_s, processor_s) + fill_s,
+            seconds=busy_s + fill_s,
             transfer_seconds=self.transfer_s,
             processor_seconds=processor_s,
+            connection_seconds=self.connection_s,
             fill_seconds=fill_s,
-            bottleneck=processor if processor_s > self.transfer_s else self.bottleneck,
+            bottleneck=bottleneck,
             link_bytes=self.link_bytes,
             nbytes=self.nbytes,
             egress_bytes=_egress_bytes(self.link_bytes, self.network),
@@ -122,11 +137,22 @@ class PipelinedCost:
         """The longest time in s that a processor needs for the frames and bytes of its ranks, and its name."""
         n, frames = len(self.network), np.ceil(self.shard_bytes / chunk)[self.shard]
         handled = np.bincount(self.hops.src, frames, n) + np.bincount(self.hops.dst, frames, n)
-        seconds = frames_count * self.host.frame_s * handled + self.host.byte_s * self.moved_bytes
-        busiest, shared_s = int(seconds.argmax()), float(seconds.sum()) / self.host.cores
+        frames_s, bytes_s = frames_count * self.host.frame_s * handled, self.host.byte_s * self.moved_bytes
+        seconds = frames_s + bytes_s / self.threads  # frames take the interpreter, which the threads of a rank share
+        busiest, shared_s = int(seconds.argmax()), float((frames_s + bytes_s).sum()) / self.host.cores
         if shared_s > seconds[busiest]:
             return shared_s, f"the {self.host.cores:g} cores of all ranks"
-        return float(seconds[busiest]), f"processor of {self.network.names[busiest]}"
+        threads = int(self.threads[busiest])
+        of_cores = f" ({threads} threads on {self.host.rank_cores:g} cores)" if threads > 1 else ""
+        return float(seconds[busiest]), f"processor of {self.network.names[busiest]}{of_cores}"
+
+    def _busiest_connections(self) -> tuple[float, str]:
+        """The longest time in s that the connections of any link need for its bytes, and their name."""
+        seconds = 8.0 * self.link_bytes / carried_bps(self.network, self.host)
+        i, j = divmod(int(seconds.argmax()), len(self.network))
+        count = int(link_connections(self.network, self.host)[i, j])
+        link = f"{self.network.names[i]}->{self.network.names[j]}"
+        return float(seconds[i, j]), f"the connections {link} ({count})"
 
     def waiting_s(self, chunk: Floats) -> Floats:
         """For each hop, the time of a chunk beside its transmission: latency, the sender's queue and both hosts."""

@@ -65,7 +65,7 @@ def _best_sizes(spent: PipelinedCost) -> Floats:
     while budget_s <= last_s * _STEP:
         sizes = np.clip(budget_s / per_byte_s, LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES)
         chunk = np.minimum(sizes, spent.shard_bytes)
-        busy_s = max(spent.transfer_s, spent.busiest_processor(chunk, _FRAMES_COUNT)[0])
+        busy_s = max(spent.transfer_s, spent.connection_s, spent.busiest_processor(chunk, _FRAMES_COUNT)[0])
         tried.append((busy_s + float((waiting_s + per_byte_s * chunk).max()), sizes))
         if tried[-1][0] > 2 * tried[0][0] or (chunk >= spent.shard_bytes).all():
             break

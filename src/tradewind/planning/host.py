@@ -7,7 +7,7 @@ beside the time on the link, unless chunks are small; on fast links it decides.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 FRAME_S = 80e-6
 """Processor time to send or to receive a frame, beside its bytes. Measured with 8 ranks on emulated links of 20 to 155
@@ -21,7 +21,13 @@ QUEUED_BYTES = 0.0
 """Bytes that the kernel of a sender holds before a chunk that is sent now, on a link that is in use."""
 
 OWN_CORES = math.inf
-"""Every rank has a machine of its own, and a core for its frames."""
+"""Every rank has a machine of its own."""
+
+MAX_CONNECTIONS = 16
+"""The most TCP connections that a rank opens to a peer."""
+
+STREAM_BYTES = 4 * 2**20
+"""Bytes that one TCP connection keeps in flight with usual buffers; more bandwidth x delay needs more connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +42,24 @@ class HostCost:
     """Bytes that wait in a sender's kernel before each chunk of a busy link: they delay every hop."""
     cores: float = OWN_CORES
     """Cores that all ranks of the plan share, as in a lab on one machine."""
+    rank_cores: float = 1.0
+    """Cores of each rank for the threads of its connections; on slow networks it has one thread."""
+    connections: int = 0
+    """TCP connections to each peer; 0: as many as a run opens that knows the network."""
+    stream_bytes: float = math.inf
+    """Bytes that one connection has in flight at most, its send buffer; by default buffers never limit."""
 
     def __post_init__(self) -> None:
         for name in ("frame_s", "byte_s", "queued_bytes"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
-        if not self.cores > 0:
-            raise ValueError(f"cores must be > 0, got {self.cores}")
+        for name in ("cores", "stream_bytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
+        if not self.rank_cores >= 1:
+            raise ValueError(f"rank_cores must be >= 1, got {self.rank_cores}")
+        if not 0 <= self.connections <= MAX_CONNECTIONS:
+            raise ValueError(f"connections must be from 0 to {MAX_CONNECTIONS}, got {self.connections}")
 
 
 MEASURED_HOST = HostCost()
@@ -52,6 +69,11 @@ FREE_HOST = HostCost(0.0, 0.0, 0.0)
 
 def _option(default: float, meaning: str) -> float:
     value: float = field(default=default, metadata={"help": meaning})  # inherited fields have no docstring of their own
+    return value
+
+
+def _count(meaning: str) -> int:
+    value: int = field(default=0, metadata={"help": meaning})
     return value
 
 
@@ -67,6 +89,9 @@ class HostOptions:
     byte_s: float = _option(BYTE_S, "Processor time in s that a rank needs to send or to receive one byte.")
     queued_bytes: float = _option(QUEUED_BYTES, "Bytes that wait in a sender's kernel before a chunk of a busy link.")
     cores: float = _option(OWN_CORES, "Cores that all ranks share, where they run on one machine.")
+    rank_cores: float = _option(1.0, "Cores of each rank for the threads of its connections, on fast networks.")
+    connections: int = _count("TCP connections to each peer; 0: as many as a run opens that knows the network.")
+    stream_bytes: float = _option(math.inf, "Bytes that one connection has in flight at most: its send buffer.")
 
     def __post_init__(self) -> None:
         _ = self.host  # checks the values
@@ -74,4 +99,4 @@ class HostOptions:
     @property
     def host(self) -> HostCost:
         """These constants; raises ValueError for a negative one."""
-        return HostCost(self.frame_s, self.byte_s, self.queued_bytes, self.cores)
+        return HostCost(**{constant.name: getattr(self, constant.name) for constant in fields(HostCost)})

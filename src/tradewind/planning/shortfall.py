@@ -1,9 +1,9 @@
 """Why a plan takes longer than the limit, in words.
 
-The limit's own argument states why *no* plan can be faster. A plan can be slower for four reasons: its trees load the
+The limit's own argument states why *no* plan can be faster. A plan can be slower for five reasons: its trees load the
 most loaded link, NIC or trunk more than the limit's packing would (bandwidth), a rank needs longer to handle its frames
-and bytes than the links to carry them (processor), the first chunk travels up one tree and down again (latency), and it
-is received whole before it is forwarded (chunk size).
+and bytes than the links to carry them (processor), TCP connections carry less than their link (connections), the first
+chunk travels up one tree and down again (latency), and it is received whole before it is forwarded (chunk size).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def explain_shortfall(plan: Plan, network: Network, spent: Cost, predicted: Pred
     limit_transfer_s = 8.0 * least_bytes(plan.nbytes, plan.sum_sizes) / predicted.bound_rate_bps
     latency_s = _latency_seconds(plan, network)
     slow_transfer_s = spent.transfer_seconds - limit_transfer_s
-    slow_handling_s = spent.processor_seconds - spent.transfer_seconds
+    slow_hosts_s = spent.busy_seconds - spent.transfer_seconds
     more_latency_s = latency_s - (predicted.bound_seconds - limit_transfer_s)
     chunk_s = spent.fill_seconds - latency_s
     used = format_count(len(plan.shards), "tree") + (" uses " if len(plan.shards) == 1 else " use ")
@@ -44,9 +44,11 @@ def explain_shortfall(plan: Plan, network: Network, spent: Cost, predicted: Pred
             f"{format_duration(limit_transfer_s)}; {used})",
         ),
         (
-            slow_handling_s,
+            slow_hosts_s,
             f"handling ({spent.bottleneck} is busy for {format_duration(spent.processor_seconds)}, with its part of "
-            f"{format_count(round(spent.frames), 'frame')} and their bytes)",
+            f"{format_count(round(spent.frames), 'frame')} and their bytes)"
+            if spent.busy_seconds == spent.processor_seconds
+            else f"connections ({spent.bottleneck} need {format_duration(spent.connection_seconds)} for their bytes)",
         ),
         (more_latency_s, f"latency ({format_duration(latency_s)} on the longest path up a tree and down again)"),
         (chunk_s, f"chunk size (the first chunk of {chunk} is received whole before each further hop)"),

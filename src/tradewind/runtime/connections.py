@@ -1,16 +1,14 @@
 """The number of TCP connections to a peer: at the start by what is known, then by what the kernel measures.
 
-A connection is limited by its send buffer and by its threads. The buffer, `STREAM_BYTES` as systems are usually set up,
-is too small for a long and fast link: there, connections are added one by one while the kernel reports that sending
-waits for the buffer, and as long as that makes the link faster (`Growth`). On a fast network one connection keeps one
-core busy at either end: there, ranks start with several if cores are free. (16 cores, 800 MB over TCP: two processes
-carry 16.6 Gbit/s each way with one connection, 28.9 with two and 42.1 with four; four processes 21.6, 33.7 and 32.3.)
-Unix sockets need fewer: two processes carry 27.9, 52.3 and 72.0, with 0.90, 0.95 and 1.04 s of processor time a GB.
+What is known are the link and the cores (`planning.connections`, which predicts with the same numbers). Send buffers
+are too small for a long and fast link: there, connections are added one by one while the kernel reports that sending
+waits for the buffer, and as long as that makes the link faster (`Growth`). Unix sockets need fewer than TCP: on 16
+cores two processes carry 27.9, 52.3 and 72.0 Gbit/s with one, two and four, with 0.90, 0.95 and 1.04 s of processor
+time a GB.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import struct
@@ -18,17 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
-from tradewind.control.network.view import FAST_BPS
 from tradewind.network import Network
-from tradewind.runtime.options import MAX_CONNECTIONS
+from tradewind.planning.connections import connections_by_cores, connections_needed, is_slow
 from tradewind.runtime.sockets import UNPACED, SharedSocket
 
-STREAM_BYTES = 4 * 2**20
-"""Bytes that one TCP connection keeps in flight with usual buffers; more bandwidth x delay needs more connections."""
-_MOST_AT_START, _MOST_NEAR = 4, 2
-"""Connections to a peer at the start: of another machine, of this machine."""
+_MOST_NEAR = 2
+"""Connections to a peer of this machine at the start."""
 QUEUE_S = 0.01
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 16 * 1024, 128 * 1024
 """Unsent bytes in the kernel, as seconds of the link's rate: enough to keep it busy, few enough that the node's order
@@ -39,8 +32,6 @@ the link with all that a round has for it; the queue outlasts TCP's timer, which
 the connection starts over (decision 22)."""
 FASTER = 1.1
 """A link that carries this many times its known rate is not paced any more: what is known of it is wrong."""
-_STREAMS = 8
-"""Connections of a rank to all its peers on a fast network, at the start: the threads share one interpreter."""
 LIMITED_SHARE = 0.25
 """A connection is added if sending waits for the buffer for this part of the time. Waiting for the peer's window does
 not count: the kernel enlarges that by itself, and a slow reader closes it."""
@@ -54,31 +45,6 @@ _INFO_BYTES = 192
 """The length of the structure up to `tcpi_sndbuf_limited`, which Linux has since 4.10."""
 _ROUND_TRIP_AT, _RETRANSMITTED_AT, _ACKED_BYTES_AT, _BUSY_AT = 68, 100, 120, 168
 """The busy time is followed by the times limited by the peer's window and by the send buffer; all in microseconds."""
-
-
-def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
-    """The number of TCP connections that fill a link.
-
-    >>> connections_needed(100e6, 0.1), connections_needed(1e9, 0.1), connections_needed(10e9, 0.0)
-    (1, 6, 1)
-    """
-    in_flight_bytes = bandwidth_bps / 8 * 2 * latency_s
-    return max(1, min(MAX_CONNECTIONS, math.ceil(in_flight_bytes / STREAM_BYTES)))
-
-
-def connections_by_cores(cores: int, ranks_here: int, peers: int) -> int:
-    """The number of connections to each of `peers` peers on a fast network, where `ranks_here` ranks share the cores.
-
-    >>> connections_by_cores(16, 2, 1), connections_by_cores(16, 4, 3), connections_by_cores(2, 2, 1)
-    (4, 2, 1)
-    """
-    return max(1, min(_MOST_AT_START, cores // (2 * ranks_here), _STREAMS // max(1, peers)))
-
-
-def is_slow(network: Network | None) -> bool:
-    """Whether the median link of the given network is below `FAST_BPS`; False without a network."""
-    links_bps = np.zeros(0) if network is None else network.bandwidth_bps[network.bandwidth_bps > 0]
-    return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
 
 
 @dataclass(frozen=True, slots=True)

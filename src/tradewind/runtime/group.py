@@ -33,6 +33,7 @@ from tradewind.node.measuring import MeasuringOptions
 from tradewind.node.payload import same_memory
 from tradewind.node.served import INIT, PUSH, Updater
 from tradewind.planning.collective import Kind
+from tradewind.planning.connections import is_slow
 from tradewind.runtime import state_transfer
 from tradewind.runtime.addresses import (
     HostPort,
@@ -43,7 +44,7 @@ from tradewind.runtime.addresses import (
 )
 from tradewind.runtime.arrays import as_array, check_out, check_residual, check_storage, copyable, rows_of
 from tradewind.runtime.certificates import make_credentials
-from tradewind.runtime.connections import ConnectionCounts, is_slow
+from tradewind.runtime.connections import ConnectionCounts
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.options import (

@@ -27,6 +27,7 @@ from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
 from tradewind.native import VARIABLE as NATIVE_VARIABLE
 from tradewind.network import Network
 from tradewind.planning import planner_options as look_up_planner_options
+from tradewind.planning.host import MAX_CONNECTIONS
 from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.policy import policy_options as look_up_policy_options
@@ -55,7 +56,6 @@ OTHER_VARIABLES = (
 """TRADEWIND_* variables that are not options: a secret is never printed or written to a file."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_INLINE_BYTES = 16 * 1024
-MAX_CONNECTIONS = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,8 @@ class Transport(OptionGroup):
     connections: int | None = None
     """TCP connections to each peer, 1 to 16. Default: what bandwidth x delay needs, known or measured, and by cores."""
     local_sockets: bool = True
-    """Whether ranks of one machine exchange data through Unix sockets, which take half the kernel time of TCP."""
+    """Whether ranks of one machine reach each other and the controller through Unix sockets, which take half the kernel
+    time of TCP."""
     inline_bytes: int = DEFAULT_INLINE_BYTES
     """Arrays up to this size travel in control messages (an inline round), which saves hops; 0: never."""
     chunk_bytes: int | None = None

@@ -29,11 +29,11 @@ from tradewind.control.deadlines import Deadlines
 from tradewind.errors import BadFrame, RemoteFault
 from tradewind.node import events as ev
 from tradewind.node.actions import Transmit
+from tradewind.planning.host import MAX_CONNECTIONS
 from tradewind.runtime.addresses import HostPort
 from tradewind.runtime.connections import ConnectionCounts, Growth, Pacing
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.links import Host, Link
-from tradewind.runtime.options import MAX_CONNECTIONS
 from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender

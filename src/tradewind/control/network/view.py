@@ -21,12 +21,11 @@ from scipy.sparse.csgraph import connected_components
 from tradewind.control.network.estimates import CONFIRM_S, LinkEstimate, LinkEstimates
 from tradewind.control.network.rack_probing import LinkProbed
 from tradewind.network import LOCAL_BPS, Matrix, Network, Site, site_named_by
+from tradewind.planning.connections import FAST_BPS
 from tradewind.planning.zones import Zones, detect_racks, detect_zones
 from tradewind.units import format_rate
 
 UNKNOWN_BPS = 10e9
-FAST_BPS = 2e9
-"""If the median link is faster, measurements are limited by processors, and planning gains nothing."""
 ENOUGH_MEASURED = 0.75
 """Share of links of an unknown network that must be measured before planning; the others get the median."""
 UNSEEN_QUANTILE = 0.25
@@ -319,7 +318,10 @@ class NetworkView:
 
     @property
     def is_discovering(self) -> bool:
-        """Whether the network is unknown, and slow enough by the measurements so far that measuring it pays."""
+        """Whether the network is unknown, and slow enough by the measurements so far that measuring it pays.
+
+        If the median link is fast, measurements are limited by processors, and planning gains nothing.
+        """
         measured = self.estimates.count > 0
         return self.is_guess and bool(measured.any() and np.median(self.estimates.bandwidth_bps[measured]) < FAST_BPS)
 

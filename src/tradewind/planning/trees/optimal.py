@@ -35,6 +35,7 @@ from tradewind.network import Network
 from tradewind.planning import Clock, no_clock
 from tradewind.planning.bound import Bound, bound, lowest_latency_s
 from tradewind.planning.completion import AS_FAST, Completed, completed
+from tradewind.planning.connections import byte_at_once_s
 from tradewind.planning.fill import MOST_CHUNK_BYTES, with_best_chunks
 from tradewind.planning.flows.relay_columns import relay_columns
 from tradewind.planning.host import HostOptions
@@ -219,7 +220,7 @@ class _Problem:
     def _least_processor_s(self) -> float:
         """The processor time of a rank if all ranks share the work of any tree evenly, in the largest chunks."""
         hops, host = len(self.members) - 1, self.options.host
-        all_s = 4.0 * hops * self.nbytes * (host.byte_s + host.frame_s / MOST_CHUNK_BYTES)
+        all_s = 4.0 * hops * self.nbytes * (byte_at_once_s(self.network, host) + host.frame_s / MOST_CHUNK_BYTES)
         return all_s / min(hops + 1, host.cores)
 
     def _sources(self) -> Iterator[tuple[Trees, float]]:
