@@ -42,7 +42,7 @@ def neighbours(state: str | None = CONNECTED) -> int:
 def reduce_and_count(group: Group) -> tuple[float, int]:
     total = group.all_reduce(np.full(300_000, group.rank + 1.0, np.float32))
     assert (total == total[0]).all()
-    count = neighbours()
+    count = sum(peer.transport == "unix" for peer in group.stats().peers)
     group.barrier()
     return float(total[0]), count
 
@@ -64,6 +64,18 @@ def test_tcp_is_used_without_local_sockets() -> None:
 def test_a_rank_without_a_unix_socket_is_called_over_tcp() -> None:
     answers = run_ranks(2, reduce_and_count, [{"local_sockets": True}, {"local_sockets": False}])
     assert answers == [(3.0, 0)] * 2
+
+
+@pytest.mark.parametrize(("local", "count"), [(True, 2), (False, 0)])
+def test_so_do_their_connections_to_the_controller(local: bool, count: int) -> None:
+    def body(group: Group) -> int:
+        group.barrier()
+        found = neighbours()
+        group.barrier()
+        return found
+
+    before = neighbours()
+    assert run_ranks(2, body, inline_bytes=1024, local_sockets=local) == [before + count] * 2
 
 
 def test_links_that_imitate_a_network_are_tcp() -> None:

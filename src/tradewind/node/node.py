@@ -346,7 +346,9 @@ class Node:
         return number, self.advance()
 
     def told(self, message: m.Message) -> list[NodeAction]:
-        """Handle a message of the controller."""
+        """Handle a message of the controller; after the end of the run there is nothing to handle."""
+        if self.lost is not None:
+            return self.advance()
         usual = None if self._closing else _USUAL.get(type(message))
         if usual is not None:
             usual(self, message)

@@ -143,6 +143,11 @@ def neighbour_address(run: str, site: str, port: int) -> str | None:
     return "\0tradewind-" + hashlib.sha256(f"{run}\0{site}\0{port}".encode()).hexdigest()[:32]
 
 
+def controller_name(host: str) -> str:
+    """The name under which the controller at this address listens on a Unix socket; ranks need not know its own."""
+    return f"controller at {host}"
+
+
 def is_own_process(sock: socket.socket) -> bool:
     """Whether the process at the other end of a Unix socket runs as this user, by the kernel's record (SO_PEERCRED)."""
     _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

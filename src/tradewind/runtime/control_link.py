@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ from typing import Protocol
 
 from tradewind.control.deadlines import Deadlines
 from tradewind.errors import BadFrame, InternalError, NoAnswer, NotAdmitted, PeerLost, RemoteFault, TradewindError
-from tradewind.runtime.addresses import HostPort
+from tradewind.runtime.addresses import HostPort, controller_name
+from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.sockets import call, shut_down
 from tradewind.runtime.threads import Thread, start_thread
@@ -62,14 +64,38 @@ class ControlHost(Protocol):
         ...
 
 
+class OwnController(Protocol):
+    """The controller of this process: this rank's small arrays reach it, and their results come back, without a socket.
+
+    A round of small arrays takes as long as the threads that have to be woken for it. Every other message takes the
+    connection: its order among those matters, and that of these two does not. A request is sent when the last round of
+    its stream has ended, and a result that ends a round needs nothing that was sent before.
+    """
+
+    def serve_near(self, worker: str, deliver: Callable[[m.Message], None]) -> None:
+        """Let `deliver` handle the results of small arrays of this rank from now on."""
+        ...
+
+    def ready(self, worker: str, message: m.Ready) -> bool:
+        """Handle a request with its array; False: it must be sent."""
+        ...
+
+
 class ControlLink:
     """One connection to one controller."""
 
     def __init__(
-        self, address: HostPort, credentials: Credentials, deadline_s: float, dialling: Dialling, answer_s: float
+        self,
+        address: HostPort,
+        credentials: Credentials,
+        deadline_s: float,
+        dialling: Dialling,
+        answer_s: float,
+        local: bool = False,
     ) -> None:
         self._credentials = credentials
-        self._sock, peer = call(address, credentials, "control", deadline_s, dialling, answer_s=answer_s)
+        near = controller_name(address.host) if local and not isinstance(credentials, SecureCredentials) else None
+        self._sock, peer = call(address, credentials, "control", deadline_s, dialling, None, near, answer_s)
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._ended = False
         self.site = peer.site
@@ -78,7 +104,8 @@ class ControlLink:
         self.is_elsewhere = False
         """Whether the controller is on another host: on the same host both ends have the same address."""
         with contextlib.suppress(OSError):  # the controller may have closed the connection already
-            self.is_elsewhere = self._sock.getsockname()[0] != self._sock.getpeername()[0]
+            is_local = self._sock.family == socket.AF_UNIX
+            self.is_elsewhere = not is_local and self._sock.getsockname()[0] != self._sock.getpeername()[0]
         self.heard_s = time.monotonic()
 
     def send(self, message: m.Message) -> None:
@@ -102,16 +129,12 @@ class ControlLink:
             while data := self._sock.recv(READ_BYTES):
                 self.heard_s = time.monotonic()
                 for _, payload in reader.feed(data):
-                    handle(decode_message(payload))
+                    if (error := _handled(handle, decode_message(payload))) is not None:
+                        return error
         except OSError as error:
             return error.strerror or str(error)
         except BadFrame as error:
             return str(error)
-        except TradewindError as error:
-            return error
-        except Exception as error:
-            log.exception("internal error while handling a message of the controller; please report it")
-            return InternalError(f"{type(error).__name__}: {error}")
         return "it closed the connection"
 
     def end(self) -> None:
@@ -128,14 +151,36 @@ class ControlLink:
             self._sock.close()
 
 
+def _handled(handle: Callable[[m.Message], None], message: m.Message) -> TradewindError | None:
+    """Handle a message; returns the error that it caused, if any."""
+    try:
+        handle(message)
+    except TradewindError as error:
+        return error
+    except Exception as error:
+        log.exception("internal error while handling a message of the controller; please report it")
+        return InternalError(f"{type(error).__name__}: {error}")
+    return None
+
+
 class Control:
     """The connection to the active controller, and the search for it."""
 
     def __init__(
-        self, host: ControlHost, controllers: Sequence[HostPort], credentials: Credentials, deadlines: Deadlines
+        self,
+        host: ControlHost,
+        controllers: Sequence[HostPort],
+        credentials: Credentials,
+        deadlines: Deadlines,
+        local: bool = False,
+        own: OwnController | None = None,
     ) -> None:
+        """Connect to a controller; `local`: through a Unix socket if it is on this machine.
+
+        `own`: the controller of this process, if it is the only one of the run.
+        """
         self._host, self._controllers = host, tuple(controllers)
-        self._credentials, self._deadlines = credentials, deadlines
+        self._credentials, self._deadlines, self._local, self._own = credentials, deadlines, local, own
         self._closed = threading.Event()
         self._listener: Thread | None = None
         self._which = 0
@@ -164,12 +209,25 @@ class Control:
 
     def start(self) -> None:
         """Send the join message and start the reading thread."""
+        if self._own is not None:
+            self._own.serve_near(self._credentials.site, self._received_near)
         self._link.begin(self._host.join_message)
         self._listener = start_thread(self._listen, name="tradewind-control")
 
     def send(self, message: m.Message) -> None:
         """Send a message; it is lost if no controller is connected."""
-        self._link.send(message)
+        if not (isinstance(message, m.Ready) and self._hand_over(message)):
+            self._link.send(message)
+
+    def _hand_over(self, message: m.Ready) -> bool:
+        """Give a request with its array to the controller of this process; False: it must be sent."""
+        return self._own is not None and message.array is not None and self._own.ready(self._credentials.site, message)
+
+    def _received_near(self, message: m.Message) -> None:
+        """Handle a message of the controller of this process, in the thread that made it."""
+        error = _handled(self._host.received, message)
+        if error is not None:
+            self._host.fail(error)
 
     def leave(self) -> None:
         """Send `Leave` and wait until the controller confirms by closing the connection.
@@ -271,7 +329,7 @@ class Control:
             address, Dialling.to_controller(self._credentials.site, self._deadlines.patience_s)
         )
         deadline_s, answer_s = time.monotonic() + limit_s, self._deadlines.admission_s
-        link = ControlLink(address, self._credentials, deadline_s, dialling, answer_s)
+        link = ControlLink(address, self._credentials, deadline_s, dialling, answer_s, self._local)
         self._dialled.clear()
         return link
 

@@ -13,6 +13,7 @@ import queue
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -22,7 +23,8 @@ from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import PeerLost, TradewindError, as_own_error
 from tradewind.runtime.activity import ACTIVITY_S
-from tradewind.runtime.addresses import HostPort, PortRange, listen_on
+from tradewind.runtime.addresses import HostPort, PortRange, controller_name, listen_for_neighbours, listen_on
+from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.control_reader import READ_BYTES, Arrived, Connection, ControlReader, limit_bytes
 from tradewind.runtime.control_sender import ControlSender
 from tradewind.runtime.dialling import Notices
@@ -46,6 +48,8 @@ log = logging.getLogger("tradewind.runtime")
 
 WARNED_OF = ("set aside", "take back", "avoid link", "waits end at")
 """Decisions that a user should know of without a trace."""
+
+Deliver = Callable[[m.Message], None]
 
 LINGER_S = 1.0
 FIRST_NOTICE_S = 10.0
@@ -100,8 +104,14 @@ class ControlServer:
             sock.close()
             raise
         self.host = host
+        self._near: dict[str, Deliver] = {}
+        """How the rank of this process, if there is one, takes the results of its small arrays."""
+        self._results: deque[tuple[Deliver, m.Message]] = deque()
+        """Such results, which are delivered when the lock is free."""
+        self._delivering = threading.Lock()
         self._reader = ControlReader(self._arrived)
-        self._listener = Listener([sock], credentials, options.deadlines.admission_s, self._serve)
+        socks = [listening for listening in (sock, self._listen_beside(sock)) if listening is not None]
+        self._listener = Listener(socks, credentials, options.deadlines.admission_s, self._serve)
         self.port = self._listener.port
         self._notices = Notices(FIRST_NOTICE_S)
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()
@@ -211,13 +221,56 @@ class ControlServer:
             while sock.recv(READ_BYTES):
                 pass
 
+    def _listen_beside(self, sock: socket.socket) -> socket.socket | None:
+        """A Unix socket for ranks on this machine: it takes half of the time that a message takes through TCP."""
+        if isinstance(self._credentials, SecureCredentials):
+            return None
+        return listen_for_neighbours(self._credentials.run, controller_name(self.host), sock)
+
+    def serve_near(self, worker: str, deliver: Deliver) -> None:
+        """Let `deliver` handle the results of small arrays of a rank of this process from now on.
+
+        Only in a strict run, where a result ends its round: `Commit` would have to follow it on the same way.
+        """
+        with self._changed:
+            if not self._controller.options.is_tolerant:
+                self._near[worker] = deliver
+
+    def ready(self, worker: str, message: m.Ready) -> bool:
+        """Handle a request of the rank of this process with its array; False: the rank must send it."""
+        with self._changed:
+            if worker not in self._near or worker not in self._senders:
+                return False
+            self._handle(partial(self._received, worker, message, time.monotonic()), delivers=True)
+            self._wake_timer(False)
+        self._deliver()
+        return True
+
+    def _deliver(self) -> None:
+        """Deliver results to the rank of this process, without the lock.
+
+        One thread does it at a time: a result may make the rank request the next round, which may end at once, and the
+        calls would nest as deep as there are rounds.
+        """
+        while self._results and self._delivering.acquire(blocking=False):
+            try:
+                while self._results:
+                    deliver, message = self._results.popleft()
+                    deliver(message)
+            finally:
+                self._delivering.release()
+
     def _arrived(self, arrived: list[Arrived]) -> None:
         """Handle what ranks have sent, and connections that have ended, together."""
         with self._changed:
-            self._handle(partial(self._events, arrived))
-            has_ended = any(one.ended is not None for one in arrived)
-            if has_ended or self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
-                self._changed.notify_all()
+            self._handle(partial(self._events, arrived), delivers=True)
+            self._wake_timer(any(one.ended is not None for one in arrived))
+        self._deliver()
+
+    def _wake_timer(self, has_changed: bool) -> None:
+        """Wake the timer thread, and threads that wait for the end, if they have something to do."""
+        if has_changed or self._controller.closed or self._controller.wake_at_s < self._wakes_at_s:
+            self._changed.notify_all()
 
     def _events(self, arrived: list[Arrived]) -> list[Action]:
         actions: list[Action] = []
@@ -226,32 +279,35 @@ class ControlServer:
             if self._senders.get(worker) is not one.connection.sender:
                 continue  # the rank was sent away, or has connected again
             for message in one.messages if not self._closed else ():
-                if self._report is not None:
-                    self._report.received(worker, message, now_s)
-                if self._trace is not None:
-                    self._trace.received(worker, message, now_s)
-                if self._live is not None:
-                    self._live.feed.received(worker, message, now_s)
-                if isinstance(message, m.Activity):
-                    continue  # for the page only
-                actions += self._controller.received(worker, message, now_s)
+                actions += self._received(worker, message, now_s)
             if one.ended is not None:
                 del self._senders[worker]
                 actions += self._controller.disconnected(worker, one.ended, now_s)
         return actions
 
-    def _handle(self, event: Callable[[], list[Action]]) -> None:
+    def _received(self, worker: str, message: m.Message, now_s: float) -> list[Action]:
+        if self._report is not None:
+            self._report.received(worker, message, now_s)
+        if self._trace is not None:
+            self._trace.received(worker, message, now_s)
+        if self._live is not None:
+            self._live.feed.received(worker, message, now_s)
+        if isinstance(message, m.Activity):
+            return []  # for the page only
+        return self._controller.received(worker, message, now_s)
+
+    def _handle(self, event: Callable[[], list[Action]], delivers: bool = False) -> None:
         """Have the controller handle an event, and do what it asks for; if it fails, the run ends with the reason.
 
-        Ranks would otherwise wait for a controller whose thread has ended.
+        Ranks would otherwise wait for a controller whose thread has ended. `delivers`: `_deliver` is called afterwards.
         """
         try:
-            self._do(event())
+            self._do(event(), delivers)
         except Exception as error:
             log.exception("the controller failed")
             self._do(self._controller.close(f"the controller failed: {as_own_error(error)}"))
 
-    def _do(self, actions: list[Action]) -> None:
+    def _do(self, actions: list[Action], delivers: bool = False) -> None:
         """Execute actions. Nothing here blocks.
 
         A message to several ranks is encoded and noted once, and all messages to one rank are sent together.
@@ -267,6 +323,8 @@ class ControlServer:
                         log.warning("the controller: %s %s: %s", action.what, action.about, action.reason)
                     if self._trace is not None:
                         self._trace.noted(action, time.monotonic())
+                case Send(worker, m.InlineResult() as message) if delivers and worker in self._near:
+                    self._results.append((self._near[worker], message))  # noted when it is sent to another member
                 case Send(worker, message) if worker in self._senders:
                     frame = encoded.get(id(message))
                     if frame is None:

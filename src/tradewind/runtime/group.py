@@ -638,7 +638,7 @@ def connect(
         socks = [listen_on(bound, 0, allowed, reserved=controllers)]
         if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
             socks.append(beside)
-        worker.start(addresses, socks, advertised, rank)
+        worker.start(addresses, socks, advertised, rank, server if len(addresses) == 1 else None)
         _wait_for_others(worker, world, hooks.abandoned)
         if worker.lost is not None:
             raise worker.lost.fresh()

@@ -37,10 +37,10 @@ from tradewind.runtime.links import Host, Link
 from tradewind.runtime.polled_link import PolledLink
 from tradewind.runtime.polling import CAN_POLL, Poller
 from tradewind.runtime.shaping import ShapedNetwork, ShapedSender
-from tradewind.runtime.sockets import DATA_PURPOSE, call, hang_up, pace, shorten_queue
+from tradewind.runtime.sockets import call, hang_up, pace, shorten_queue
 from tradewind.runtime.stats import PeerLinks, Traffic
 from tradewind.runtime.threads import start_thread
-from tradewind.wire.handshake import Credentials
+from tradewind.wire.handshake import DATA_PURPOSE, Credentials
 from tradewind.wire.messages import Address
 
 log = logging.getLogger("tradewind.runtime")
@@ -279,7 +279,10 @@ class Peers:
             dialling = dialling or Dialling.to_rank(self._credentials.site, address.site)
             try:
                 self._call(peer, address, dialling)
-                return
+                with self._changed:
+                    if peer in self._bundles:  # its end asks for the next call
+                        self._calling.discard(peer)
+                        return
             except RemoteFault as error:
                 with self._changed:
                     outage = self._outages.setdefault(peer, Outage("", time.monotonic()))
@@ -304,15 +307,14 @@ class Peers:
             raise
         for sock in socks:
             self._add(peer, sock, made_s)
-        with self._changed:
-            self._calling.discard(peer)
         self._host.linked(peer)
 
     def _dial(self, address: Address, made_s: float, dialling: Dialling) -> socket.socket:
         """Make one connection of the bundle with time `made_s`."""
         where, deadline_s = HostPort(address.host, address.port), time.monotonic() + self._deadlines.reconnect_s / 4
-        near, answer_s = (address.site, self._neighbours), self._deadlines.handshake_s
-        return call(where, self._credentials, f"{DATA_PURPOSE}{made_s!r}", deadline_s, dialling, *near, answer_s)[0]
+        local, answer_s = address.site if self._neighbours else None, self._deadlines.handshake_s
+        purpose = f"{DATA_PURPOSE}{made_s!r}"
+        return call(where, self._credentials, purpose, deadline_s, dialling, address.site, local, answer_s)[0]
 
     def _first_connections(self, address: Address) -> int:
         if self._shape is not None:

@@ -28,6 +28,7 @@ from tradewind.wire.frames import (
     rest_bytes,
 )
 from tradewind.wire.handshake import (
+    DATA_PURPOSE,
     MAX_HANDSHAKE_BYTES,
     NONCE_BYTES,
     Channel,
@@ -43,8 +44,6 @@ log = logging.getLogger("tradewind.runtime")
 NEIGHBOUR_BUFFER_BYTES = 416 * 1024
 """With 208 KiB, the default, there are three times as many context switches; 2 MiB exceeds the cache."""
 _SIOCOUTQNSD = 0x894B
-DATA_PURPOSE = "data "
-"""What the purpose of a connection that carries chunks begins with."""
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 UNPACED = 2**32 - 1
@@ -226,16 +225,17 @@ def call(
     deadline_s: float,
     dialling: Dialling,
     expected: str | None = None,
-    neighbours: bool = False,
+    local: str | None = None,
     answer_s: float = 0.0,
 ) -> tuple[socket.socket, Peer]:
     """Connect to an address and authenticate; returns the socket and the peer.
 
-    `expected` is the name that the peer must have; with `neighbours` a Unix socket is used if that peer is on this
-    machine. Connecting ends at `deadline_s`. A process that has accepted the connection may be busy, so the handshake
-    has at least `answer_s` seconds, even beyond the deadline. Raises PeerLost, NotAdmitted, NoAnswer or BadFrame.
+    `expected` is the name that the peer must have. `local` is the name under which it listens on a Unix socket, which
+    is used if the peer is on this machine; None: TCP only. Connecting ends at `deadline_s`. A process that has accepted
+    the connection may be busy, so the handshake has at least `answer_s` seconds, even beyond the deadline. Raises
+    PeerLost, NotAdmitted, NoAnswer or BadFrame.
     """
-    near = dial_neighbour(address, credentials.run, expected) if neighbours and expected is not None else None
+    near = None if local is None else dial_neighbour(address, credentials.run, local)
     sock, other = near or dial(address, deadline_s, dialling), f"the process listening at {address}"
     answered_s = max(deadline_s, time.monotonic() + answer_s)
     sock, channel = secure(close_in_children(sock), credentials, False, answered_s, other)

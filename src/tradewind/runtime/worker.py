@@ -35,7 +35,7 @@ from tradewind.runtime.activity import ACTIVITY_S, ActivityMeter
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.connections import ConnectionCounts
-from tradewind.runtime.control_link import Control
+from tradewind.runtime.control_link import Control, OwnController
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.options import LAB_VARIABLE
 from tradewind.runtime.peers import Connected, Peers
@@ -160,6 +160,8 @@ class Worker:
         self._plane = ChunkPlane(self.site, credentials.number)
         self._node = Node(self.site, self._plane)
         self.addresses: tuple[m.Address, ...] = ()
+        self._neighbours = neighbours
+        """Whether processes on this machine are connected through Unix sockets."""
         self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours, connected)
         self._control: Control | None = None
         self._place = ("", 0, 0)
@@ -186,12 +188,22 @@ class Worker:
 
     # --- starting and ending -------------------------------------------------------------------------------------
 
-    def start(self, controllers: Sequence[HostPort], socks: Sequence[socket.socket], advertise: str, rank: int) -> None:
-        """Listen, connect to the controller and join; `joined` is set when all ranks have."""
+    def start(
+        self,
+        controllers: Sequence[HostPort],
+        socks: Sequence[socket.socket],
+        advertise: str,
+        rank: int,
+        own: OwnController | None = None,
+    ) -> None:
+        """Listen, connect to the controller and join; `joined` is set when all ranks have.
+
+        `own`: the controller of this process, if it is the only one of the run.
+        """
         self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called)
         close_at_exit(self.close)
         self._place = advertise, self._listener.port, rank
-        self._control = Control(self, controllers, self.credentials, self.deadlines)
+        self._control = Control(self, controllers, self.credentials, self.deadlines, self._neighbours, own)
         if (elsewhere := self._control.elsewhere) is not None:
             self._warn_of_loopback(elsewhere)
         start_thread(self._watch, name="tradewind-watch")

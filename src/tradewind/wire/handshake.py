@@ -33,6 +33,8 @@ from tradewind.wire.messages import Accepted, Challenge, Hello, Message, Proof, 
 MAX_HANDSHAKE_BYTES = 4096
 NONCE_BYTES = 32
 MIN_SECRET_BYTES = 8
+DATA_PURPOSE = "data "
+"""What the purpose of a connection that carries chunks begins with."""
 LONG_SECRET_BYTES = 32
 """Shorter secrets are taken for ones that people type, and stretched."""
 SCRYPT_N, SCRYPT_R = 2**15, 8
@@ -258,7 +260,8 @@ class ServerHandshake(Handshake):
             raise self._refuse(f"{message.site!r} requests run {message.run!r}, expected run {self.credentials.run!r}.")
         self._check_certificate(message.site)
         self._hello = message
-        keying = self._keying if message.keying else b""
+        is_data = message.purpose.startswith(DATA_PURPOSE)  # nothing else can read frames, whatever a caller offers
+        keying = self._keying if message.keying and is_data else b""
         self._challenge = Challenge(WIRE_VERSION, self.credentials.site, self._nonce, keying)
         self._expects = self._proven
         return self._encode(self._challenge)
