@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-all test-torch torch-suite storm check bench fuzz docs clean help
+.PHONY: demo test test-all test-torch torch-suite storm check bench fuzz fuzz-sealed docs clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make torch-suite TORCH=2.15.0  PyTorch's own backend tests with that version, over Gloo and over Tradewind"
 	@echo "make storm N=100000  that many simulated fault schedules on all cores; FIRST= is the first seed, STORM= more options"
 	@echo "make fuzz      the wire decoder and the handshake for an hour; by coverage if Atheris is installed"
+	@echo "make fuzz-sealed  the C code that decrypts frames, for an hour; CLANG=clang-14: with libFuzzer and OpenSSL's headers"
 	@echo "make check     lint and types only"
 	@echo "make bench     every benchmark, as ratios; tables go to docs/benchmarks"
 	@echo "make docs      the documentation as a site in build/site; a dead link is an error"
@@ -73,6 +74,13 @@ storm: $(STAMP)
 FUZZ_SECONDS ?= 3600
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/wire.py $(FUZZ_SECONDS)
+
+CLANG ?= clang
+fuzz-sealed:
+	mkdir -p build/sealed
+	$(CLANG) -g -O1 -std=gnu11 -D_GNU_SOURCE -Wno-pass-failed -fsanitize=fuzzer,address,undefined \
+	  -fno-sanitize-recover=undefined tests/fuzz/sealed.c -o build/fuzz-sealed -lcrypto
+	build/fuzz-sealed -max_total_time=$(FUZZ_SECONDS) -max_len=96 build/sealed
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

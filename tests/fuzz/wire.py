@@ -22,10 +22,12 @@ except ImportError:
 with contextlib.nullcontext() if atheris is None else atheris.instrument_imports(include=["tradewind.wire"]):
     from tradewind.errors import BadFrame, NotAdmitted
     from tradewind.wire import messages as m
-    from tradewind.wire.frames import FrameHeader, FrameKind, FrameReader, encode_header
-    from tradewind.wire.handshake import ClientHandshake, Credentials, ServerHandshake
+    from tradewind.wire.frames import WIRE_VERSION, FrameHeader, FrameKind, FrameReader, encode_header
+    from tradewind.wire.handshake import Channel, ClientHandshake, Credentials, ServerHandshake
 
 CORPUS = Path(__file__).parent / "corpus"
+CHANNEL = Channel(("mine", "theirs", "a", "b"), b"binding")
+"""Of a TLS connection, whose certificates name the sites of the seeds."""
 MINE, THEIRS = (Credentials("run", site, b"x" * 32) for site in ("mine", "theirs"))
 
 
@@ -45,13 +47,14 @@ def message(data: bytes) -> None:
 def framed_message(data: bytes) -> None:
     """As `message`, in a frame whose checksums are right, to a server and a client: neither admits anyone."""
     frame = encode_header(FrameHeader(FrameKind.MESSAGE, 1, len(data)), payload=data) + data
-    client = ClientHandshake(MINE, "data", b"c" * 32)
-    client.start()
-    for side in (client, ServerHandshake(THEIRS, b"s" * 32)):
-        with contextlib.suppress(BadFrame, NotAdmitted):
-            side.receive(frame)
-            side.receive(frame)
-        assert side.peer is None
+    for channel, keying in ((None, b""), (CHANNEL, b""), (CHANNEL, b"k" * 32)):
+        client = ClientHandshake(MINE, "data 1.0", b"c" * 32, None, channel, keying)
+        client.start()
+        for side in (client, ServerHandshake(THEIRS, b"s" * 32, channel, keying)):
+            with contextlib.suppress(BadFrame, NotAdmitted):
+                side.receive(frame)
+                side.receive(frame)
+            assert side.peer is None
 
 
 def one_input(data: bytes) -> None:
@@ -65,7 +68,9 @@ def seeds() -> list[bytes]:
     operation = m.Operation(2, 4, "float32", "sum")
     said: list[m.Message] = [
         m.Hello(7, "run", "a", "control", bytes(32)),
+        m.Hello(WIRE_VERSION, "run", "a", "data 1.0", bytes(32), bytes(32)),
         m.Challenge(7, "b", bytes(32)),
+        m.Challenge(WIRE_VERSION, "b", bytes(32), bytes(32)),
         m.Proof(bytes(32)),
         m.Join("::1", 4000, 3, m.Report(1, 2, (m.Address(0, "a", "h", 1),), 1, (("a",),))),
         m.Ready(0, 1, operation, bytes(8)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +92,32 @@ def test_the_self_test_notices_another_cipher(found: Aead, monkeypatch: pytest.M
     assert check(found) == ""
     monkeypatch.setattr(found, "direction", lambda key, iv, *rest: Aead.direction(found, key[::-1], iv, *rest))
     assert "known answer" in check(found)
+
+
+def test_the_self_test_notices_a_cipher_that_repeats_its_nonce(found: Aead) -> None:
+    """Both ends would agree on it, and nothing else would notice."""
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 5)
+    functions, begun = found.functions, list[int]()
+    kept = {name: getattr(functions, name) for name in ("EVP_EncryptInit_ex", "EVP_DecryptInit_ex")}
+
+    def ignoring(name: str) -> Any:
+        begin, first = kind(kept[name]), dict[int, Any]()
+
+        def called(context: int, cipher: int, engine: int, key: int, iv: int) -> int:
+            begun.append(context)
+            nonce = first.setdefault(context, ctypes.create_string_buffer(ctypes.string_at(iv, 12), 12))
+            return int(begin(context, cipher, engine, key, ctypes.addressof(nonce)))
+
+        return kind(called)
+
+    replaced = {name: ignoring(name) for name in kept}
+    try:
+        for name, function in replaced.items():
+            setattr(functions, name, ctypes.cast(function, ctypes.c_void_p).value)
+        assert "known answer" in check(found) and begun
+    finally:
+        for name, address in kept.items():
+            setattr(functions, name, address)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -228,6 +256,11 @@ def test_keys_and_memory_of_other_sizes_are_refused(found: Aead, ends: Ends) -> 
     small, opening = np.empty(100, np.uint8), found.direction(KEY, IV, 1, False)
     with pytest.raises(ValueError, match="do not fit"):
         found.kernels.receive_sealed(opening, ends[1].fileno(), small, (0, 200), np.empty(SEALED_BYTES, np.uint8))
+    with pytest.raises(ValueError, match="do not fit"):  # less than what it is added to: another item would be cut
+        adding = addition(np.zeros(10, np.float32), np.zeros(10, np.float32))
+        found.kernels.receive_sealed(opening, ends[1].fileno(), None, (0, 39), np.empty(SEALED_BYTES, np.uint8), adding)
+    with pytest.raises(ValueError, match="one size"):
+        addition(np.zeros(9, np.float32), np.zeros(10, np.float32))
     with pytest.raises(ValueError, match="scratch"):
         found.kernels.receive_sealed(opening, ends[1].fileno(), small, (0, 50), small)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from certificate_files import issue, options
 from ranks import run_ranks
-from tradewind.errors import CorruptFrame, ForkedProcess
+from tradewind.errors import BadFrame, CorruptFrame, ForkedProcess
 from tradewind.native import addition, using_kernels
 from tradewind.native.aead import aead, why_no_aead
 from tradewind.runtime.addresses import HostPort, listen_on
@@ -25,11 +26,11 @@ from tradewind.runtime.certificates import make_credentials
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.group import Group
 from tradewind.runtime.listener import Listener
-from tradewind.runtime.sockets import call, needs_sums, receive_header, receive_into, send_all
-from tradewind.runtime.tls import TlsSocket
-from tradewind.wire.frame_keys import FrameKeys, frame_keys
+from tradewind.runtime.sockets import admit, call, needs_sums, receive_header, receive_into, send_all
+from tradewind.runtime.tls import TlsSocket, secure
+from tradewind.wire.frame_keys import CONTRIBUTION_BYTES, FrameKeys, frame_keys
 from tradewind.wire.frames import BLOCK_BYTES, HEADER_BYTES, MAX_REST_BYTES, FrameHeader, FrameKind, encode_header
-from tradewind.wire.handshake import Credentials, Peer
+from tradewind.wire.handshake import ClientHandshake, Credentials, Peer
 
 SECRET, LONGEST_S = b"correct horse battery", 30.0
 pytestmark = pytest.mark.skipif(aead() is None, reason=why_no_aead())
@@ -136,6 +137,50 @@ def test_without_kernels_or_for_another_purpose_connections_use_tls(authority: A
     met = Met(*both, purpose="control")
     assert met.kinds == (TlsSocket, TlsSocket)
     met.close()
+
+
+def test_an_offer_on_a_control_connection_is_not_taken(authority: Authority, tmp_path: Path) -> None:
+    """A caller that offers keys there would end the controller's reading thread."""
+    both = [member(authority, tmp_path, name) for name in ("ams", "fra")]
+    with met_inside_tls(both, "control") as (client, server, _):
+        assert (client.frame_keys(), type(server[0])) == (None, TlsSocket)
+
+
+def test_bytes_behind_the_handshake_inside_tls_are_refused(authority: Authority, tmp_path: Path) -> None:
+    both = [member(authority, tmp_path, name) for name in ("ams", "fra")]
+    with met_inside_tls(both, "data 1.0", behind=b"x") as (_, _, refused):
+        assert isinstance(refused[0], BadFrame)
+
+
+@contextlib.contextmanager
+def met_inside_tls(
+    both: Sequence[Credentials], purpose: str, behind: bytes = b""
+) -> Iterator[tuple[ClientHandshake, list[socket.socket], list[Exception]]]:
+    """A server, and a client that offers keys whatever its purpose is, and sends bytes with its proof."""
+    deadline_s, served, refused = time.monotonic() + LONGEST_S, list[socket.socket](), list[Exception]()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+
+    def serve() -> None:
+        try:
+            served.append(admit(far, both[1], deadline_s)[0])
+        except Exception as error:  # to be looked at
+            refused.append(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    tls, channel = secure(near, both[0], False, deadline_s, "the server")
+    client = ClientHandshake(both[0], purpose, bytes(32), None, channel, bytes(CONTRIBUTION_BYTES))
+    with contextlib.closing(tls):
+        tls.sendall(client.start())
+        tls.sendall(client.receive(tls.recv(2**16)) + behind)
+        while not behind and client.peer is None:
+            client.receive(tls.recv(2**16))
+        thread.join()
+        yield client, served, refused
+    for sock in served:
+        sock.close()
 
 
 def pair(blocks_of_key: int) -> tuple[AeadSocket, AeadSocket]:

@@ -27,9 +27,10 @@ def keys(
     secret: bytes = b"correct horse",
     channel: Channel = CHANNEL,
     nonce: bytes = b"c" * 32,
+    purpose: str = "data 1.0",
 ) -> tuple[FrameKeys | None, FrameKeys | None]:
     """The keys of both ends after a handshake."""
-    client = ClientHandshake(Credentials("run", "alice", secret), "data 1.0", nonce, None, channel, near)
+    client = ClientHandshake(Credentials("run", "alice", secret), purpose, nonce, None, channel, near)
     server = ServerHandshake(Credentials("run", "bob", secret), b"s" * 32, channel, far)
     answer = client.receive(server.receive(client.start()))
     client.receive(server.receive(answer))
@@ -51,6 +52,12 @@ def test_both_ends_find_the_same_keys_one_after_the_other() -> None:
 @pytest.mark.parametrize("near, far", [(NEAR, b""), (b"", FAR), (b"", b"")])
 def test_frames_are_encrypted_only_if_both_ends_want_it(near: bytes, far: bytes) -> None:
     assert keys(near, far) == (None, None)
+
+
+@pytest.mark.parametrize("purpose", ["control", "state", "database"])
+def test_frames_are_encrypted_on_data_connections_only(purpose: str) -> None:
+    """Whatever a caller offers: what reads other connections reads no frames."""
+    assert keys(purpose=purpose) == (None, None)
 
 
 def test_another_handshake_gives_other_keys() -> None:
@@ -90,4 +97,6 @@ def test_an_offer_that_was_taken_out_on_the_way_is_noticed() -> None:
 
 def test_secrets_are_not_shown() -> None:
     client, _ = keys()
-    assert "KeyChain(...)" in repr(client)
+    assert client is not None and "KeyChain(...)" in repr(client)
+    taken = client.sending.take()
+    assert repr(taken) == "FrameKey(...)" and str(taken.key) not in f"{taken} {[taken]}"

@@ -107,6 +107,8 @@ def addition(first: Array, out: Array, own: float = 1.0, weight: float = 1.0, sc
 
     The arrays must be contiguous and of one size.
     """
+    if first.nbytes != out.nbytes:
+        raise ValueError(f"{first.nbytes} and {out.nbytes} bytes, expected arrays of one size")
     kind = KINDS.get(out.dtype.name)
     if kind is None or (out.dtype.kind == "i" and (own, weight, scale) != (1.0, 1.0, 1.0)):
         return None
@@ -208,8 +210,9 @@ class Kernels:
         what the other side sent; the direction cannot be used any more then.
         """
         start, end = span
-        out = place if adding is None else adding.arrays[1]
-        if (out is not None and out.nbytes < end) or scratch.nbytes < BLOCK_BYTES + TAG_BYTES:
+        room = end if place is None else place.nbytes
+        fits = room >= end if adding is None else adding.arrays[1].nbytes == end
+        if not fits or scratch.nbytes < BLOCK_BYTES + TAG_BYTES:
             raise ValueError(f"{end} bytes do not fit, or {scratch.nbytes} bytes of scratch memory are too few")
         where = None if place is None or adding is not None else address_of(place)
         how = None if adding is None else ctypes.addressof(adding)

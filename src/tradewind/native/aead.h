@@ -58,7 +58,7 @@ static int seal_block(struct direction *direction, const uint8_t *plain, size_t 
     next_nonce(direction, nonce);
     return functions->begin_sealing(direction->context, NULL, NULL, NULL, nonce) == 1 &&
            functions->seal(direction->context, out, &count, plain, (int)nbytes) == 1 &&
-           functions->end_sealing(direction->context, out + count, &more) == 1 && (size_t)count + more == nbytes &&
+           functions->end_sealing(direction->context, out + count, &more) == 1 && (size_t)count + (size_t)more == nbytes &&
            functions->control(direction->context, GET_TAG, TAG_BYTES, out + nbytes) == 1;
 }
 
@@ -71,7 +71,7 @@ static int open_block(struct direction *direction, uint8_t *block, size_t nbytes
     return functions->begin_opening(direction->context, NULL, NULL, NULL, nonce) == 1 &&
            functions->open(direction->context, block, &count, block, (int)nbytes) == 1 &&
            functions->control(direction->context, SET_TAG, TAG_BYTES, block + nbytes) == 1 &&
-           functions->end_opening(direction->context, block + count, &more) == 1 && (size_t)count + more == nbytes;
+           functions->end_opening(direction->context, block + count, &more) == 1 && (size_t)count + (size_t)more == nbytes;
 }
 
 /* Give a buffer to a blocking socket: 0, or an errno. */

@@ -37,8 +37,13 @@ _KNOWN = (
         "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa"
         "8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f662898015adb094dac5d93471bdec1a502270e3cc6c"
     ),
+    bytes.fromhex(
+        "46446ebb3f662e2bc2c3b3306a49d8b172227f8aadbc2cbb429bf8f83863be0c01e49effabd136797d9e5813f35408172812c562f49719c0"
+        "9b9d6034b48c108ad84a386f08fc8839b820b4f9fa784a24"
+    ),
 )
-"""Key, IV, plaintext, and ciphertext with its tag: test case 15 of the specification of GCM (McGrew and Viega)."""
+"""Key, IV, plaintext, and ciphertext with its tag: test case 15 of the specification of GCM (McGrew and Viega); and the
+same plaintext under the next nonce, since a cipher that kept the first one would be broken, and both ends agree."""
 
 
 class _Libcrypto(ctypes.Structure):
@@ -76,7 +81,7 @@ class Aead:
         library.EVP_CIPHER_CTX_free.restype = None
         for begin in (library.EVP_EncryptInit_ex, library.EVP_DecryptInit_ex):
             begin.argtypes = (pointer, pointer, pointer, ctypes.c_char_p, ctypes.c_char_p)
-        self._functions = _Libcrypto(*(ctypes.cast(getattr(library, name), pointer).value for name in _FUNCTIONS))
+        self.functions = _Libcrypto(*(ctypes.cast(getattr(library, name), pointer).value for name in _FUNCTIONS))
 
     def direction(self, key: bytes, iv: bytes, most: int, seals: bool) -> Direction:
         """Return a direction that encrypts or decrypts up to `most` blocks under a key, which is used nowhere else."""
@@ -84,7 +89,7 @@ class Aead:
             raise ValueError(f"an IV must have {IV_BYTES} bytes, got {len(iv)}")
         context = Context(self._library, key, seals)
         made = Direction(
-            ctypes.addressof(self._functions), context.address, 0, most, (ctypes.c_uint8 * IV_BYTES)(*iv), 0
+            ctypes.addressof(self.functions), context.address, 0, most, (ctypes.c_uint8 * IV_BYTES)(*iv), 0
         )
         made.owners = self, context
         return made
@@ -92,14 +97,14 @@ class Aead:
 
 def check(found: Aead) -> str:
     """Return what is wrong with the encryption here, by a known answer and a changed tag; empty if nothing is."""
-    key, iv, plain, sealed = _KNOWN
+    key, iv, plain, sealed, sealed_next = _KNOWN
     scratch, place = np.empty(SEALED_BYTES, np.uint8), np.zeros(len(plain), np.uint8)
     here, there = socket.socketpair()
     with here, there:
         found.kernels.send_sealed(
-            found.direction(key, iv, 1, True), here.fileno(), [np.frombuffer(plain, np.uint8)], 0, scratch
+            found.direction(key, iv, 2, True), here.fileno(), 2 * [np.frombuffer(plain, np.uint8)], 0, scratch
         )
-        if there.recv(len(sealed) + 1) != sealed:
+        if there.recv(2 * len(sealed) + 1) != sealed + sealed_next:
             return "its AES-256-GCM does not give the known answer"
         for change in (0, 1):
             here.sendall(sealed[:-1] + bytes([sealed[-1] ^ change]))

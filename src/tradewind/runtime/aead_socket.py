@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tradewind.errors import CorruptFrame
+from tradewind.errors import BadFrame, CorruptFrame
 from tradewind.native import SEALED_BYTES, Addition
 from tradewind.native.aead import Aead
 from tradewind.runtime.forking import OwnerProcess
@@ -44,9 +44,12 @@ class AeadSocket(socket.socket):
     """
 
     def __init__(self, sock: TlsSocket, keys: FrameKeys, aead: Aead, blocks_of_key: int = BLOCKS_OF_KEY) -> None:
-        """Take over the socket of a TLS connection after the handshake of the run; it is detached."""
+        """Take over the socket of a TLS connection after the handshake of the run; it is detached.
+
+        Raises BadFrame if the other side has sent more inside TLS.
+        """
         if sock.holds_bytes:
-            raise ValueError("the TLS connection has received more than its handshake")
+            raise BadFrame("more bytes arrived inside TLS than those of the handshake.")
         super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
         self.setblocking(True)
         self._owner, self._kernels = OwnerProcess(), aead.kernels

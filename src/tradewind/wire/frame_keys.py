@@ -35,6 +35,9 @@ class FrameKey(NamedTuple):
     key: bytes
     iv: bytes
 
+    def __repr__(self) -> str:
+        return "FrameKey(...)"
+
 
 class KeyChain:
     """The keys of one direction of a connection, one after the other. A key that was replaced cannot be found again."""
