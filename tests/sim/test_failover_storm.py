@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from storms import Block, run_blocks, storm_number
+from tradewind.control.rounds.ahead import Announced
+from tradewind.control.rounds.rounds import Rounds
 from tradewind.errors import InternalError
 from tradewind.node.actions import RoundComplete, RoundHalted
 from tradewind.node.chunk_plane import ChunkPlane
@@ -107,4 +109,19 @@ def test_a_violation_is_found_and_says_how_to_see_it_again(monkeypatch: pytest.M
     monkeypatch.setattr(ChunkPlane, "take_reports", all_final)
     with pytest.raises(InternalError, match=r"replay: python -c .*run_storm\(storm_of"):
         for seed in range(7):
+            run_storm(storm_of(seed))
+
+
+def test_a_round_that_starts_as_announced_after_a_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that were sent ahead may be lost then; waiting ranks would have them sent again, late."""
+    monkeypatch.setattr(Announced, "clear", lambda _: None)
+    with pytest.raises(InternalError, match=r"starts round .* as announced"):
+        for seed in (0, 1, 3, 6):
+            run_storm(repeated_storm_of(seed))
+
+
+def test_a_round_that_goes_on_over_a_lost_link_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rounds, "disturb", lambda *_: None)
+    with pytest.raises(InternalError, match=r"lets round .* go on, which may lack chunks"):
+        for seed in (0, 1, 2, 3):
             run_storm(storm_of(seed))

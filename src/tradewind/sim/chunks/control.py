@@ -14,6 +14,7 @@ import numpy as np
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action, Disconnect, Send
 from tradewind.control.plans.versions import PlanMade, PlanWanted
+from tradewind.control.quorum import ROUNDS_PER_TERM
 from tradewind.errors import InternalError
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
@@ -71,6 +72,15 @@ class SimulatedController:
     _arrays: dict[tuple[str, int], bytes] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     """Name of each rank that was in a roster, by number."""
+    _joined: set[str] = field(default_factory=set)
+    _announced: set[int] = field(default_factory=set)
+    """Rounds that it has announced and not started."""
+    _outdated: set[int] = field(default_factory=set)
+    """Those before whose start it has heard that chunks may be lost, or that ranks have changed."""
+    _going: dict[int, int] = field(default_factory=dict)
+    """Version of each round that has started, and was not halted."""
+    _links: dict[int, frozenset[frozenset[str]]] = field(default_factory=dict)
+    """The links of each plan version."""
     _ticks_at_s: float = float("inf")
 
     def start(self) -> None:
@@ -78,6 +88,8 @@ class SimulatedController:
         self.incarnation += 1
         self.state = Controller(self.options, self.clock.now_s)
         self._arrays, self._names = {}, {}
+        self._joined, self._announced, self._outdated = set(), set(), set()
+        self._going, self._links = {}, {}
         self._ticks_at_s = float("inf")
         self._arm()
 
@@ -125,12 +137,58 @@ class SimulatedController:
             for ready in asked_in(message):
                 if ready.array is not None:
                     self._arrays[line.worker, ready.stream] = ready.array
+            self._note_news(line.worker, message)
+            disturbed = self._disturbed_by(line.worker, message)
             self._do(self.state.received(line.worker, message, self.clock.now_s))
+            for round_, version in disturbed:
+                if self._going.get(round_) == version:
+                    raise InternalError(f"controller {self.index} lets round {round_} go on, which may lack chunks.")
 
     def _gone(self, line: Line) -> None:
         if self.state is not None and self.lines.get(line.worker) is line:
             del self.lines[line.worker]
+            self._note_news(line.worker, None)
             self._do(self.state.disconnected(line.worker, "its connection was closed", self.clock.now_s))
+
+    def _note_news(self, worker: str, message: m.Message | None) -> None:
+        """Note what makes announced rounds outdated; None: the rank is lost."""
+        match message:
+            case m.Join():
+                self._joined.add(worker)
+            case None if worker in self._joined:
+                self._joined.discard(worker)
+            case m.LinkChanged(peer) if peer != worker and {peer, worker} <= self._joined:
+                pass
+            case _:
+                return
+        self._outdated |= self._announced
+        self._announced.clear()
+
+    def _disturbed_by(self, worker: str, message: m.Message) -> list[tuple[int, int]]:
+        """Rounds, and their versions, that use a link of which a rank says that it has lost chunks."""
+        if not isinstance(message, m.LinkChanged) or self.state is None:
+            return []
+        link, term = frozenset((worker, message.peer)), self.state.acting_term
+        mine = [item for item in self._going.items() if item[0] // ROUNDS_PER_TERM == term]
+        return [item for item in mine if link <= self._joined and link in self._links[item[1]]]
+
+    def _note_rounds(self, message: m.Message) -> None:
+        """Note the course of rounds; none may start under a number that is outdated."""
+        match message:
+            case m.PlanChanged(version, packed) if version not in self._links:
+                self._links[version] = frozenset(packed.plan.pairs)
+            case m.Announce(start):
+                self._announced.add(start.round)
+            case m.Start(round=number, version=version):
+                self._announced.discard(number)
+                self._going[number] = version
+                if number in self._outdated:
+                    raise InternalError(
+                        f"controller {self.index} starts round {number} as announced, although chunks that were sent "
+                        "ahead may be lost, or ranks have changed."
+                    )
+            case m.Halt(number) | m.Commit(number) | m.Abandon(number):
+                self._going.pop(number, None)
 
     def _close(self, line: Line) -> None:
         """Close a line; messages sent before still arrive."""
@@ -155,8 +213,10 @@ class SimulatedController:
                     elif isinstance(message, m.InlineResult):
                         members = [self._names[number] for number in m.numbers_in(message.members)]
                         self.inline(self, message, {name: self._arrays[name, message.stream] for name in members})
+                    self._note_rounds(message)
                     self._send(self.lines[worker], message)
                 case Disconnect(worker) if worker in self.lines:
+                    self._joined.discard(worker)
                     self._close(self.lines.pop(worker))
                 case PlanWanted():
                     made = (self.incarnation, action.make())

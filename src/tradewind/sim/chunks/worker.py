@@ -70,8 +70,12 @@ class SimulatedWorker:
         """The results of collectives with their own dtype: they are copied as bytes."""
         self._buffers: dict[int, bytearray] = {}
         self._applied: set[tuple[object, ...]] = set()
-        self._started: set[int] = set()
-        """Rounds that the controller has started here: no other one may change a result."""
+        self._started: dict[int, int] = {}
+        """Rounds that the controller has started here, with the last version: no other one may change a result."""
+        self._finished: dict[int, int] = {}
+        """The version of each round that it has finished."""
+        self._own: set[int] = set()
+        """Rounds that it is a member of."""
         self.dead = False
         """Whether it was killed; it then ignores all events."""
         self.controller_searches = 0
@@ -130,7 +134,11 @@ class SimulatedWorker:
     def told(self, message: m.Message) -> None:
         """Handle a message of the controller."""
         if isinstance(message, m.Start):
-            self._started.add(message.round)
+            self._started[message.round] = message.version
+        elif isinstance(message, m.Commit):
+            started = self._started.get(message.round)
+            if message.round in self._own and self._finished.get(message.round) != started:
+                raise InternalError(f"{self.name} is to commit version {started} of round {message.round} unfinished.")
         self._do(self.node.told(message))
         self._check_ahead()
 
@@ -160,6 +168,8 @@ class SimulatedWorker:
         for action in actions:
             match action:
                 case SendControl(message):
+                    if isinstance(message, m.Finished) and message.round in self._started:
+                        self._finished[message.round] = message.version
                     self._say(self.name, message)
                 case Departed(peer):
                     self.broke(peer)
@@ -167,8 +177,10 @@ class SimulatedWorker:
                         self.hung_up(self.name)
                 case FindController():
                     self.controller_searches += 1
-                case Started(operation) if self.opened is not None:
-                    self.opened(self, operation, self.node.outcome(operation))
+                case Started(operation, number):
+                    self._own.add(number)
+                    if self.opened is not None:
+                        self.opened(self, operation, self.node.outcome(operation))
                 case Succeeded(operation, outcome):
                     self.outcomes[operation] = outcome
                     self.plane.end(action)

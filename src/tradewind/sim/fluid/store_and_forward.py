@@ -81,6 +81,8 @@ class StoreAndForward:
         self.index, self.names, self._sites = network.index, network.names, len(network)
         self.links, self.clock = links, clock
         self.trees: list[Tree] = []
+        self._of_shard: dict[int, list[Tree]] = defaultdict(list)
+        """The trees of each shard, one for each piece."""
         self.awaiting: dict[str, Gathering] = {}
         """The gatherings of members that still wait for shards."""
         self.discarded_bits = 0.0
@@ -112,13 +114,11 @@ class StoreAndForward:
     def held_pieces(self, shard: int, member: str) -> Iterator[int]:
         """The pieces of a shard whose result a member has."""
         row, now_s = self.index[member], self.clock.now_s
-        for tree in self.trees:
-            number, piece = divmod(tree.shard, self.pieces)
-            if number == shard and (
-                member in tree.holders
-                or any(f.phase == BROADCAST and f.line.dst == row and _has_arrived(f, now_s) for f in tree.flows)
+        for tree in self._of_shard.get(shard, ()):
+            if member in tree.holders or any(
+                f.phase == BROADCAST and f.line.dst == row and _has_arrived(f, now_s) for f in tree.flows
             ):
-                yield piece
+                yield tree.shard % self.pieces
 
     def cancel(self, outcome: str) -> None:
         """Stop all unfinished flows."""
@@ -130,12 +130,14 @@ class StoreAndForward:
     def close(self) -> None:
         """Release the state of a round that has ended, so that no reference cycle keeps it in memory."""
         self.trees.clear()
+        self._of_shard.clear()
         self.awaiting.clear()
         self._early.clear()
 
     def start_tree(self, tree: Tree) -> None:
         """Start the transfer of a tree."""
         self.trees.append(tree)
+        self._of_shard[tree.shard // self.pieces].append(tree)
         incoming: dict[str, int] = {}
         for route in tree.up.values():
             incoming[route[-1]] = incoming.get(route[-1], 0) + 1
