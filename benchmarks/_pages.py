@@ -72,10 +72,10 @@ def stored(path: Path) -> Result:
 def header_of_this_run(command: str) -> Header:
     """Now, here, with the code that is checked out."""
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    return Header(datetime.now(UTC).strftime("%Y-%m-%d"), _commit(), machine, command)
+    return Header(datetime.now(UTC).strftime("%Y-%m-%d"), present_commit(), machine, command)
 
 
-def _commit() -> str:
+def present_commit() -> str:
     """The commit of the code under src, with a mark where it was changed since."""
     return _git("rev-parse", "--short=10", "HEAD") + ("-dirty" if _git("status", "--porcelain", "--", "src") else "")
 

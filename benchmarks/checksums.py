@@ -25,9 +25,9 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.tls import FAST_BYTES, MANY_CORES, SECRET, Turns, take_turns
+from tradewind.planning.connections import connections_by_cores
 from tradewind.runtime import links, polled_link
 from tradewind.runtime.addresses import LOOPBACK, listen_on
-from tradewind.runtime.connections import connections_by_cores
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.options import Transport
 from tradewind.runtime.sockets import needs_sums

@@ -13,16 +13,17 @@ tenth along a cosine; it is the same for all methods and was tuned for none. An 
 two standard errors of what was found. Sizes on `cuda` were trained on one NVIDIA H200 with PyTorch 2.11.0, with
 matrix products in bfloat16; `int4-32`, `lr 2` and the codes of `int4` were chosen on seeds from 100 on.
 
-Environment: `EVIDENCE_SIZES` (such as `gpt-cpu,cnn-cpu`; `gpt-10m`, `gpt-100m`, `cnn-gpu` are for a GPU; `gpt-10m:3`
-is the first three seeds of it), `EVIDENCE_SEEDS` (`0,1,2,3,4`), `EVIDENCE_METHODS` (names with semicolons; all),
-`EVIDENCE_SECONDS` (no run starts, or goes on, that is not expected to end within that time), `EVIDENCE_PARALLEL`
-(processes that train at the same time; 1), `EVIDENCE_RESULTS` (a folder that keeps every finished run: runs that are
-there are not repeated, so several commands can share the work), `REPRODUCE_DATA` (the folder with the unpacked
-packages).
+Environment: `EVIDENCE_SIZES` (such as `gpt-cpu,cnn-cpu,cnn-1m-cpu`; `gpt-10m`, `gpt-100m`, `cnn-gpu`, `cnn-1m-gpu` are
+for a GPU; `gpt-10m:3` is the first three seeds of it), `EVIDENCE_SEEDS` (`0,1,2,3,4`), `EVIDENCE_METHODS` (names with
+semicolons; all; of lists with `|` between them each is trained with all sizes before the next), `EVIDENCE_SECONDS` (no
+run starts, or goes on, that is not expected to end within that time), `EVIDENCE_PARALLEL` (processes that train at the
+same time; 1), `EVIDENCE_RESULTS` (a folder that keeps every finished run: runs that are there are not repeated, so
+several commands can share the work), `REPRODUCE_DATA` (the folder with the unpacked packages).
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import multiprocessing
@@ -33,14 +34,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
+from benchmarks._pages import present_commit
 from tradewind.advice import Offer, Problem, Way, offer_of, round_cost, simulated_utilisation
 from tradewind.errors import BadOption
-from tradewind.experiments.fewer_bytes import SIZES, find_size, methods, train
+from tradewind.experiments.fewer_bytes import SIZES, find_size, methods, recording_is_right, train
 from tradewind.network import Network, Site
 from tradewind.units import format_rate, format_size
 
@@ -71,7 +74,8 @@ def run(out: TextIO) -> dict[str, Any]:
     given = {name: os.environ.get(name, default) for name, default in ENVIRONMENT.items()}
     folder = Path(given["EVIDENCE_RESULTS"])
     folder.mkdir(parents=True, exist_ok=True)
-    _train_missing(_wanted(given), folder, float(given["EVIDENCE_SECONDS"]), int(given["EVIDENCE_PARALLEL"]))
+    limits = Limits(folder, time.monotonic() + float(given["EVIDENCE_SECONDS"]), _records_steps())
+    _train_missing(_wanted(given), limits, int(given["EVIDENCE_PARALLEL"]))
     everything = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     for name in SIZES:
         runs = [run for run in everything if run["name"] == name]
@@ -86,58 +90,86 @@ Task = tuple[str, str, tuple[int, ...]]
 
 
 def _wanted(given: Mapping[str, str]) -> list[Task]:
-    """The runs that were asked for, in order: by size, then by seed."""
-    names = [name for name in given["EVIDENCE_METHODS"].split(";") if name]
+    """The runs that were asked for, in order: by list of methods, then by size, then by seed."""
+    lists = [[name for name in names.split(";") if name] for names in given["EVIDENCE_METHODS"].split("|")]
     seeds = tuple(int(seed) for seed in given["EVIDENCE_SEEDS"].split(","))
     wanted: list[Task] = []
-    for entry in given["EVIDENCE_SIZES"].split(","):
-        size, _, count = entry.partition(":")
-        known = [method.name for method in methods(find_size(size))]
-        if unknown := [name for name in names if name not in known]:
-            raise BadOption(f"EVIDENCE_METHODS must be some of {'; '.join(known)}, got {'; '.join(unknown)}.")
-        first = seeds[: int(count or len(seeds))]
-        groups = [first] if find_size(size).together else [(seed,) for seed in first]
-        wanted += [(size, name, group) for group in groups for name in names or known]
+    for names in lists:
+        for entry in given["EVIDENCE_SIZES"].split(","):
+            size, _, count = entry.partition(":")
+            known = [method.name for method in methods(find_size(size))]
+            if unknown := [name for name in names if name not in known]:
+                raise BadOption(f"EVIDENCE_METHODS must be some of {'; '.join(known)}, got {'; '.join(unknown)}.")
+            first = seeds[: int(count or len(seeds))]
+            groups = [first] if find_size(size).together else [(seed,) for seed in first]
+            wanted += [(size, name, group) for group in groups for name in names or known]
     return list(dict.fromkeys(wanted))
 
 
-def _train_missing(wanted: Sequence[Task], folder: Path, seconds: float, processes: int) -> None:
-    """Train what is not in the folder, in several processes if asked for, until so many seconds have passed."""
-    until_s = time.monotonic() + seconds  # the clock is the machine's, the same for all processes
+@dataclass(frozen=True)
+class Limits:
+    """Where runs are kept, when they must end (by the monotonic clock of the machine), and how a GPU gets its steps."""
+
+    folder: Path
+    until_s: float
+    recorded: bool
+
+
+def _records_steps() -> bool:
+    """Whether a GPU trains as it should when its steps are recorded; found out in a process of its own, because a
+    failed recording leaves CUDA unusable.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return False
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            is_right = pool.submit(recording_is_right, "cuda").result()
+    except Exception as error:  # whatever CUDA raises
+        print(f"steps are not recorded: {error}", file=sys.stderr, flush=True)
+        return False
+    print(f"recorded steps are {'right' if is_right else 'wrong, and not used'}", file=sys.stderr, flush=True)
+    return is_right
+
+
+def _train_missing(wanted: Sequence[Task], limits: Limits, processes: int) -> None:
+    """Train what is not in the folder, in several processes if asked for, until the time is over."""
     if processes == 1:
         for task in wanted:
-            _train_one(task, folder, until_s)
+            _train_one(task, limits)
         return
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for done in [pool.submit(_train_one, task, folder, until_s) for task in wanted]:
+        for done in [pool.submit(_train_one, task, limits) for task in wanted]:
             done.result()
 
 
-def _train_one(task: Task, folder: Path, until_s: float) -> None:
+def _train_one(task: Task, limits: Limits) -> None:
     """Train the seeds of a task that are not in the folder, if they can be expected to end in time."""
     import torch
 
     size, name, seeds = task
-    paths = {seed: folder / f"{size}-{re.sub(r'[^a-z0-9]+', '-', name)}-{seed}.json" for seed in seeds}
+    paths = {seed: limits.folder / f"{size}-{re.sub(r'[^a-z0-9]+', '-', name)}-{seed}.json" for seed in seeds}
     missing = [seed for seed, path in paths.items() if not path.exists()]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     began_s = time.monotonic()
-    if not missing or began_s + _expected_s(folder, size, device) > until_s:
+    if not missing or began_s + _expected_s(limits.folder, size, device) > limits.until_s:
         return
+    if device == "cuda":  # the memory of the last method's recorded steps, which hold a cycle of references
+        gc.collect()
+        torch.cuda.empty_cache()
     torch.set_float32_matmul_precision("high")
     (method,) = [method for method in methods(find_size(size)) if method.name == name]
 
     def progress(what: str) -> None:
         print(f"{size} {what}, {time.monotonic() - began_s:.1f} s", file=sys.stderr, flush=True)
 
-    results = train(size, method, missing, device, progress, Pace(until_s).is_late)
+    results = train(size, method, missing, device, progress, Pace(limits.until_s).is_late, limits.recorded)
     if not results:
         print(f"{size} {name}: given up, it would not end in time", file=sys.stderr, flush=True)
-    took_s = round(time.monotonic() - began_s, 1)
+    made = {"commit": present_commit(), "took_s": round(time.monotonic() - began_s, 1), "together": len(missing)}
     for result in results:
-        paths[result["seed"]].write_text(
-            json.dumps({"name": size, **result, "took_s": took_s, "together": len(missing)})
-        )
+        paths[result["seed"]].write_text(json.dumps({"name": size, **result, **made}))
 
 
 def _expected_s(folder: Path, size: str, device: str) -> float:
@@ -171,7 +203,8 @@ def _table(out: TextIO, name: str, runs: Sequence[Run]) -> None:
     about = first["size"]
     out.write(
         f"**{name}**: {first['parameters']:,} parameters, {first['replicas']} replicas on {first['device']}, "
-        f"{about['steps']} steps of {about['work']['batch']} samples each, H = {about['every']}.\n\n"
+        f"{about['steps']} steps of {about['work']['batch']} samples each{_drawn_from(first)}, "
+        f"H = {about['every']}. Code: {', '.join(sorted({run['commit'] for run in runs}))}.\n\n"
         "| method | seeds | loss | deviation | beside DDP | error | bytes | times fewer | largest round, of DDP's |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     )
@@ -198,6 +231,10 @@ def _table(out: TextIO, name: str, runs: Sequence[Run]) -> None:
             out.write(f"- `{method}` beside `{other}`: {found:+.2f}% ({shown}), ")
             out.write(f"aim at most {percent}%: {verdict}{unclear}.\n")
     out.write("\n")
+
+
+def _drawn_from(run: Run) -> str:
+    return f" out of {run['samples']:,}" if "samples" in run else ""
 
 
 def _of(method: str, runs: Sequence[Run]) -> list[Run]:

@@ -1,4 +1,4 @@
-"""Planning at scale: hundreds of sites, and planning beside training.
+"""Planning at scale: hundreds of sites, replanning after changes, and planning beside training.
 
 Each comparison is one interleaved run: the planners of a row take turns on each drawn network. Times are the processor
 time of planning, so other load of the machine counts less; they are for the plan alone, without the limit it is shown
@@ -40,6 +40,7 @@ def run(out: TextIO) -> None:
     """Write the tables."""
     out.write(f"Medians of {len(SEEDS)} draws (and the worst).\n\n")
     _large(out)
+    _replanning(out)
     _beside_training(out)
 
 
@@ -89,6 +90,44 @@ def _laid(planner: str, make: Callable[[int, int], Network], sites: int) -> str:
         f"{statistics.median(shares):.1%} ({min(shares):.1%}) | {statistics.median(times):.1%} ({min(times):.1%}) "
         f"| {statistics.median(trees):.0f} | {max(heights)} | {_seconds(seconds)} | {statistics.mode(how)}"
     )
+
+
+def _replanning(out: TextIO) -> None:
+    """How long planning afresh takes after some links have changed, and how much slower the plan in use has become."""
+    out.write("## Replanning\n\n")
+    out.write(
+        "A tenth of the links change by up to a factor of two, up or down. Plans are made afresh (decision 18); *old "
+        "plan* is the predicted time with the plan for the network before, over that of the new one. The target of "
+        "planning is 0.3, 1, 2 and 5 s with 8, 16, 24 and 62 sites, and a fifth of that for replanning. Meshes carry "
+        "40 MB, the others 2 GB.\n\n"
+        "| network | sites | planner | planning | target | a fifth | old plan |\n|---|---:|---|---:|---:|---:|---:|\n"
+    )
+    for label, target_s, make in _CHANGING:
+        nbytes = ROUND_BYTES if label == "mesh" else 50 * ROUND_BYTES
+        for planner in ("optimal", "auto"):
+            seconds, longer = [], []
+            for seed in SEEDS:
+                network = _changed(make(seed), 1000 + seed)
+                now = _changed(network, seed)
+                old, _ = _timed(lambda: checked_plan(planner, network, nbytes))  # noqa: B023
+                new, took_s = _timed(lambda: checked_plan(planner, now, nbytes))  # noqa: B023
+                seconds.append(took_s)
+                longer.append(cost(old, now).seconds / cost(new, now).seconds)
+            out.write(
+                f"| {label} | {len(network)} | `{planner}` | {_seconds(seconds)} | {target_s:g} s | {target_s / 5:g} s "
+                f"| {statistics.median(longer):.2f} ({max(longer):.2f}) |\n"
+            )
+    out.write("\n")
+
+
+def _changed(network: Network, seed: int) -> Network:
+    """The network with other bandwidths on a tenth of its links."""
+    rng = np.random.default_rng(seed)
+    bandwidth = network.bandwidth_bps.copy()
+    links = np.argwhere(bandwidth > 0)
+    for src, dst in rng.choice(links, len(links) // 10, replace=False):
+        bandwidth[src, dst] *= 2.0 ** rng.uniform(-1, 1)
+    return network.with_bandwidth(bandwidth)
 
 
 def _beside_training(out: TextIO) -> None:
@@ -265,4 +304,11 @@ _GENERATORS: dict[str, Callable[[int, int], Network]] = {
     "skyplane-like": _cloud,
     "tight": _tight,
 }
+_CHANGING: tuple[tuple[str, float, Callable[[int], Network]], ...] = (
+    ("mesh", 0.3, lambda seed: load_network("mesh", n=8, seed=seed)),
+    ("gscale", 1.0, lambda _: load_network("gscale")),
+    ("mesh", 1.0, lambda seed: load_network("mesh", n=16, seed=seed)),
+    ("mesh", 2.0, lambda seed: load_network("mesh", n=24, seed=seed)),
+    ("skyplane", 5.0, lambda _: load_network("skyplane")),
+)
 _WITH_OPTIMAL = {(128, "random")}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.compression_evidence import Pace
+from benchmarks.compression_evidence import Pace, _wanted
 
 from tradewind.errors import BadOption, InputError
 
 torch = pytest.importorskip("torch")
-from tradewind.experiments.fewer_bytes import SIZES, methods, train  # noqa: E402
-from tradewind.torch.models import make_gpt  # noqa: E402
+from tradewind.experiments.fewer_bytes import SIZES, make_model_of, methods, train  # noqa: E402
 
 
 @pytest.mark.parametrize("size", sorted(SIZES))
@@ -19,12 +18,32 @@ def test_every_size_has_all_methods_once_ddp_first(size: str) -> None:
 
 
 def test_sizes_have_the_parameters_that_their_names_say() -> None:
-    for name, least in (("gpt-10m", 9e6), ("gpt-100m", 95e6)):
-        size = SIZES[name]
+    for name, least in (("gpt-10m", 9e6), ("gpt-100m", 95e6), ("cnn-cpu", 19e3), ("cnn-1m-cpu", 9e5)):
         with torch.device("meta"):
-            model = make_gpt(size.width, size.layers, size.heads, 32)
+            model = make_model_of(SIZES[name])
         parameters = sum(parameter.numel() for parameter in model.parameters())
         assert least < parameters < 1.2 * least
+
+
+def test_lists_of_methods_are_trained_one_after_the_other_with_all_sizes() -> None:
+    given = {
+        "EVIDENCE_SEEDS": "0,1,2",
+        "EVIDENCE_SIZES": "gpt-100m:2,cnn-gpu",
+        "EVIDENCE_METHODS": "ddp;ddp int8|diloco",
+    }
+    assert _wanted(given) == [
+        ("gpt-100m", "ddp", (0,)),
+        ("gpt-100m", "ddp int8", (0,)),
+        ("gpt-100m", "ddp", (1,)),
+        ("gpt-100m", "ddp int8", (1,)),
+        ("cnn-gpu", "ddp", (0, 1, 2)),
+        ("cnn-gpu", "ddp int8", (0, 1, 2)),
+        ("gpt-100m", "diloco", (0,)),
+        ("gpt-100m", "diloco", (1,)),
+        ("cnn-gpu", "diloco", (0, 1, 2)),
+    ]
+    with pytest.raises(BadOption, match="must be some of"):
+        _wanted({**given, "EVIDENCE_METHODS": "ddp|ddp int3"})
 
 
 def test_a_run_returns_its_losses_against_bytes() -> None:

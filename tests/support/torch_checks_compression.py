@@ -96,6 +96,21 @@ def check_the_comm_hook_does_the_same_with_a_state_of_its_own() -> None:
     assert feedback.nbytes >= 4 * sum(parameter.numel() for parameter in model.parameters())
 
 
+def check_the_comm_hook_takes_a_codec_for_each_bucket() -> None:
+    sizes: dict[int, int] = {}
+
+    def codec_of(bucket: dist.GradBucket) -> str:
+        sizes[bucket.index()] = bucket.buffer().numel()
+        return "none" if bucket.is_last() else "int4"
+
+    plain, _ = train(_gloo, 120)
+    feedback = ErrorFeedback(codec_of=codec_of)
+    hooked, _ = train(None, 120, lambda model: model.register_comm_hook(feedback, compression_hook))
+    assert hooked != plain and abs(hooked - plain) < 0.02 * plain, (hooked, plain)
+    kept = {residual.numel() for residual in feedback.state_dict()["residuals"]}
+    assert kept == {size for index, size in sizes.items() if index < max(sizes)}, (kept, sizes)
+
+
 def check_sixteen_bit_gradients_keep_residuals_of_32_bits() -> None:
     feedback = ErrorFeedback("int8")
     _, _ = train(None, 3, lambda model: model.register_comm_hook(feedback, compression_hook), torch.bfloat16)

@@ -249,7 +249,7 @@ def check_tensors_are_encoded_on_the_device() -> None:
     for _ in range(3):
         own = torch.randn(items, generator=drawn)
         tensor = own.to(_device)
-        group.reduce_encoded(tensor, feedback.coding_of("bucket", tensor)).wait()
+        group.reduce_encoded(tensor, feedback.coding_of("bucket", tensor, feedback.codec)).wait()
         assert tensor.is_cuda
         first = tensor.cpu()
         dist.broadcast(first, 0, group=_gloo)

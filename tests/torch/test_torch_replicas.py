@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from tradewind.torch.models import make_gpt  # noqa: E402
 from tradewind.torch.outer import PRESETS, Outer  # noqa: E402
 from tradewind.torch.quantised import after_a_hop  # noqa: E402
-from tradewind.torch.replicas import REPLICAS, Method, Replicas, Work, make_replicas  # noqa: E402
+from tradewind.torch.replicas import DRAWN_STEPS, REPLICAS, Method, Replicas, Work, make_replicas  # noqa: E402
 from tradewind.torch.synchronizer import Synchronizer  # noqa: E402
 
 
@@ -40,7 +40,7 @@ def samples() -> Random:
 
 
 def replicas(method: Method, seeds: Sequence[int] = (0,)) -> Replicas:
-    return make_replicas((16, 2, 2, 8), method, Work(4, 1e-3), seeds, "cpu")
+    return make_replicas(lambda: make_gpt(16, 2, 2, 8), method, Work(4, 1e-3), seeds, "cpu")
 
 
 class Alone:
@@ -121,6 +121,15 @@ def test_seeds_that_train_together_train_as_each_alone() -> None:
         assert not torch.allclose(both.rows[:REPLICAS], alone.rows, atol=1e-2)
         assert both.judge(data)[1] == pytest.approx(alone.judge(data)[0], rel=1e-4)
         assert both.exchanges[1].nbytes == pytest.approx(alone.exchanges[0].nbytes, rel=0.01)
+
+
+def test_samples_are_those_of_draws_one_step_after_the_other() -> None:
+    run, data = replicas(Method("local"), (5,)), samples()
+    alone = [np.random.default_rng([5, rank]) for rank in range(REPLICAS)]
+    for step in range(DRAWN_STEPS + 2):
+        drawn = np.stack([random.integers(0, len(data.train), 4) for random in alone])
+        run.backward(data)
+        assert torch.equal(run.drawn, torch.from_numpy(drawn)), step
 
 
 def test_gradients_of_a_step_are_those_of_each_replica_alone() -> None:

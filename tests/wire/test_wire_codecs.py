@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.extra.numpy as from_numpy
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tradewind.errors import UnknownName
@@ -56,6 +56,7 @@ def passed(codec: Codec, values: Any, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("name", DENSE)
 @given(values=BLOCKS, seed=st.integers(0, 2**32))
+@example(values=np.array([3.4e38, np.inf], np.float32), seed=0)
 def test_decoded_items_are_within_the_bound_and_the_rest_is_what_it_was(name: str, values: Any, seed: int) -> None:
     codec = made(name)
     decoded = passed(codec, values, seed)

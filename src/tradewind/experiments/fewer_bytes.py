@@ -6,12 +6,16 @@ exchange. `benchmarks/compression_evidence.py` is the command.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from tradewind.errors import BadOption
 from tradewind.experiments.stragglers.tasks import CONTEXT, load_samples
+from tradewind.torch.models import make_gpt, make_resnet
 from tradewind.torch.outer import PRESETS, Outer
 from tradewind.torch.replicas import REPLICAS, Method, Work, make_replicas
 
@@ -38,12 +42,14 @@ class Size:
 SIZES: dict[str, Size] = {
     "tiny": Size("gpt", 40, Work(8, 3e-3), width=32, layers=2, heads=2, every=10, judged=2),
     "gpt-cpu": Size("gpt", 300, Work(8, 3e-3), width=48, layers=4, heads=4),
-    "cnn-cpu": Size("cnn", 300, Work(16, 2e-3)),
+    "cnn-cpu": Size("cnn", 300, Work(16, 2e-3), width=8),
+    "cnn-1m-cpu": Size("cnn", 200, Work(8, 1e-3), width=56),
     "gpt-10m": Size("gpt", 1000, Work(32, 1e-3), width=320, layers=8, heads=8, every=20, together=True),
     "gpt-100m": Size("gpt", 300, Work(64, 3e-4), width=768, layers=14, heads=12, every=20),
-    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), every=20, together=True),
+    "cnn-gpu": Size("cnn", 2000, Work(32, 2e-3), width=8, every=20, together=True),
+    "cnn-1m-gpu": Size("cnn", 2000, Work(32, 1e-3), width=56, every=20, together=True),
 }
-"""By name; `gpt-10m` has 10 million parameters, `gpt-100m` 100 million."""
+"""By name; `gpt-10m` has 10 million parameters, `gpt-100m` 100 million, `cnn-1m-cpu` 1 million."""
 
 
 TESTED = {"cnn": ("clothes", 10_000), "gpt": ("text", 2000)}
@@ -86,6 +92,25 @@ def methods(size: Size) -> list[Method]:
     return made
 
 
+def make_model_of(size: Size) -> nn.Module:
+    """The model of a size."""
+    return make_resnet(size.width) if size.task == "cnn" else make_gpt(size.width, size.layers, size.heads, CONTEXT)
+
+
+def recording_is_right(device: str) -> bool:
+    """Whether a short training whose steps are recorded ends as one whose steps are not."""
+    size, method = find_size("tiny"), Method("ddp int8 + feedback", "int8", feedback=True)
+    samples, found = load_samples(*TESTED[size.task]), []
+    for recorded in (True, False):
+        replicas = make_replicas(lambda: make_model_of(size), method, size.work, (0, 1), device, recorded)
+        for number in range(1, 13):
+            replicas.step(number, samples)
+        found.append((replicas.judge(samples, CURVE_TESTS), replicas.exchanges[0].nbytes))
+    (losses, nbytes), (expected, expected_nbytes) = found
+    close = all(math.isclose(a, b, rel_tol=0.02) for a, b in zip(losses, expected, strict=True))
+    return close and nbytes == expected_nbytes
+
+
 def train(
     size_name: str,
     method: Method,
@@ -93,16 +118,17 @@ def train(
     device: str,
     progress: Callable[[str], object] = str,
     is_late: Callable[[float], bool] = lambda share: False,  # noqa: ARG005
+    recorded: bool = True,
 ) -> list[dict[str, Any]]:
     """Train with one method, several seeds at a time; returns losses, bytes and what they were measured with for each.
 
     `is_late`: asked with the share of the steps that are done, after each test; if it is, training is given up, and
-    nothing is returned.
+    nothing is returned. `recorded`: whether a GPU gets a step at once (`torch.replicas.Recorded`).
     """
     size = find_size(size_name)
     samples = load_samples(*TESTED[size.task])
-    gpt = None if size.task == "cnn" else (size.width, size.layers, size.heads, CONTEXT)
-    replicas = make_replicas(gpt, method, replace(size.work, steps=size.steps), seeds, device)
+    work = replace(size.work, steps=size.steps)
+    replicas = make_replicas(lambda: make_model_of(size), method, work, seeds, device, recorded)
     curves: list[list[list[float]]] = [[] for _ in seeds]
     for number in range(1, size.steps + 1):
         replicas.step(number, samples)
@@ -115,6 +141,7 @@ def train(
             if is_late(number / size.steps):
                 return []
     about = {"size": asdict(size), "parameters": replicas.parameters, "replicas": REPLICAS, "device": device}
+    about["samples"] = len(samples.train)
     return [
         {**about, "method": method.name, "seed": seed, "loss": curve[-1][2], "bytes": exchange.nbytes}
         | {"largest_round": exchange.largest, "curve": curve}

@@ -9,6 +9,8 @@ holds them. With DDP's comm hook the residuals belong to buckets by their parame
     feedback = tradewind.torch.ErrorFeedback("int8")
     model.register_comm_hook(feedback, tradewind.torch.compression_hook)
 
+and `ErrorFeedback(codec_of=...)` chooses a codec for each bucket.
+
 **Rules.** A residual starts at zero. It is dropped when its tensor is freed (DDP makes new buckets after the first
 step), when the size of its bucket changes, and by `reset`, which is called when ranks of a tolerant run are lost or
 join: so ranks that join start like all others. `state_dict` and `load_state_dict` are for checkpoints.
@@ -18,7 +20,7 @@ join: so ranks that join start like all others. `state_dict` and `load_state_dic
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,11 +38,14 @@ class ErrorFeedback:
     """The residuals of one rank, by bucket.
 
     `codec`: how buckets are encoded (docs/guides/compression.md). `group`: the process group that reduces them, for
-    `compression_hook`; the default group if None. Raises `UnknownName` for an unknown codec.
+    `compression_hook`; the default group if None. `codec_of`: the codec of each bucket of DDP, the same on all ranks,
+    for `compression_hook`; `codec` for all of them if None. Raises `UnknownName` for an unknown codec.
     """
 
-    def __init__(self, codec: str = "int8", group: Any = None) -> None:
-        self.codec, self.group = check_codec(codec), group
+    def __init__(
+        self, codec: str = "int8", group: Any = None, codec_of: Callable[[dist.GradBucket], str] | None = None
+    ) -> None:
+        self.codec, self.group, self._codec_of = check_codec(codec), group, codec_of
         self._residuals: dict[Hashable, Array] = {}
         self._storages: dict[Hashable, StorageWeakRef] = {}
         self._loaded: list[Array] = []
@@ -61,10 +66,16 @@ class ErrorFeedback:
             found = self._residuals[bucket] = self._from_checkpoint(items)
         return found
 
-    def coding_of(self, bucket: Hashable, tensor: torch.Tensor) -> Coding:
-        """How a bucket is encoded, with its residuals."""
+    def codec_of(self, bucket: dist.GradBucket) -> str:
+        """The codec of a bucket of DDP. Raises `UnknownName` for an unknown codec."""
+        return self.codec if self._codec_of is None else check_codec(self._codec_of(bucket))
+
+    def coding_of(self, bucket: Hashable, tensor: torch.Tensor, codec: str) -> Coding:
+        """How a bucket is encoded, with its residuals; one that is not encoded has none."""
+        if codec == NONE:
+            return Coding(NONE)
         residual = self.residual(bucket, tensor.numel())
-        return Coding(self.codec, lambda *_: residual, lambda tensors: self._on_device(bucket, tensors))
+        return Coding(codec, lambda *_: residual, lambda tensors: self._on_device(bucket, tensors))
 
     def residual_on_device(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """The residual, on their device, of tensors that are encoded there; it lives as long as `residual_of` them."""
@@ -150,7 +161,7 @@ def compression_hook(feedback: ErrorFeedback, bucket: dist.GradBucket) -> torch.
         )
     tensor = bucket.buffer()
     key = tuple(id(parameter) for parameter in bucket.parameters())
-    coding = Coding(NONE) if feedback.codec == NONE else feedback.coding_of(key, tensor)
+    coding = feedback.coding_of(key, tensor, feedback.codec_of(bucket))
     work = group.reduce_encoded(tensor.div_(group.size()), coding)
     averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
     return averaged

@@ -62,6 +62,13 @@ def make_gpt(width: int, layers: int, heads: int, context: int) -> nn.Module:
     return _Gpt(width, layers, heads, context)
 
 
+def make_resnet(width: int) -> nn.Module:
+    """A residual CNN for 28x28 images whose stages have `width` channels, twice and four times as many."""
+    stem = nn.Sequential(nn.Conv2d(1, width, 3, 2, 1, bias=False), nn.GroupNorm(4, width), nn.ReLU())
+    blocks = (_Block(width, width, 1), _Block(width, 2 * width, 2), _Block(2 * width, 4 * width, 2))
+    return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10))
+
+
 def make_model(kind: str) -> nn.Module:
     """The model of that kind: `perceptron` for 8x8 digits, `alexnet` or `resnet` for 28x28 images, `gpt` for text."""
     if kind == "perceptron":
@@ -81,6 +88,4 @@ def make_model(kind: str) -> nn.Module:
             nn.ReLU(),
             nn.Linear(96, 10),
         )
-    stem = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1, bias=False), nn.GroupNorm(4, 8), nn.ReLU())
-    blocks = (_Block(8, 8, 1), _Block(8, 16, 2), _Block(16, 32, 2))
-    return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return make_resnet(8)

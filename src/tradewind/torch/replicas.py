@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,12 +21,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tradewind.node.actions import Outcome
 from tradewind.torch.buckets import Tracked
-from tradewind.torch.models import make_gpt, make_model
 from tradewind.torch.outer import Outer, OuterSteps, Sent
 from tradewind.torch.quantised import mean_by_hops
 
 REPLICAS = 4
 TEST_BATCH = 256
+DRAWN_STEPS = 250
+"""Steps whose samples are drawn at a time."""
+WARM_STEPS = 3
+"""Steps of a CUDA device before one is recorded: by then all memory that lasts is allocated."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,42 @@ class Exchange:
         """
         lost = residuals
         if self.method.feedback:
-            lost = self._lost.setdefault(key, torch.zeros_like(contributions))
+            lost = self._lost[key] = self._lost[key] if key in self._lost else torch.zeros_like(contributions)
         given = contributions if lost is None else contributions + lost
         mean, own_bytes, mean_bytes = mean_by_hops(given, self.method.codec, lost)
         self.nbytes += (len(given) - 1) / len(given) * (own_bytes + mean_bytes)
         self.largest = max(self.largest, mean_bytes)
         return mean
+
+
+class Recorded:
+    """Work of a CUDA device that is recorded once, and then launched at once (CUDA graph): from Python, a GPU would
+    wait for thousands of launches a step.
+
+    What the work reads and writes must be the same memory each time, and it must not wait for the device.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work, self._calls = work, 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> bool:
+        """Do the work; returns whether its Python code ran."""
+        self._calls += 1
+        if self._calls <= WARM_STEPS:
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                self._work()
+            torch.cuda.current_stream().wait_stream(aside)
+            return True
+        is_new = self._graph is None
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._work()
+        self._graph.replay()
+        return is_new
 
 
 class Replicas:
@@ -122,9 +155,17 @@ class Replicas:
     """
 
     def __init__(
-        self, models: Sequence[nn.Module], method: Method, work: Work, seeds: Sequence[int], device: str
+        self,
+        models: Sequence[nn.Module],
+        method: Method,
+        work: Work,
+        seeds: Sequence[int],
+        device: str,
+        recorded: bool = True,
     ) -> None:
-        """`models`: the one that all replicas of a seed begin with, for each seed."""
+        """`models`: the one that all replicas of a seed begin with, for each seed. `recorded`: whether a CUDA device
+        gets a step at once (`Recorded`).
+        """
         self.method, self.work, self.device = method, work, device
         self.parameters = sum(parameter.numel() for parameter in models[0].parameters())
         """Parameters of one replica."""
@@ -137,10 +178,18 @@ class Replicas:
         self.rows.grad = torch.zeros_like(self.rows)
         self._leaves = {name: view.requires_grad_() for name, view in self._views(self.rows.detach()).items()}
         self._gradients = list(self._views(self.rows.grad).values())
-        self.optimizer = torch.optim.AdamW([self.rows], work.learning_rate, fused=device != "cpu")
+        self._recorded = Recorded(self._local_step) if device != "cpu" and recorded else None
+        is_recorded = self._recorded is not None
+        rate = torch.tensor(work.learning_rate, device=device) if is_recorded else work.learning_rate
+        self.optimizer = torch.optim.AdamW([self.rows], rate, fused=device != "cpu", capturable=is_recorded)
         self.exchanges = [Exchange(method) for _ in seeds]
         self._random = [np.random.default_rng([seed, rank]) for seed in seeds for rank in range(REPLICAS)]
+        self._steps_drawn, self._drawn_ahead = 0, torch.empty(0)
+        self.drawn = torch.zeros((len(self._random), work.batch), dtype=torch.int64, device=device)
+        """The samples of the step."""
         self._on_device: tuple[Labelled, list[Tensor]] | None = None
+        self._each = [0.0 for _ in seeds]
+        """Bytes of a recorded step."""
         self.outers = [self._outer(row) for row in self.rows.detach()] if method.outer is not None else []
 
     def _views(self, rows: Tensor) -> dict[str, Tensor]:
@@ -163,17 +212,31 @@ class Replicas:
 
     def backward(self, samples: Labelled) -> None:
         """Compute the gradients of all replicas for their next batches."""
-        train, labels = self._tensors(samples)[:2]
-        drawn = np.stack([random.integers(0, len(samples.train), self.work.batch) for random in self._random])
-        at = torch.from_numpy(drawn).to(self.device)
+        self._tensors(samples)
+        self._draw(len(samples.train))
+        self._backward()
+
+    def _draw(self, count: int) -> None:
+        """Choose the samples of the next step."""
+        within = self._steps_drawn % DRAWN_STEPS
+        if within == 0:
+            drawn = [random.integers(0, count, (DRAWN_STEPS, self.work.batch)) for random in self._random]
+            self._drawn_ahead = torch.from_numpy(np.stack(drawn, axis=1)).to(self.device)
+        self.drawn.copy_(self._drawn_ahead[within])
+        self._steps_drawn += 1
+
+    def _backward(self) -> None:
+        assert self._on_device is not None
+        train, labels = self._on_device[1][:2]
         with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap can batch on every device
-            losses = vmap(self._loss)(self._leaves, train[at], labels[at])
+            losses = vmap(self._loss)(self._leaves, train[self.drawn], labels[self.drawn])
         found = torch.autograd.grad(losses.sum(), list(self._leaves.values()))
         torch._foreach_copy_(self._gradients, found)
 
     def _loss(self, parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         device = inputs.device.type
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        # Each weight is cast once: a cache of casts would keep them beyond a recording.
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda", cache_enabled=False):
             scores: Tensor = functional_call(self._model, parameters, (inputs,))
         return nn.functional.cross_entropy(scores.float().flatten(0, -2), labels.flatten())
 
@@ -187,14 +250,33 @@ class Replicas:
 
     def step(self, number: int, samples: Labelled) -> None:
         """One local step of every replica, and what follows it."""
-        self.backward(samples)
-        if not self.outers:
-            self._average_gradients()
-        self.optimizer.param_groups[0]["lr"] = self.work.rate_at(number)
-        self.optimizer.step()
+        self._tensors(samples)
+        self._draw(len(samples.train))
+        self._set_rate(self.work.rate_at(number))
+        before = [exchange.nbytes for exchange in self.exchanges]
+        if self._recorded is None:
+            self._local_step()
+        elif self._recorded():
+            self._each = [exchange.nbytes - was for exchange, was in zip(self.exchanges, before, strict=True)]
+        else:
+            for exchange, nbytes in zip(self.exchanges, self._each, strict=True):
+                exchange.nbytes += nbytes
         if self.outers:
             for k, exchange in enumerate(self.exchanges):
                 self._outer_step(number, self.outers[k * REPLICAS : (k + 1) * REPLICAS], exchange)
+
+    def _set_rate(self, rate: float) -> None:
+        group = self.optimizer.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # a recorded step reads it there
+        else:
+            group["lr"] = rate
+
+    def _local_step(self) -> None:
+        self._backward()
+        if not self.outers:
+            self._average_gradients()
+        self.optimizer.step()
 
     @torch.no_grad()
     def _average_gradients(self) -> None:
@@ -245,11 +327,11 @@ class Replicas:
 
 
 def make_replicas(
-    gpt: tuple[int, int, int, int] | None, method: Method, work: Work, seeds: Sequence[int], device: str
+    make: Callable[[], nn.Module], method: Method, work: Work, seeds: Sequence[int], device: str, recorded: bool = True
 ) -> Replicas:
-    """Replicas of a GPT with this width, layers, heads and context, or of a CNN for images (None), for each seed."""
+    """Replicas of the model that `make` returns, for each seed."""
     models = []
     for seed in seeds:
         torch.manual_seed(seed)
-        models.append(make_model("resnet") if gpt is None else make_gpt(*gpt))
-    return Replicas(models, method, work, seeds, device)
+        models.append(make())
+    return Replicas(models, method, work, seeds, device, recorded)

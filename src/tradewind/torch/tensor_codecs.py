@@ -76,12 +76,12 @@ def encode_tensor(values: Tensor, codec: str) -> Encoded:
     rows = _rows(values, kind.block)
     top = (rows.view(torch.int32) & 0x7FFFFFFF).amax(dim=1).view(torch.float32)
     marked = ~torch.isfinite(top)
-    finite = torch.where(torch.isfinite(rows), rows, torch.zeros_like(rows))
+    finite = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
     top = finite.abs().amax(dim=1)
     scale = {"fp16": _half_scales, "int4-32": _fine_scales}.get(codec, _scales)(top, marked, kind)
     codes = _quantise(finite * scale.reciprocal()[:, None], codec)
     for mark, of in zip(kind.marks, (torch.isnan(rows), rows == torch.inf, rows == -torch.inf), strict=True):
-        codes = codes.masked_fill(of, mark)
+        codes.masked_fill_(of, mark)
     scale = torch.where(marked, -scale, scale)
     if codec == "int4-32":
         scale = (scale.view(torch.int32) >> 16).to(torch.int16)
@@ -108,7 +108,7 @@ def decode_tensor(encoded: Encoded) -> Tensor:
     values = _values(codes, encoded.codec) * scales.abs()[:, None]
     marked = torch.signbit(scales)[:, None]
     for mark, value in zip(kind.marks, (torch.nan, torch.inf, -torch.inf), strict=True):
-        values = values.masked_fill(marked & (codes == mark), value)
+        values.masked_fill_(marked & (codes == mark), value)
     return values.reshape(-1)[: encoded.items]
 
 
