@@ -14,6 +14,8 @@ from tradewind.experiments.papers import LIVE
 
 _PACKAGE = Path(__file__).parents[2]
 _TREES = ("planning/trees", "planning/chunking.py", "planning/cost.py")
+_NOT_RUN = ("wire/codecs.py",)
+"""No experiment encodes what it sends."""
 _CORE = ("planning", "network.py", "fluid.py", "policy", "control", "node", "schemes.py")
 
 
@@ -21,11 +23,14 @@ def judged_code(name: str) -> str:
     """The fingerprint, as 12 hexadecimal digits, of the packages that the experiment `name` runs.
 
     MTREE's figures and NetStorm's first compare plans; others run the controller and the nodes in the simulator, or
-    live with everything below PyTorch.
+    live: NetStorm's on arrays, trainings with PyTorch.
     """
     if name.startswith("mtree/") or name in ("netstorm/fig1", "reasons/mtree"):
         return _fingerprint(_TREES)
-    return _fingerprint((*_CORE, "runtime", "wire", "lab", "torch") if name.endswith(LIVE) else (*_CORE, "sim"))
+    if not name.endswith(LIVE):
+        return _fingerprint((*_CORE, "sim"))
+    trains = not name.startswith(("netstorm/", "tradewind/changing/"))
+    return _fingerprint((*_CORE, "runtime", "wire", "lab", *(("torch",) if trains else ())))
 
 
 def all_code() -> str:
@@ -39,7 +44,10 @@ def _fingerprint(parts: tuple[str, ...]) -> str:
     for part in parts:
         place = _PACKAGE / part
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            found.update(path.relative_to(_PACKAGE).as_posix().encode())
+            name = path.relative_to(_PACKAGE).as_posix()
+            if name in _NOT_RUN and parts != (".",):
+                continue
+            found.update(name.encode())
             found.update(what_it_does(path.read_text()).encode())
     return found.hexdigest()[:12]
 

@@ -252,7 +252,7 @@ def _runs(outcomes: list[SavedOutcome]) -> Iterator[str]:
     """How the experiments were run, grouped by number of trials and day."""
     how: dict[str, list[str]] = {}
     for one in outcomes:
-        usual = "one trial" if one.name.endswith(LIVE) else "the published number of trials"
+        usual = "the usual number of draws" if one.name.endswith(LIVE) else "the published number of trials"
         usual = "a quick run's few trials on a coarse grid" if one.quick else usual
         group, _, figure = one.name.partition("/")
         if group == "reasons":

@@ -294,7 +294,7 @@ STRAGGLERS, STRAGGLERS_LIVE = _forms(
 
 
 def _run_skewed(setting: Setting, label: str, virtual: bool) -> Outcome:
-    found = measure(setting, label, SYSTEMS, SEEDS if virtual else 1, virtual, concentration=SKEW)
+    found = measure(setting, label, SYSTEMS, SEEDS, virtual, concentration=SKEW)
     return _outcome(found, GLOO, judge(found, skewed=True), _mixed(SKEW), *SETTING)
 
 
@@ -352,7 +352,7 @@ SELECTIVE_TRAINING, SELECTIVE_TRAINING_LIVE = _forms(
 
 def _run_ds_sync(setting: Setting, label: str, virtual: bool) -> Outcome:
     systems = {name: SYSTEMS[name] for name in (GLOO, GLOO_BEST, DS_SYNC)}
-    found = measure(setting, label, systems, SEEDS if virtual else 1, virtual, slow_site=False)
+    found = measure(setting, label, systems, SEEDS, virtual, slow_site=False)
     return _outcome(found, GLOO, _ds_sync(found, NETWORK_ONLY), "No site is slow; the link is.", *SETTING)
 
 
@@ -417,7 +417,7 @@ def judge_combinations(found: Trials) -> tuple[Claim, ...]:
 
 
 def _run_combinations(setting: Setting) -> Outcome:
-    found = measure(setting, "tradewind/combinations live", COMBINATIONS, 1)
+    found = measure(setting, "tradewind/combinations live", COMBINATIONS, SEEDS)
     return _outcome(found, _PLAIN, judge_combinations(found), *SETTING)
 
 

@@ -8,6 +8,7 @@ from tradewind.experiments.papers import Experiment, Setting
 from tradewind.experiments.papers.crew.trials import (
     CREW,
     DOWN_S,
+    MANY_FAULTS,
     OURS,
     PACE_NOTE,
     RELAY,
@@ -73,7 +74,8 @@ def _run_fig8(setting: Setting) -> Outcome:
             PACE_NOTE,
             f"So many of 3540 links are down at any time: each for {DOWN_S:g} s, then another one, so that running "
             "rounds have to be repaired all the time; or always the same ones, which plans then avoid. The paper does "
-            "not say which. A loss is known immediately. With faults scatter-pipelined has a third of the trials.",
+            "not say which. A loss is known immediately. With faults scatter-pipelined has a third of the trials, so "
+            f"have all with {MANY_FAULTS} or more changing links.",
         ),
     )
 

@@ -33,6 +33,8 @@ STEP_TIMES = {"T1": "lstm", "T2": "transformer"}
 WORKLOADS = (("N1", "T1"), ("N1", "T2"), ("N2", "T1"), ("N2", "T2"))
 SHORTEST_STEP_S, LONGEST_STEP_S = 0.05, 0.2
 TRIALS = 10
+MANY_FAULTS = 20
+"""Number of changing faulty links from which on a trial takes ten times as long as one without them."""
 DOWN_S = 2.0
 """Seconds that a faulty link stays down before another one goes down."""
 
@@ -185,9 +187,10 @@ def _average(results: list[Training]) -> Training:
 
 
 def _trials(setting: Setting, case: Case) -> range:
-    """The trials of a case: fewer where every round, or every fault, needs a linear program."""
+    """The trials of a case: fewer where every round, or every fault, needs a linear program, or faults never end."""
     trials = setting.trial_numbers(TRIALS)
-    slow = case.contender == RELAY or (case.contender == STARS and case.faulty_links)
+    repaired = case.faulty_links >= MANY_FAULTS and not case.lasting
+    slow = case.contender == RELAY or (case.contender == STARS and case.faulty_links) or repaired
     return trials[: math.ceil(len(trials) / 3)] if slow else trials
 
 
