@@ -1,7 +1,7 @@
 """Streaming DiLoCo on shaped links: how much of the time ranks compute, and what they send.
 
-Real processes on the sites of a lab with kernel-shaped links (`htb`), each site with 100 Mbps out and in
-([source](../../examples/lab_outer.py)): averaging at every step, DiLoCo, and Streaming DiLoCo with int4. A step is a
+Real processes on the sites of a lab (`delay`: every site has 100 Mbps out and in, whatever it sends to whom;
+[source](../../examples/lab_outer.py)): averaging at every step, DiLoCo, and Streaming DiLoCo with int4. A step is a
 pause of half a second, so that the processors of the machine are free for the rounds; utilisation is the time of all
 steps over the whole time. Sent bytes are those of the first site's data connections; the peak is the step in which it
 sent most. `SITES` in the environment is the number of sites (8).
@@ -25,14 +25,14 @@ LONGEST_S = 560
 LEAST_UTILISATION, LEAST_FEWER = 0.95, 50
 
 
-def network(sites: int) -> dict[str, Any]:
+def mesh(sites: int, mbps: float) -> dict[str, Any]:
     """A full mesh whose sites have so much bandwidth each."""
     names = [f"site{k}" for k in range(sites)]
     return {
-        "name": f"{sites} sites of {SITE_MBPS} Mbps",
-        "sites": [{"name": name, "egress_mbps": SITE_MBPS, "ingress_mbps": SITE_MBPS} for name in names],
+        "name": f"mesh of {mbps:g} Mbps a site",
+        "sites": [{"name": name, "egress_mbps": mbps, "ingress_mbps": mbps} for name in names],
         "links": [
-            {"src": a, "dst": b, "bandwidth_mbps": SITE_MBPS, "latency_ms": 0} for a in names for b in names if a != b
+            {"src": a, "dst": b, "bandwidth_mbps": mbps, "latency_ms": 0} for a in names for b in names if a != b
         ],
     }
 
@@ -42,7 +42,7 @@ def run(out: TextIO) -> dict[str, Any]:
     sites, load = int(os.environ.get("SITES", "8")), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sites.json"
-        file.write_text(json.dumps(network(sites)))
+        file.write_text(json.dumps(mesh(sites, SITE_MBPS)))
         lab = ["lab", "run", str(file), "--scale", "1", "--no-calibrate", "--", sys.executable, str(EXAMPLE)]
         command = [sys.executable, "-m", "tradewind", *lab, "--out", folder]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=LONGEST_S)
