@@ -8,7 +8,7 @@ from dataclasses import replace
 from tradewind.catalog import load_network
 from tradewind.experiments.papers import Setting
 from tradewind.experiments.papers.crew.flows import FIG6, FIG7
-from tradewind.experiments.papers.crew.loads import FIG9
+from tradewind.experiments.papers.crew.loads import FIG9, FIG10
 from tradewind.experiments.papers.crew.partial_training import Conditions, train
 from tradewind.experiments.papers.crew.rounds import FIG4, FIG5_CLAIMS
 from tradewind.experiments.papers.crew.stress import FIG8
@@ -31,7 +31,7 @@ from tradewind.experiments.papers.crew.trials import (
     training_trial,
 )
 from tradewind.experiments.papers.reasons import of_paper
-from tradewind.experiments.papers.report import Switched, mean
+from tradewind.experiments.papers.report import SAME, Switched, mean
 from tradewind.sim import simulate
 
 NON_BLOCKING, C2 = "CREW non-blocking", "CREW C2"
@@ -63,6 +63,8 @@ _IN_STEP = (
     "With T2 all steps take nearly the same time, so rounds run in step and scatters meet no multicasts; the first "
     "disturbance ends that for good."
 )
+_SAME_STEPS = "With T2 all steps take nearly the same time; with a third of the workers in a round, rounds run in step."
+_SYNCHRONISING = "On N1 synchronising takes nearly all of the time, and it grows with the model; computing does not."
 
 
 # --- Figure 3 --------------------------------------------------------------------------------------------------------
@@ -198,6 +200,39 @@ def _orders(setting: Setting) -> Iterator[Switched]:
         yield Switched(FIG7.claims[0], cause, off, measure, usual, without, 1.0, at_most=True)
 
 
+def _scales(setting: Setting) -> Iterator[Switched]:
+    """C2 on N1, the one case with more rounds at p = 20 than at 5."""
+    trials = setting.trial_numbers(4)
+
+    def rounds(compute: str, p: int) -> float:
+        calls = [(Case(C2, "N1", compute, p), 15, k) for k in trials]
+        return mean([one.rounds for one in setting.workers.map(training_trial, calls, "reasons: scales")])
+
+    even, uneven = (rounds(compute, 20) / rounds(compute, 5) for compute in ("T2", "T1"))
+    measure = "C2's rounds on N1 at p = 20 over those at p = 5"
+    yield Switched(FIG7.claims[3], _SAME_STEPS, "T1 instead of T2", measure, even, uneven, 1.0, at_most=True)
+
+
+def _sizes(setting: Setting) -> Iterator[Switched]:
+    """Fig. 10 with steps that take a larger part of the time."""
+    trials = setting.trial_numbers(3)
+
+    def softened(compute_factor: float) -> float:
+        def times(p: int) -> float:
+            case = Case(CREW, "N1", "T1", p, 100.0, compute_factor=compute_factor)
+            small, large = (
+                mean([one.rounds for one in setting.workers.map(training_trial, calls, "reasons: sizes")])
+                for calls in ([(replace(case, size_factor=size), 10, k) for k in trials] for size in (1, 8))
+            )
+            return 8 * large / small
+
+        return min(times(5), times(10))
+
+    measure = "rounds with 8 times the size, times 8, over the rounds before, on (N1, T1)"
+    off = "compute times four times as long"
+    yield Switched(FIG10.claims[0], _SYNCHRONISING, off, measure, softened(1.0), softened(4.0), 1 + SAME)
+
+
 # --- Figures 8 and 9 -------------------------------------------------------------------------------------------------
 
 
@@ -273,4 +308,6 @@ def _weight(setting: Setting) -> Iterator[Switched]:
     yield Switched(FIG9.claims[2], _SHORTER, off, "rounds left on N2 over those on N1", plain, even, 1.0)
 
 
-REASONS = of_paper("crew", "CREW", (_groups, _aggregators, _blocks, _non_blocking, _orders, _faults, _weight))
+REASONS = of_paper(
+    "crew", "CREW", (_groups, _aggregators, _blocks, _non_blocking, _orders, _scales, _sizes, _faults, _weight)
+)
