@@ -21,7 +21,8 @@ FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall"
 FLOATS = ("-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")
 """A multiplication and an addition that are fused give other bits than numpy does. No kernel looks at flags of
 exceptions, and loops that keep them are not vectorised."""
-COMPILE_S = 120.0
+COMPILE_S = 600.0
+"""Ten seconds of processor time, of which a busy machine gives little."""
 
 
 class CannotBuild(Exception):
