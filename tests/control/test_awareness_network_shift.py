@@ -200,7 +200,7 @@ def test_a_round_whose_result_goes_over_its_input_ends_as_it_began() -> None:
     assert not run_changing(changing(1, OPTIONS, in_place=True)).rerouted
 
 
-@pytest.mark.parametrize("control_s", [0.01, 1.0])
+@pytest.mark.parametrize("control_s", [0.01, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_round_may_change_its_plan_again_and_again(control_s: float) -> None:
     """Whatever messages take, and with detours: nothing is lost or applied twice, which the simulator checks."""
     eager = replace(OPTIONS, reroute_gain=0.001, min_gain=0.0, update_time_s=0.3, auxiliary=control_s == 0.01)

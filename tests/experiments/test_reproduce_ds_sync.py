@@ -32,6 +32,8 @@ from tradewind.planning.cost import cost
 from tradewind.planning.hops import bytes_per_link
 
 TABLES = [name for name in experiment_names() if name.startswith("ds-sync/")]
+OTHER_CONTENTION = ("ds-sync/fig8", "ds-sync/fig9")
+"""They train as fig7 does, with other links."""
 NBYTES = MODELS[0].nbytes
 
 
@@ -43,7 +45,9 @@ def tiny() -> Iterator[Setting]:
         yield Setting(Workers(), trials=1, quick=True)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in OTHER_CONTENTION else name for name in TABLES]
+)
 def test_a_table_gives_numbers_bars_and_a_verdict_on_every_claim(name: str, tiny: Setting, tmp_path: Path) -> None:
     check_experiment(name, tiny, tmp_path)
 

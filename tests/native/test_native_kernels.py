@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tradewind import native
 from tradewind.arithmetic import Arithmetic
 from tradewind.native import BLOCK_BYTES, LEAST_BLOCK_BYTES, Kernels, addition, can_sum, kernels, load, using_kernels
-from tradewind.native.build import FLAGS, FOLDER, LIBRARY, CannotBuild, build
+from tradewind.native.build import FLAGS, FLOATS, FOLDER, LIBRARY, SOURCES, CannotBuild, build, compiler
 from tradewind.runtime.sockets import set_timeout
 from tradewind.wire import frames
 
@@ -233,9 +233,15 @@ def test_a_library_that_cannot_be_used_says_why(tmp_path: Path) -> None:
 def test_a_library_of_another_release_is_not_used(tmp_path: Path) -> None:
     source = tmp_path / "other.c"
     source.write_text('__attribute__((visibility("default"))) int tw_abi(void) { return 99; }')
-    compiler = next(found for name in ("cc", "gcc", "clang") if (found := shutil.which(name)))
-    subprocess.run([compiler, *FLAGS, str(source), "-o", str(tmp_path / LIBRARY)], check=True)
+    subprocess.run([*compiler(), *FLAGS, str(source), "-o", str(tmp_path / LIBRARY)], check=True)
     assert "interface 99" in str(load(tmp_path / LIBRARY))
+
+
+@needs_compiler
+def test_the_source_compiles_without_a_warning() -> None:
+    command = [*compiler(), *FLAGS, *FLOATS, "-Werror", "-fsyntax-only", str(FOLDER / SOURCES[0])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_a_compiler_the_build_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,15 +40,14 @@ def compiler() -> list[str]:
     raise CannotBuild("no C compiler (cc, gcc or clang) was found")
 
 
-def build(folder: Path = FOLDER, extra: tuple[str, ...] = ()) -> Path:
+def build(folder: Path = FOLDER) -> Path:
     """Compile the library into `folder` and return its path; raise `CannotBuild` if that is impossible.
 
-    `extra`: more flags for the compiler. The library is replaced as a whole, so that a process that starts meanwhile
-    loads the old or the new one.
+    The library is replaced as a whole, so that a process that starts meanwhile loads the old or the new one.
     """
     if sys.platform == "win32":
         raise CannotBuild("the kernels use sockets as POSIX has them")
-    command = [*compiler(), *FLAGS, *FLOATS, *extra, str(FOLDER / SOURCES[0]), "-o"]
+    command = [*compiler(), *FLAGS, *FLOATS, str(FOLDER / SOURCES[0]), "-o"]
     try:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / LIBRARY

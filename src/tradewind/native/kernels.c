@@ -18,9 +18,6 @@
 #endif
 
 #define TW_ABI 3
-#ifndef TW_MOST_INSTRUCTIONS /* the tests compile the others, too */
-#define TW_MOST_INSTRUCTIONS 2
-#endif
 #define BLOCK_BYTES (256 * 1024) /* wire.frames.BLOCK_BYTES */
 #define EXPORT __attribute__((visibility("default")))
 
@@ -33,6 +30,9 @@
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
+
+/* The best instructions that may be used: 0 portable, 1 AVX2, 2 AVX-512. Tests set it before the first call. */
+EXPORT int tw_most_instructions = 2;
 
 enum { FLOAT32, FLOAT64, INT32, INT64 };
 
@@ -109,7 +109,7 @@ typedef uint64_t vector8 __attribute__((vector_size(64)));
 #define SET(number) (VECTOR) _mm512_set1_epi64(number)
 #include "blocks.h"
 
-/* What the processor has and the system saves between threads: 0 portable, 1 AVX2, 2 AVX-512. */
+/* What the processor has and the system saves between threads. */
 static int found_instructions(void) {
     unsigned a, b, c, d, saved, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
@@ -125,7 +125,7 @@ static int instructions(void) {
     int found = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (found < 0) {
         found = found_instructions();
-        if (found > TW_MOST_INSTRUCTIONS) found = TW_MOST_INSTRUCTIONS;
+        if (found > tw_most_instructions) found = tw_most_instructions;
         __atomic_store_n(&known, found, __ATOMIC_RELAXED);
     }
     return found;
