@@ -1,10 +1,10 @@
 """Run every command that the documents show, and put its present output below it.
 
 A command is a line `$ COMMAND` in a block marked `console`; what follows, up to the next command or the block's end, is
-its output. `python docs/refresh.py` rewrites README.md and all pages. `--computed` leaves out what measures the machine
-(demo, bench, lab, doctor), which belongs on a quiet one. `--check` changes nothing and names the commands that print
-something else now: times of planning are not compared, and of what is measured only the form, since no two runs agree
-on the numbers. Other arguments name the documents to look at.
+its output. Blocks that show no output are left to the tests. `python docs/refresh.py` rewrites README.md and all pages.
+`--computed` leaves out what measures the machine (demo, bench, lab, doctor), which belongs on a quiet one. `--check`
+changes nothing and names the commands that print something else now: times of planning are not compared, and of what is
+measured only the form, since no two runs agree on the numbers. Other arguments name the documents to look at.
 
 Tables of options, between `<!-- options GROUP -->` and `<!-- end -->`, are made from the dataclasses.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"<!-- options (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
-DURATION = re.compile(r"\b\d+(\.\d+)? (ns|µs|ms|s|h)\b|planning_seconds\": [\d.e-]+")
+DURATION = re.compile(r"\b\d+(\.\d+)? (ns|µs|ms|s|h)\b|planning_seconds\": ?[\d.e-]+")
 MEASURED = re.compile(r"tradewind (demo|bench|lab|doctor|secret)\b|local_sgd")
 MEASUREMENT = re.compile(r"\S+->\S+|[\d.]+(e-?\d+)?%?x?( (ns|µs|ms|s|h|[kMG]?bps))?")
 SPACES = re.compile(r"[\s─]+")
@@ -91,6 +91,8 @@ def refreshed(text: str, computed_only: bool) -> tuple[str, list[str]]:
     stale = []
 
     def run_block(found: re.Match[str]) -> str:
+        if not any(shown for _, shown in entries(found[0])):
+            return found[0]
         lines = []
         for command, shown in entries(found[0]):
             measured = MEASURED.search(command) is not None

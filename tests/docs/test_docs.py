@@ -94,18 +94,21 @@ def test_documents_name_the_error_that_pytorch_users_see() -> None:
 
 
 BLOCKS = [
-    pytest.param([command for command, _ in REFRESH.entries(block)], id=f"{path.stem}-{number}")
+    pytest.param(REFRESH.entries(block), id=f"{path.stem}-{number}")
     for path in REFRESH.documents()
     for number, block in enumerate(REFRESH.BLOCK.findall(path.read_text()))
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("commands", BLOCKS)
-def test_commands_shown_work(commands: list[str]) -> None:
+@pytest.mark.parametrize("entries", BLOCKS)
+def test_commands_shown_work_and_print_what_is_shown(entries: list[tuple[str, str]]) -> None:
     """Commands of one block follow each other; no block needs what another one left behind."""
-    for command in commands:
+    shows = any(shown for _, shown in entries)
+    for command, shown in entries:
         output = REFRESH.output_of(command)
         assert "Traceback" not in output and "InternalError" not in output, output
         if "exit code" not in command and "2>&1" not in command:
             assert "Error" not in output and "Bad" not in output, output
+        if shows and not REFRESH.MEASURED.search(command):
+            assert REFRESH.form(command, output) == REFRESH.form(command, shown), "run python docs/refresh.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -19,6 +19,7 @@ from tradewind.planning.flows.scatter import Vector, scatter_weights, slowest_me
 from tradewind.planning.plan import Plan
 
 EXAMPLES = settings(max_examples=60, deadline=None)
+THREE = Network("three", [Site(c) for c in "abc"], np.array([[0, 2, 3], [4, 0, 5], [6, 7, 0]]) * 1e6)
 
 
 def make(name: str, network: Network, members: tuple[str, ...] | None = None, **options: object) -> Plan:
@@ -69,9 +70,7 @@ def test_bandwidths_of_very_different_size_are_still_optimal() -> None:
 
 
 def test_a_member_needs_no_link_to_itself() -> None:
-    bandwidth = np.array([[0, 2, 3], [4, 0, 5], [6, 7, 0]]) * 1e6
-    network = Network("three", [Site(c) for c in "abc"], bandwidth)
-    to_bps, from_bps = slowest_member_links(network, ("a", "b"))
+    to_bps, from_bps = slowest_member_links(THREE, ("a", "b"))
     assert to_bps.tolist() == [4e6, 2e6, 3e6]
     assert from_bps.tolist() == [2e6, 4e6, 6e6]
 
@@ -83,6 +82,7 @@ def test_a_member_needs_no_link_to_itself() -> None:
 @pytest.mark.mechanism("CREW III, idle sites aggregate")
 @pytest.mark.parametrize("name", ["scatter", "opr", "scatter-pipelined"])
 @EXAMPLES
+@example(problem=(THREE, ("a", "b"), 10**6))  # with a site that is linked to all, and not a member
 @given(problem=problems())
 def test_aggregators_are_exactly_sites_with_links_to_and_from_all_members(name: str, problem: Problem) -> None:
     network, members, _ = problem

@@ -117,7 +117,6 @@ def test_figure_3d_is_out_of_reach_for_the_paper_s_own_rule() -> None:
     assert run.rounds[0] == (2.0, ("w1", "w2"))
 
 
-@pytest.mark.mechanism("Selective Reduce III-C (BAG), p workers at least")
 @pytest.mark.mechanism("Selective Reduce III-C Algorithm 1 (BAG), the fastest group first")
 def test_figure_3e_selective_reduce_waits_a_second_and_sorts_fast_from_slow() -> None:
     run = Fig3("selective", **SELECTIVE)
@@ -137,6 +136,7 @@ candidates = st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0, 8.0, 8.1, 10.0]), max
 )
 
 
+@pytest.mark.mechanism("Selective Reduce III-C (BAG), p workers at least")
 @given(candidates, st.integers(2, 5), st.floats(0, 0.9))
 def test_groups_hold_every_rank_once_and_only_the_last_is_small(ready: list[Candidate], p: int, slack: float) -> None:
     groups = group_by_bandwidth(ready, p, slack)
