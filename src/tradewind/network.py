@@ -406,6 +406,23 @@ class Network:
         np.add.at(folded, (rows, columns), np.where(self.is_local, 0.0, carried))
         return folded
 
+    @cached_property
+    def shared_bps(self) -> Matrix:
+        """What links carry, where those between the ranks of two sites are one: in the first row and column of both.
+
+        That one is there as long as any two of their ranks have a link.
+        """
+        return self._shared(self.bandwidth_bps)
+
+    def _shared(self, values: Matrix) -> Matrix:
+        """The largest of such values of the links between two sites, in the first row and column of both."""
+        if not self.shares_sites:
+            return values
+        between = np.where(self.is_local | (self.bandwidth_bps == 0), 0.0, values)
+        folded: Matrix = np.where(self.is_local, values, 0.0)
+        np.maximum.at(folded, np.ix_(self.first_row, self.first_row), between)
+        return folded
+
     def site_of(self, name: str) -> str | None:
         """The site of a rank by its name, SITE or SITE/NUMBER; None if there is no such site.
 
@@ -482,15 +499,15 @@ class Network:
             return self
         rows = sorted(set(self.first_row.tolist()))
         counts = np.bincount(self.first_row, minlength=len(self)).tolist()
-        kept = self.subnetwork([self.names[row] for row in rows])
+        grid = np.ix_(rows, rows)
         return Network(
             self.name,
             [replace(self.sites[row], name=self.places[row], place=None, ranks=counts[row]) for row in rows],
-            kept.bandwidth_bps,
-            kept.latency_s,
-            kept.loss,
-            kept.trunks,
-            kept.usd_per_gb,
+            self.shared_bps[grid],
+            self._shared(self.latency_s)[grid],
+            self._shared(self.loss)[grid],
+            self.trunks,
+            self.usd_per_gb[grid],
         )
 
     # --- derived networks ----------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tradewind.errors import ImpossibleProblem
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan, planner_names
 from tradewind.planning.bound import bound
@@ -120,6 +123,50 @@ def test_every_planner_plans_among_ranks(planner: str) -> None:
     network = network_of([2, 1, 3]).with_ranks()
     plan = make_plan(planner, network, 4 * MB)
     assert plan.members == network.names and not check(plan, network)
+
+
+def without_links(network: Network, pairs: Iterable[tuple[str, str]]) -> Network:
+    rates = network.bandwidth_bps.copy()
+    for pair in pairs:
+        rows = [network.index[name] for name in pair]
+        rates[rows, rows[::-1]] = 0.0
+    return Network(network.name, network.sites, rates, network.latency_s, network.loss)
+
+
+@pytest.mark.parametrize("planner", ["optimal", "ring", "star", "relay"])
+@pytest.mark.parametrize("lost", [("s0/0", "s1/0"), ("s0/1", "s1/1"), ("s1/1", "s2/1")])
+def test_a_link_that_two_ranks_lost_changes_who_owns_a_lane_and_not_what_crosses(
+    planner: str, lost: tuple[str, str]
+) -> None:
+    whole = network_of([2, 2, 2]).with_ranks()
+    network = without_links(whole, [lost])
+    plan = make_plan(planner, network, 40 * MB)
+    assert not check(plan, network)
+    np.testing.assert_allclose(
+        bytes_between(plan, network), bytes_between(make_plan(planner, whole, 40 * MB), whole), rtol=1e-9, atol=40
+    )
+
+
+def test_ranks_of_a_site_that_lost_their_link_are_planned_as_if_apart() -> None:
+    network = without_links(network_of([2, 2]).with_ranks(), [("s0/0", "s0/1")])
+    plan = make_plan("optimal", network, 40 * MB)
+    assert plan.members == network.names and not check(plan, network)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    planner=st.sampled_from(["ring", "optimal", "mtree", "spanning-tree", "scatter"]),
+    data=st.data(),
+)
+def test_whatever_links_ranks_have_lost_there_is_a_valid_plan_or_none(
+    counts: list[int], planner: str, data: st.DataObject
+) -> None:
+    whole = network_of(counts).with_ranks()
+    pairs = list(combinations(whole.names, 2))
+    network = without_links(whole, data.draw(st.lists(st.sampled_from(pairs), max_size=len(pairs), unique=True)))
+    with contextlib.suppress(ImpossibleProblem):
+        assert not check(make_plan(planner, network, 4 * MB), network)
 
 
 def test_options_that_name_ranks_mean_their_sites() -> None:

@@ -147,7 +147,7 @@ def connections_sentence(spent: Cost, network: Network) -> str:
 
 
 def _busiest(spent: Cost, network: Network) -> Table:
-    busy_s = link_seconds(spent.link_bytes, network)
+    busy_s = link_seconds(spent.link_bytes, network.bandwidth_bps)
     order = np.argsort(-busy_s, axis=None, kind="stable")[:_BUSIEST_SHOWN]
     made = table("busiest links", ">carry", ">bandwidth", ">busy")
     for i, j in (divmod(int(flat), len(network)) for flat in order):

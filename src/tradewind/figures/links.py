@@ -118,7 +118,7 @@ def draw_load(canvas: Canvas, plan: Plan, chosen: tuple[int, ...]) -> None:
         draw_regions(canvas, link_bytes, seconds)
         return
     draw_links(canvas, faint=True)
-    busy_s = link_seconds(link_bytes, canvas.network)
+    busy_s = link_seconds(link_bytes, canvas.network.bandwidth_bps)
     busy = np.maximum(busy_s, busy_s.T) / seconds
     share = busy[pairs[:, 0], pairs[:, 1]]
     order = np.argsort(share, kind="stable")

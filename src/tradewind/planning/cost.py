@@ -174,10 +174,10 @@ def _egress_bytes(link_bytes: Matrix, network: Network) -> Floats:
     return sent
 
 
-def link_seconds(link_bytes: Matrix, network: Network) -> Matrix:
+def link_seconds(link_bytes: Matrix, bandwidth_bps: Matrix) -> Matrix:
     """The time in s that each link needs for its bytes."""
     seconds = np.zeros_like(link_bytes)
-    np.divide(8.0 * link_bytes, network.bandwidth_bps, out=seconds, where=link_bytes > 0)
+    np.divide(8.0 * link_bytes, bandwidth_bps, out=seconds, where=link_bytes > 0)
     return seconds
 
 
@@ -190,7 +190,7 @@ def busiest_resource(link_bytes: Matrix, network: Network) -> tuple[float, str]:
     between_bytes, names = network.between_sites_only(link_bytes), network.places
     bits = 8.0 * between_bytes
     local_bytes = np.where(network.is_local, link_bytes, 0.0) if network.shares_sites else 0.0
-    link_s = link_seconds(between_bytes + local_bytes, network)
+    link_s = link_seconds(between_bytes + local_bytes, network.shared_bps)
     i, j = divmod(int(link_s.argmax()), len(network))
     ends = network.names if names[i] == names[j] else names
     worst = (float(link_s[i, j]), f"link {ends[i]}->{ends[j]}")
@@ -235,7 +235,7 @@ def transfer_seconds(plan: Plan, network: Network, hops: Hops) -> float:
         )
     own = np.where(is_local, hops.src * n + hops.dst, src * n + dst)
     links, of_link = np.unique(own, return_inverse=True)
-    link_s = (np.bincount(of_link, weights=bits) / network.bandwidth_bps.ravel()[links]).max(initial=0.0)
+    link_s = (np.bincount(of_link, weights=bits) / network.shared_bps.ravel()[links]).max(initial=0.0)
     src, dst, bits = src[~is_local], dst[~is_local], bits[~is_local]
     seconds = [
         machine_s,
@@ -259,8 +259,10 @@ class NetworkCapacities(Mapping[Resource, float]):
 
     def __getitem__(self, resource: Resource) -> float:
         match resource:
-            case ("link" | "pair", int(i), int(j)):
+            case ("link", int(i), int(j)):
                 return float(self.network.bandwidth_bps[i, j])
+            case ("pair", int(i), int(j)):
+                return float(self.network.shared_bps[i, j])
             case ("out", int(i)):
                 return float(self.network.egress_bps[i])
             case ("in", int(i)):
@@ -297,7 +299,7 @@ class NetworkCapacities(Mapping[Resource, float]):
         if not self.network.shares_sites:
             return []
         first = sorted(set(self.network.first_row.tolist()))
-        return [(i, j) for i in first for j in first if i != j and self.network.bandwidth_bps[i, j]]
+        return [(i, j) for i in first for j in first if i != j and self.network.shared_bps[i, j]]
 
 
 def resources_of(network: Network, src: int, dst: int) -> tuple[Resource, ...]:

@@ -11,6 +11,9 @@ and 1 ranks need nothing else. Owners change from shard to shard, which balances
 
 Where a site has machines with NICs of their own, the ranks of each machine add up first, so that a lane crosses between
 two machines once each way. Machines own lanes in proportion to what their NICs carry.
+
+Two ranks may have lost their link while other ranks of the same sites still reach each other. A lane that would need it
+gets other owners. If there are none, the planner plans among the ranks themselves.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ def plan_lanes(plan: PlanSites, network: Network, members: tuple[str, ...], opti
     made = plan(network.sites_only(), sites, {name: _as_sites(value, network) for name, value in options.items()})
     if len(sites) < len(members) and not all(shard.broadcast for shard in made.shards):
         return plan(network, members, dict(options))
-    return spread(made, network, members)
+    found = spread(made, network, members)
+    return found if all(_is_linked(shard, network) for shard in found.shards) else plan(network, members, dict(options))
 
 
 def _as_sites(value: object, network: Network) -> object:
@@ -63,6 +67,9 @@ def _as_sites(value: object, network: Network) -> object:
 
 def spread(plan: Plan, network: Network, members: Sequence[str]) -> Plan:
     """A plan between sites as a plan among their ranks; `network` has a row for each rank.
+
+    Where ranks have lost links, lanes get owners that reach each other. A lane that finds none needs links that are
+    lost.
 
     >>> from tradewind.network import Site
     >>> two = Network("two", [Site("a", ranks=2), Site("b")], [[0, 1e8], [1e8, 0]]).with_ranks()
@@ -87,12 +94,26 @@ def spread(plan: Plan, network: Network, members: Sequence[str]) -> Plan:
             owners[site] = _owners_by_nic(plan, network, site, ranks, lanes)
         else:
             owners[site] = [ranks[(lane.shard + lane.part) % len(ranks)] for lane in lanes]
-    shards = []
+    sites, shards = _Sites(plan, network, here), []
     for position, lane in enumerate(lanes):
         owner = {site: owned[position] for site, owned in owners.items()}
-        local = [edge for site in plan.members for edge in _within(network, here[site], owner[site], lane)]
-        shards.append(_cut(plan.shards[lane.shard], lane.parts, owner, local))
+        cut = _cut(sites, lane, owner)
+        if not _is_linked(cut, network):
+            cut = _cut(sites, lane, _linked_owners(sites, lane, owner) or owner)
+        shards.append(cut)
     return replace(plan, members=tuple(members), shards=tuple(shards))
+
+
+class _Sites(NamedTuple):
+    """A plan between sites, the network of their ranks, and the ranks of each site that may own a lane."""
+
+    plan: Plan
+    network: Network
+    ranks: Mapping[str, Sequence[str]]
+
+    def within(self, site: str, own: str, lane: _Lane) -> list[tuple[str, str]]:
+        """The edges of a lane within a site, from parent to child."""
+        return _within(self.network, self.ranks[site], own, lane) if site in self.plan.members else []
 
 
 class _Lane(NamedTuple):
@@ -165,17 +186,58 @@ def _copies(plan: Plan, site: str, machines: int) -> tuple[list[Floats], list[fl
     return own, other
 
 
-def _cut(shard: Shard, parts: int, owner: Mapping[str, str], local: Sequence[tuple[str, str]]) -> Shard:
-    """One of `parts` equal parts of a shard, on the ranks that own it, with the edges within sites."""
+def _cut(sites: _Sites, lane: _Lane, owner: Mapping[str, str]) -> Shard:
+    """A lane: a part of a shard, on the ranks that own it, with the edges within sites."""
+    shard = sites.plan.shards[lane.shard]
+    local = [edge for site in sites.plan.members for edge in sites.within(site, owner[site], lane)]
 
     def between(tree: tuple[Route, ...]) -> tuple[Route, ...]:
         return tuple(tuple(owner[site] for site in route) for route in tree)
 
     return replace(
         shard,
-        fraction=shard.fraction / parts,
+        fraction=shard.fraction / lane.parts,
         root=owner[shard.root],
         reduce=(*between(shard.reduce), *((child, parent) for parent, child in local)),
         broadcast=(*between(shard.broadcast), *local) if shard.broadcast else (),
-        rate_bps=None if shard.rate_bps is None else shard.rate_bps / parts,
+        rate_bps=None if shard.rate_bps is None else shard.rate_bps / lane.parts,
     )
+
+
+def _is_linked(shard: Shard, network: Network) -> bool:
+    """Whether there is a link for every hop."""
+    return all(_has_link(network, *hop) for route in (*shard.reduce, *shard.broadcast) for hop in pairwise(route))
+
+
+def _has_link(network: Network, src: str, dst: str) -> bool:
+    return bool(network.bandwidth_bps[network.index[src], network.index[dst]] > 0)
+
+
+def _linked_owners(sites: _Sites, lane: _Lane, owner: Mapping[str, str]) -> dict[str, str] | None:
+    """Owners of a lane that reach each other and the ranks of their sites, as far as possible those given; or None.
+
+    Sites choose in the order in which a search from the root reaches them, each the next of its ranks that reaches the
+    owners before it. No choice is taken back: links are lost one by one, and what is then missing is planned anew.
+    """
+    shard = sites.plan.shards[lane.shard]
+    hops = {hop for route in (*shard.reduce, *shard.broadcast) for hop in pairwise(route)}
+    chosen: dict[str, str] = {}
+
+    def suits(site: str, name: str) -> bool:
+        local = sites.within(site, name, lane)
+        to = [chosen[b] for a, b in hops if a == site and b in chosen]
+        by = [chosen[a] for a, b in hops if b == site and a in chosen]
+        needed = [*local, *(edge[::-1] for edge in local), *((name, b) for b in to), *((a, name) for a in by)]
+        return all(_has_link(sites.network, *hop) for hop in needed)
+
+    queue = [shard.root]
+    for site in queue:  # grows as sites are reached
+        ranks = sites.ranks[site]
+        first = ranks.index(owner[site])
+        found = next((name for name in (*ranks[first:], *ranks[:first]) if suits(site, name)), None)
+        if found is None:
+            return None
+        chosen[site] = found
+        near = {b if a == site else a for a, b in hops if site in (a, b)}
+        queue += sorted(near - set(queue))
+    return chosen

@@ -151,7 +151,7 @@ def as_html(result: DemoResult, command: str) -> bytes:
 def _busy_share(result: DemoResult, run: SchemeRun) -> float:
     """The mean over all links of the fraction of the transfer time in which a link is busy."""
     spent = cost(run.scheme.plan, result.network)
-    busy_s = link_seconds(spent.link_bytes, result.network)
+    busy_s = link_seconds(spent.link_bytes, result.network.bandwidth_bps)
     return float(busy_s.sum() / result.network.link_count / spent.transfer_seconds)
 
 

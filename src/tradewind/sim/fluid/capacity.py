@@ -83,7 +83,7 @@ class TrueNetwork:
         """The present rates of NICs out and in, trunks, links that ranks share, and machines' NICs, in this order."""
         network, n = self.network, len(self.network)
         trunks = [trunk.capacity_bps for trunk in network.trunks]
-        pairs = network.bandwidth_bps.ravel() if network.shares_sites else np.zeros(0)
+        pairs = network.shared_bps.ravel() if network.shares_sites else np.zeros(0)
         machines = [network.machine_egress_bps, network.machine_ingress_bps] if network.has_machines else []
         rates: npt.NDArray[np.float64] = np.concatenate(
             [network.egress_bps, network.ingress_bps, np.array(trunks), pairs, *machines]
