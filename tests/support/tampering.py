@@ -77,31 +77,35 @@ class Tampering:
             far.settimeout(None)
             for sock in (near, far):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            tampered = threading.Event()
+            tampered: list[socket.socket] = []
             with self._lock:
                 places = [HANDSHAKE_BYTES + self._draw.randrange(self._gap_bytes) for _ in range(2)]
             for pair, place in zip(((near, far), (far, near)), places, strict=True):
                 threading.Thread(target=self._forward, args=(*pair, place, tampered), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket, place: int, tampered: threading.Event) -> None:
-        """Forward one direction, of which the byte at `place` is changed unless one of the other direction was."""
-        passed, own = 0, False
+    def _forward(self, source: socket.socket, target: socket.socket, place: int, tampered: list[socket.socket]) -> None:
+        """Forward one direction, of which the byte at `place` is changed unless one of the other direction was.
+
+        `tampered` has the source of the direction in which bytes are changed, when there is one.
+        """
+        passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(READ_BYTES):
-                if passed <= place < passed + len(data) and (own or not tampered.is_set()):
-                    data = self._change(data, place - passed)
-                    place, own = place + APART_BYTES, True
-                    tampered.set()
+                if passed <= place < passed + len(data):
+                    changed = self._change(data, place - passed, source, tampered)
+                    data, place = changed or data, place + APART_BYTES * (changed is not None)
                 target.sendall(data)
                 passed += len(data)
         for sock in (source, target):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _change(self, data: bytes, place: int) -> bytes:
+    def _change(self, data: bytes, place: int, source: socket.socket, tampered: list[socket.socket]) -> bytes | None:
+        """The data with one byte changed; None if all are changed, or one of the other direction was."""
         with self._lock:
-            if self.is_done:
-                return data
+            if self.is_done or tampered not in ([], [source]):
+                return None
+            tampered[:] = [source]
             self.changed += 1
             changed = bytearray(data)
             changed[place] ^= 1 << self._draw.randrange(8)
