@@ -82,15 +82,11 @@ def test_thousands_of_requests_at_once() -> None:
 
 
 def test_its_failure_ends_the_run_as_that_of_any_rank() -> None:
-    def body(group: Group) -> str:
+    def body(group: Group) -> None:
         group.barrier()  # until both ranks have joined
         if group.rank == 0:
             group.close()
-            return ""
-        try:
+        else:
             group.all_reduce(ONE)
-        except Exception as error:
-            return str(error)
-        return "no error"
 
-    assert "rank0" in run_ranks(2, body, [{}, {}], **CARRIED)[1]
+    assert "rank0" in str(run_ranks(2, body, [{}, {}], **CARRIED)[1])
