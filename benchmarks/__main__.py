@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks._pages import Result, blocks_of, header_of_this_run, render_all, write
 
 FOLDER = Path(__file__).parent
-SETTINGS = ("N", "FIRST", "ROUNDS", "PARTS", "SECONDS", "STARTS", "PAIRS")
-"""Environment variables that make a benchmark longer or shorter; a page shows those that were set."""
+SETTINGS = ("N", "FIRST", "ROUNDS", "PARTS", "SECONDS", "STARTS", "PAIRS", "SITES", "NETWORKS", "TRIES", "TRANSPORTS")
+"""Environment variables that make a benchmark longer or shorter; a page shows those that were set and that it reads."""
 
 
 def names() -> list[str]:
@@ -30,7 +30,8 @@ def measure(name: str) -> Result:
     """Run one benchmark; returns its result."""
     module = import_module(f"benchmarks.{name}")
     title, _, about = (inspect.getdoc(module) or name).partition("\n")
-    given = [f"{setting}={os.environ[setting]}" for setting in SETTINGS if setting in os.environ]
+    read = [setting for setting in SETTINGS if f'"{setting}"' in inspect.getsource(module)]
+    given = [f"{setting}={os.environ[setting]}" for setting in read if setting in os.environ]
     header = header_of_this_run(" ".join([*given, f"python -m benchmarks {name}"]))
     tables = io.StringIO()
     data = module.run(tables)
