@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from certificate_files import issue, options
-from ranks import run_ranks
-from tradewind.errors import BadFrame, CorruptFrame, ForkedProcess
+from ranks import SECRET as RUN_SECRET
+from ranks import free_port, run_ranks
+from tradewind.errors import BadFrame, CorruptFrame, ForkedProcess, NotAdmitted
 from tradewind.native import addition, using_kernels
 from tradewind.native.aead import aead, why_no_aead
 from tradewind.runtime.addresses import HostPort, listen_on
@@ -28,7 +29,7 @@ from tradewind.runtime.group import Group
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.sockets import admit, call, needs_sums, receive_header, receive_into, send_all
 from tradewind.runtime.tls import TlsSocket, secure
-from tradewind.wire.frame_keys import CONTRIBUTION_BYTES, FrameKeys, frame_keys
+from tradewind.wire.frame_keys import CONTRIBUTION_BYTES, FrameKeys, KeyChain, frame_keys
 from tradewind.wire.frames import BLOCK_BYTES, HEADER_BYTES, MAX_REST_BYTES, FrameHeader, FrameKind, encode_header
 from tradewind.wire.handshake import ClientHandshake, Credentials, Peer
 
@@ -146,6 +147,20 @@ def test_an_offer_on_a_control_connection_is_not_taken(authority: Authority, tmp
         assert (client.frame_keys(), type(server[0])) == (None, TlsSocket)
 
 
+def test_a_controller_refuses_data_connections(authority: Authority, tmp_path: Path) -> None:
+    """A member that claims another purpose would get a connection that the controller's reading thread cannot read."""
+    where, both = HostPort("127.0.0.1", free_port()), [issue(authority, tmp_path, f"rank{n}") for n in range(2)]
+
+    def body(group: Group) -> float:
+        if group.rank:
+            mine = make_credentials("tradewind", "rank1", RUN_SECRET.encode(), "tls", both[1], True)
+            with pytest.raises(NotAdmitted, match="takes connections for 'control' only"):
+                call(where, mine, "data 1.0", time.monotonic() + LONGEST_S, Dialling.to_rank("rank1", "rank0"))
+        return float(group.all_reduce(np.ones(10, np.float32))[0])
+
+    assert run_ranks(2, body, [options(files) for files in both], str(where)) == [2.0, 2.0]
+
+
 def test_bytes_behind_the_handshake_inside_tls_are_refused(authority: Authority, tmp_path: Path) -> None:
     both = [member(authority, tmp_path, name) for name in ("ams", "fra")]
     with met_inside_tls(both, "data 1.0", behind=b"x") as (_, _, refused):
@@ -232,6 +247,22 @@ def test_changed_bytes_are_named_and_end_the_connection(met: Met) -> None:
     plain.close()
 
 
+def test_a_direction_is_not_used_again_after_an_error_inside_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = pair(1)
+
+    def fails(_: KeyChain) -> object:
+        raise MemoryError
+
+    with monkeypatch.context() as changed:
+        changed.setattr(KeyChain, "take", fails)
+        with pytest.raises(MemoryError):
+            send_all(near, frame(b"hello"))
+    with pytest.raises(OSError):
+        send_all(near, frame(b"hello"))
+    near.close()
+    far.close()
+
+
 def test_frames_of_several_threads_are_not_mixed(met: Met) -> None:
     """A nonce that two threads used would give the key away."""
     payloads = [bytes([n]) * (BLOCK_BYTES + n) for n in range(4)]
@@ -246,7 +277,7 @@ def test_frames_of_several_threads_are_not_mixed(met: Met) -> None:
 
 def test_it_carries_nothing_that_is_not_encrypted(met: Met) -> None:
     for refused in (met.client.send, met.client.sendall, met.client.sendto, met.client.recv, met.client.recvfrom):
-        with pytest.raises(TypeError, match="encrypted frames only"):
+        with pytest.raises(OSError, match="encrypted frames only"):
             refused(b"hello")  # type: ignore[arg-type, call-overload]
     with pytest.raises(TypeError):
         met.client.dup()

@@ -25,16 +25,28 @@ from tradewind.wire.frames import HEADER_BYTES
 
 
 class _Direction:
-    """One direction of a connection: its keys, one after the other. Its lock is held during every use."""
+    """One direction of a connection: its keys, one after the other.
+
+    Every use is inside `with`, which excludes others; it is never used again after one that raised an exception.
+    """
 
     def __init__(self, aead: Aead, chain: KeyChain, seals: bool, blocks_of_key: int) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self.scratch = np.empty(SEALED_BYTES, np.uint8)
         self._aead, self._chain, self._seals, self._blocks_of_key = aead, chain, seals, blocks_of_key
         self.change_key()
 
     def change_key(self) -> None:
         self.state = self._aead.direction(*self._chain.take(), self._blocks_of_key, self._seals)
+
+    def __enter__(self) -> _Direction:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.state.broken = 1
+        self._lock.release()
 
 
 class AeadSocket(socket.socket):
@@ -64,8 +76,8 @@ class AeadSocket(socket.socket):
         self._owner.check("a data connection")  # a copy of this process would use the same nonces
         head, *body = (np.frombuffer(part, np.uint8) for part in buffers)
         parts = [part for part in (head[:HEADER_BYTES], head[HEADER_BYTES:], *body) if part.nbytes]
-        size, done, sending = sum(part.nbytes for part in parts), 0, self._sending
-        with sending.lock:
+        size, done = sum(part.nbytes for part in parts), 0
+        with self._sending as sending:
             while done < size:
                 done = self._kernels.send_sealed(sending.state, self.fileno(), parts, done, sending.scratch)
                 if done < size:
@@ -73,8 +85,8 @@ class AeadSocket(socket.socket):
         return size
 
     def sendall(self, data: Any, flags: int = 0) -> NoReturn:  # noqa: ARG002 - the interface of sockets
-        """Raise TypeError: only frames can be sent."""
-        raise TypeError("this connection carries encrypted frames only")
+        """Raise OSError, as for any connection that cannot be used: only frames can be sent."""
+        raise OSError(errno.EOPNOTSUPP, "this connection carries encrypted frames only")
 
     send = sendto = sendfile = recv = recvfrom = recvmsg = recvfrom_into = recvmsg_into = sendall  # type: ignore[assignment]
 
@@ -95,8 +107,8 @@ class AeadSocket(socket.socket):
 
     def _receive(self, place: Any, nbytes: int, adding: Addition | None) -> int:
         self._owner.check("a data connection")
-        done, receiving = 0, self._receiving
-        with receiving.lock:
+        done = 0
+        with self._receiving as receiving:
             while done < nbytes:
                 try:
                     span = done, nbytes

@@ -27,7 +27,7 @@ from tradewind.runtime.sockets import call, shut_down
 from tradewind.runtime.threads import Thread, start_thread
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
-from tradewind.wire.handshake import Credentials
+from tradewind.wire.handshake import CONTROL_PURPOSE, Credentials
 from tradewind.wire.messages import decode_message, encode_message
 
 log = logging.getLogger("tradewind.runtime")
@@ -95,7 +95,7 @@ class ControlLink:
     ) -> None:
         self._credentials = credentials
         near = controller_name(address.host) if local and not isinstance(credentials, SecureCredentials) else None
-        self._sock, peer = call(address, credentials, "control", deadline_s, dialling, None, near, answer_s)
+        self._sock, peer = call(address, credentials, CONTROL_PURPOSE, deadline_s, dialling, None, near, answer_s)
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._ended = False
         self.site = peer.site

@@ -41,7 +41,7 @@ from tradewind.runtime.trace_file import TracePlace, TraceWriter
 from tradewind.runtime.tracing import ControlThinner, ControlTrace, RecordSink, controller_rate
 from tradewind.wire import messages as m
 from tradewind.wire.frames import FrameReader
-from tradewind.wire.handshake import Credentials, Peer
+from tradewind.wire.handshake import CONTROL_PURPOSE, Credentials, Peer
 from tradewind.wire.messages import encode_message
 
 log = logging.getLogger("tradewind.runtime")
@@ -111,7 +111,8 @@ class ControlServer:
         self._delivering = threading.Lock()
         self._reader = ControlReader(self._arrived)
         socks = [listening for listening in (sock, self._listen_beside(sock)) if listening is not None]
-        self._listener = Listener(socks, credentials, options.deadlines.admission_s, self._serve)
+        admission_s = options.deadlines.admission_s
+        self._listener = Listener(socks, credentials, admission_s, self._serve, (CONTROL_PURPOSE,))
         self.port = self._listener.port
         self._notices = Notices(FIRST_NOTICE_S)
         self._wanted: queue.SimpleQueue[PlanWanted | None] = queue.SimpleQueue()

@@ -61,7 +61,10 @@ class Listener:
         credentials: Credentials,
         handshake_s: float,
         admitted: Callable[[socket.socket, Peer], None],
+        purposes: Sequence[str] = ("",),
     ) -> None:
+        """`purposes`: what the purpose of a caller must begin with, one of these; others are refused."""
+        self._purposes = purposes
         self._socks, self._credentials, self._handshake_s, self._admitted = socks, credentials, handshake_s, admitted
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -198,7 +201,7 @@ class Listener:
 
     def _greet(self, caller: Caller) -> None:
         try:
-            sock, peer = admit(caller.sock, self._credentials, time.monotonic() + self._handshake_s)
+            sock, peer = admit(caller.sock, self._credentials, time.monotonic() + self._handshake_s, self._purposes)
         except RemoteFault as error:
             log.info("refused a connection from %s: %s", caller.address, error)
             return

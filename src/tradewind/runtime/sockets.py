@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 
 from tradewind.errors import BadFrame, NoAnswer, NotAdmitted
 from tradewind.native.aead import aead
@@ -250,15 +251,18 @@ def call(
         raise
 
 
-def admit(sock: socket.socket, credentials: Credentials, deadline_s: float) -> tuple[socket.socket, Peer]:
+def admit(
+    sock: socket.socket, credentials: Credentials, deadline_s: float, purposes: Sequence[str] = ("",)
+) -> tuple[socket.socket, Peer]:
     """Authenticate the caller of an accepted connection; returns the socket to use, and the peer.
 
-    Raises NotAdmitted, NoAnswer or BadFrame; the connection is closed then.
+    A caller whose purpose begins with none of `purposes` is refused. Raises NotAdmitted, NoAnswer or BadFrame; the
+    connection is closed then.
     """
     sock, channel = secure(sock, credentials, True, deadline_s, "a caller")
     try:
         keying = _keying(credentials, channel)
-        handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES), channel, keying)
+        handshake = ServerHandshake(credentials, secrets.token_bytes(NONCE_BYTES), channel, keying, purposes)
         peer = shake_hands(sock, handshake, deadline_s, "a caller")
         tune(sock)
         return _settled(sock, handshake), peer

@@ -49,7 +49,7 @@ from tradewind.runtime.tracing import FlowLog, RankTrace
 from tradewind.wire import messages as m
 from tradewind.wire.encoded_copy import EncodedCopy
 from tradewind.wire.frames import FrameHeader
-from tradewind.wire.handshake import Credentials, Peer
+from tradewind.wire.handshake import DATA_PURPOSE, Credentials, Peer
 
 log = logging.getLogger("tradewind.runtime")
 
@@ -200,7 +200,8 @@ class Worker:
 
         `own`: the controller of this process, if it is the only one of the run.
         """
-        self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called)
+        purposes = DATA_PURPOSE, state_transfer.PURPOSE
+        self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called, purposes)
         close_at_exit(self.close)
         self._place = advertise, self._listener.port, rank
         self._control = Control(self, controllers, self.credentials, self.deadlines, self._neighbours, own)

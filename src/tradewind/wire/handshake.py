@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -33,6 +33,8 @@ from tradewind.wire.messages import Accepted, Challenge, Hello, Message, Proof, 
 MAX_HANDSHAKE_BYTES = 4096
 NONCE_BYTES = 32
 MIN_SECRET_BYTES = 8
+CONTROL_PURPOSE = "control"
+"""The purpose of a rank's connection to a controller."""
 DATA_PURPOSE = "data "
 """What the purpose of a connection that carries chunks begins with."""
 LONG_SECRET_BYTES = 32
@@ -247,9 +249,16 @@ class ServerHandshake(Handshake):
     """The side that accepts the connection."""
 
     def __init__(
-        self, credentials: Credentials, nonce: bytes, channel: Channel | None = None, keying: bytes = b""
+        self,
+        credentials: Credentials,
+        nonce: bytes,
+        channel: Channel | None = None,
+        keying: bytes = b"",
+        purposes: Sequence[str] = ("",),
     ) -> None:
+        """`purposes`: what the purpose of a caller must begin with, one of these; others are refused."""
         super().__init__(credentials, nonce, channel, keying)
+        self._purposes = tuple(purposes)
         self._expects = self._greeted
 
     def _greeted(self, message: Message) -> bytes:
@@ -259,6 +268,12 @@ class ServerHandshake(Handshake):
         if message.run != self.credentials.run:
             raise self._refuse(f"{message.site!r} requests run {message.run!r}, expected run {self.credentials.run!r}.")
         self._check_certificate(message.site)
+        if not message.purpose.startswith(self._purposes):
+            raise self._refuse(
+                f"{self.credentials.site!r} takes connections for {' or '.join(map(repr, self._purposes))} only, "
+                f"{message.site!r} asked for {message.purpose!r}. Check the addresses: ranks and controllers have "
+                "ports of their own."
+            )
         self._hello = message
         is_data = message.purpose.startswith(DATA_PURPOSE)  # nothing else can read frames, whatever a caller offers
         keying = self._keying if message.keying and is_data else b""
