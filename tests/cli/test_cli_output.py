@@ -248,8 +248,9 @@ def test_a_plan_for_a_fast_network_names_cores_and_connections(tmp_path: Path) -
     problem = ("plan", fast, "--bytes", "800MB", "--planner", "optimal", "--explain")
     said = [
         " ".join(succeed(*problem, *flags).split())
-        for flags in ((), ("--rank-cores", "16"), ("--rank-cores", "16", "--connections", "1"))
+        for flags in ((), ("--rank-cores", "16"), ("--rank-cores", "16", "--connections", "1"), ("--rank-cores", "inf"))
     ]
+    assert "on 1 core (--rank-cores)" in said[0] and "on inf cores (--rank-cores)" in said[3]
     assert "bottleneck processor of a" in said[0] and "peer: 1, as a run opens" in said[0]
     assert "bottleneck link a->b" in said[1] and "peer: 4, as a run opens" in said[1]
     assert "processor of a (2 threads on 16 cores)" in said[2] and "peer: 1, as given" in said[2]

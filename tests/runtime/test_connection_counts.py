@@ -12,7 +12,7 @@ import pytest
 from hosts import ends, start
 from lab_traffic import open_lab
 from tradewind.network import Network, Site
-from tradewind.planning.connections import link_connections
+from tradewind.planning.connections import carried_bps, carried_network, is_slow, link_connections
 from tradewind.planning.host import HostCost
 from tradewind.runtime.connections import ConnectionCounts, Growth, Pacing, Use
 from tradewind.runtime.sockets import SO_MAX_PACING_RATE, UNPACED, SharedSocket, pace
@@ -83,6 +83,21 @@ def test_plans_are_predicted_with_the_connections_that_a_run_opens(
     opened = ConnectionCounts("a", network, asked).at_start("b", 1, 1, is_near=False)
     host = HostCost(rank_cores=6, connections=asked or 0)
     assert link_connections(network, host)[0, 1] == opened
+
+
+@pytest.mark.parametrize("ranks", [(3, 1), (2, 2), (8, 1)])
+def test_links_inside_sites_do_not_make_a_slow_network_fast(ranks: tuple[int, int]) -> None:
+    sites = [Site(name, ranks=count) for name, count in zip("ab", ranks, strict=True)]
+    network = Network("shared", sites, 0.5e9 * (1 - np.eye(2))).with_ranks()
+    assert is_slow(network) and is_slow(network.sites_only())
+    host = HostCost(rank_cores=16, byte_s=1e-8)
+    assert np.isinf(carried_bps(network, host)[network.is_local]).all()
+
+
+def test_connections_do_not_limit_what_ranks_of_a_site_exchange() -> None:
+    """A plan for such a network keeps the limit of the network itself."""
+    network = Network("shared", [Site(name, ranks=2) for name in "ab"], 10e9 * (1 - np.eye(2))).with_ranks()
+    assert carried_network(network, HostCost()) is network
 
 
 def test_the_kernel_holds_ten_milliseconds_of_a_slow_link() -> None:

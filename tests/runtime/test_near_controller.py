@@ -7,9 +7,12 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ranks import run_ranks
+from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.group import Group, Handle
+from tradewind.wire import messages as m
 
 CARRIED: dict[str, Any] = {"inline_bytes": 16 * 1024}
 ONE = np.ones(10, np.float32)
@@ -41,8 +44,50 @@ def thread_at_rank_0(**options: Any) -> Any:
     return run_ranks(2, body, **CARRIED, **options)[0]
 
 
-def test_its_result_comes_from_the_thread_that_received_the_last_request() -> None:
-    assert thread_at_rank_0() == "tradewind-control-rx"
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_callbacks_do_not_run_in_the_thread_that_serves_all_ranks(tolerant: bool) -> None:
+    assert thread_at_rank_0(tolerant=tolerant) == "tradewind-control"
+
+
+def test_a_callback_that_waits_holds_up_no_other_rank() -> None:
+    has_asked, others_done, waited = threading.Event(), threading.Event(), list[bool]()
+
+    def body(group: Group) -> bool:
+        if group.rank:
+            assert has_asked.wait(20.0)
+            totals = [group.all_reduce(ONE) for _ in range(2)]
+            others_done.set()
+        else:
+            first, second = group.all_reduce_async(ONE), group.all_reduce_async(ONE)
+            first.when_done(lambda _: waited.append(others_done.wait(20.0)))
+            has_asked.set()
+            totals = [first.wait(), second.wait()]
+        return all((total == 2).all() for total in totals)
+
+    assert run_ranks(2, body, **CARRIED) == [True, True] and waited == [True]
+
+
+def test_a_peer_that_leaves_with_the_result_does_not_overtake_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last rank to ask is that of the controller; the other one has its result first, and closes its group."""
+    asks, ready = threading.Event(), ControlServer.ready
+
+    def slow(server: ControlServer, worker: str, message: m.Ready) -> list[m.InlineResult] | None:
+        found = ready(server, worker, message)
+        while found and not server.over:
+            threading.Event().wait(0.001)  # until the other rank has left, which ends a strict run
+        return found
+
+    def body(group: Group) -> float:
+        if group.rank:
+            asks.set()
+            return float(group.all_reduce(ONE)[0])
+        assert asks.wait(20.0) and group.controller is not None
+        while not any(stream.ready for stream in group.controller.stats().snapshot.streams):
+            threading.Event().wait(0.001)  # until the other rank has asked
+        return float(group.all_reduce(ONE)[0])
+
+    monkeypatch.setattr(ControlServer, "ready", slow)
+    assert run_ranks(2, body, [{}, {}], **CARRIED) == [2.0, 2.0]
 
 
 def test_the_last_request_is_answered_before_its_call_returns() -> None:
@@ -59,10 +104,6 @@ def test_the_last_request_is_answered_before_its_call_returns() -> None:
         return was_done
 
     assert run_ranks(2, body, **CARRIED) == [True, True]
-
-
-def test_in_a_tolerant_run_its_results_come_in_the_order_of_its_other_messages() -> None:
-    assert thread_at_rank_0(tolerant=True) == "tradewind-control"
 
 
 def test_thousands_of_requests_at_once() -> None:

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,9 +17,17 @@ import pytest
 
 from ranks import SECRET, free_port, run_ranks
 from tradewind.catalog import load_network
-from tradewind.runtime.addresses import listen_for_neighbours, listen_on, neighbour_address
+from tradewind.runtime.addresses import (
+    HostPort,
+    controller_name,
+    listen_for_neighbours,
+    listen_on,
+    neighbour_address,
+    port_of,
+)
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.shaping import ShapedNetwork
+from tradewind.runtime.sockets import dial_neighbour
 from tradewind.wire.frames import FrameHeader, FrameKind, encode_header
 from tradewind.wire.handshake import run_number
 
@@ -27,15 +36,15 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="na
 CONNECTED = "03"
 
 
-def neighbours(state: str | None = CONNECTED) -> set[str]:
-    """The numbers of this process's Unix sockets of ours, in that state or any."""
+def neighbours(state: str | None = CONNECTED, name: str = "") -> set[str]:
+    """The numbers of this process's Unix sockets of ours, in that state or any, and of that listener or any."""
     links = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # another thread has closed it meanwhile
             links.append(entry.readlink())
     ours = {link.name.removeprefix("socket:[").rstrip("]") for link in links}
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    named = [row for row in rows if len(row) == 8 and row[7].startswith("@tradewind-")]
+    named = [row for row in rows if len(row) == 8 and row[7].startswith(name.replace("\0", "@") or "@tradewind-")]
     return {row[6] for row in named if row[6] in ours and state in (None, row[5])}
 
 
@@ -57,6 +66,21 @@ def test_workers_of_one_machine_use_unix_sockets_and_leave_nothing_behind() -> N
     assert neighbours(None) <= before
 
 
+def test_a_listener_without_room_is_not_waited_for() -> None:
+    """Any user may listen under a name that can be guessed, and never accept."""
+    address = HostPort("127.0.0.1", free_port())
+    name = neighbour_address("run", "ams", address.port) or ""
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as first:
+        listening.bind(name)
+        listening.listen(0)
+        first.connect(name)
+        found: list[socket.socket | None] = []
+        caller = threading.Thread(target=lambda: found.append(dial_neighbour(address, "run", "ams")), daemon=True)
+        caller.start()
+        caller.join(20.0)
+        assert found == [None]
+
+
 def test_tcp_is_used_without_local_sockets() -> None:
     assert run_ranks(3, reduce_and_count, local_sockets=False) == [(6.0, 0)] * 3
 
@@ -68,15 +92,16 @@ def test_a_rank_without_a_unix_socket_is_called_over_tcp() -> None:
 
 @pytest.mark.parametrize(("local", "count"), [(True, 2), (False, 0)])
 def test_so_do_their_connections_to_the_controller(local: bool, count: int) -> None:
-    before = neighbours()  # of tests before this one, which may close them meanwhile
+    address = HostPort("127.0.0.1", free_port())
+    name = neighbour_address("tradewind", controller_name(address.host), address.port)
 
     def body(group: Group) -> int:
         group.barrier()
-        found = neighbours() - before
+        found = neighbours(name=name or "")
         group.barrier()
         return len(found)
 
-    assert run_ranks(2, body, inline_bytes=1024, local_sockets=local) == [count] * 2
+    assert run_ranks(2, body, address=str(address), inline_bytes=1024, local_sockets=local) == [count] * 2
 
 
 def test_links_that_imitate_a_network_are_tcp() -> None:
@@ -86,8 +111,8 @@ def test_links_that_imitate_a_network_are_tcp() -> None:
 
 def test_tcp_is_used_if_the_unix_address_is_taken() -> None:
     with listen_on("127.0.0.1", 0) as beside:
-        first = listen_for_neighbours("run", "site", beside)
-        assert first is not None and listen_for_neighbours("run", "site", beside) is None
+        first = listen_for_neighbours("run", "site", port_of(beside))
+        assert first is not None and listen_for_neighbours("run", "site", port_of(beside)) is None
         first.close()
 
 
@@ -96,7 +121,7 @@ def test_another_network_namespace_has_a_network_to_cross() -> None:
     """What the lab stands on: sites of one machine reach each other over their links and in no other way."""
     call = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1].replace('@', chr(0), 1))"
     with listen_on("127.0.0.1", 0) as beside:
-        listening = listen_for_neighbours("run", "site", beside)
+        listening = listen_for_neighbours("run", "site", port_of(beside))
         address = neighbour_address("run", "site", int(beside.getsockname()[1]))
         assert listening is not None and address is not None
         run = [sys.executable, "-c", call, address.replace("\0", "@", 1)]

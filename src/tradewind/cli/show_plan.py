@@ -112,7 +112,7 @@ def show_explanation(plan: Plan, network: Network, limit: Bound, host: HostCost 
     counts = link_connections(network, host)[spent.link_bytes > 0]
     opened = f"{counts.min():.0f}" + (f" to {counts.max():.0f}" if counts.max() > counts.min() else "")
     by_user = "as given" if host.connections else "as a run opens that knows this network"
-    cores = format_count(round(host.rank_cores), "core")
+    cores = "1 core" if host.rank_cores == 1 else f"{host.rank_cores:g} cores"
     served = "one thread of a rank serves all" if is_slow(network) else f"two threads each on {cores} (--rank-cores)"
     out.print(f"TCP connections to each peer: {opened}, {by_user}; {served}.")
     if not host.connections and math.isinf(host.stream_bytes) and (sentence := connections_sentence(spent, network)):

@@ -49,8 +49,10 @@ def connections_by_cores(cores: float, ranks_here: int, peers: int) -> int:
 
 
 def is_slow(network: Network | None) -> bool:
-    """Whether the median link of the given network is below `FAST_BPS`; False without a network."""
-    links_bps = np.zeros(0) if network is None else network.bandwidth_bps[network.bandwidth_bps > 0]
+    """Whether the median link between sites is below `FAST_BPS` in the given network; False without a network."""
+    if network is None:
+        return False
+    links_bps = network.bandwidth_bps[(network.bandwidth_bps > 0) & ~network.is_local]
     return bool(links_bps.size and np.median(links_bps) < FAST_BPS)
 
 
@@ -66,11 +68,15 @@ def link_connections(network: Network, host: HostCost) -> Matrix:
 
 
 def carried_bps(network: Network, host: HostCost) -> Matrix:
-    """What the connections of each link carry: limited by their send buffers, and on fast networks by their threads."""
+    """What the connections of each link carry: limited by their send buffers, and on fast networks by their threads.
+
+    Nothing limits those inside a site, which are no TCP connections of the network.
+    """
     with np.errstate(divide="ignore"):
         by_buffer = 8 * host.stream_bytes / (network.latency_s + network.latency_s.T)
     by_thread = np.inf if is_slow(network) or not host.byte_s else 8 / host.byte_s
-    carried: Matrix = link_connections(network, host) * np.minimum(by_buffer, by_thread)
+    by_link = link_connections(network, host) * np.minimum(by_buffer, by_thread)
+    carried: Matrix = np.where(network.is_local, np.inf, by_link)
     return carried
 
 

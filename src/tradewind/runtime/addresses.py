@@ -154,9 +154,14 @@ def is_own_process(sock: socket.socket) -> bool:
     return bool(user == os.geteuid())
 
 
-def listen_for_neighbours(run: str, site: str, beside: socket.socket) -> socket.socket | None:
-    """A listening Unix socket beside a TCP one; None where it is not available and local ranks use TCP, too."""
-    address = neighbour_address(run, site, int(beside.getsockname()[1]))
+def port_of(sock: socket.socket) -> int:
+    """The port of a TCP socket at this end."""
+    return int(sock.getsockname()[1])
+
+
+def listen_for_neighbours(run: str, site: str, port: int) -> socket.socket | None:
+    """A listening Unix socket beside a TCP one of this port; None where it is not available and local ranks use TCP."""
+    address = neighbour_address(run, site, port)
     if address is None:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

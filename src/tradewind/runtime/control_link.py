@@ -64,23 +64,6 @@ class ControlHost(Protocol):
         ...
 
 
-class OwnController(Protocol):
-    """The controller of this process: this rank's small arrays reach it, and their results come back, without a socket.
-
-    A round of small arrays takes as long as the threads that have to be woken for it. Every other message takes the
-    connection: its order among those matters, and that of these two does not. A request is sent when the last round of
-    its stream has ended, and a result that ends a round needs nothing that was sent before.
-    """
-
-    def serve_near(self, worker: str, deliver: Callable[[m.Message], None]) -> None:
-        """Let `deliver` handle the results of small arrays of this rank from now on."""
-        ...
-
-    def ready(self, worker: str, message: m.Ready) -> bool:
-        """Handle a request with its array; False: it must be sent."""
-        ...
-
-
 class ControlLink:
     """One connection to one controller."""
 
@@ -129,12 +112,16 @@ class ControlLink:
             while data := self._sock.recv(READ_BYTES):
                 self.heard_s = time.monotonic()
                 for _, payload in reader.feed(data):
-                    if (error := _handled(handle, decode_message(payload))) is not None:
-                        return error
+                    handle(decode_message(payload))
         except OSError as error:
             return error.strerror or str(error)
         except BadFrame as error:
             return str(error)
+        except TradewindError as error:
+            return error
+        except Exception as error:
+            log.exception("internal error while handling a message of the controller; please report it")
+            return InternalError(f"{type(error).__name__}: {error}")
         return "it closed the connection"
 
     def end(self) -> None:
@@ -151,18 +138,6 @@ class ControlLink:
             self._sock.close()
 
 
-def _handled(handle: Callable[[m.Message], None], message: m.Message) -> TradewindError | None:
-    """Handle a message; returns the error that it caused, if any."""
-    try:
-        handle(message)
-    except TradewindError as error:
-        return error
-    except Exception as error:
-        log.exception("internal error while handling a message of the controller; please report it")
-        return InternalError(f"{type(error).__name__}: {error}")
-    return None
-
-
 class Control:
     """The connection to the active controller, and the search for it."""
 
@@ -173,14 +148,10 @@ class Control:
         credentials: Credentials,
         deadlines: Deadlines,
         local: bool = False,
-        own: OwnController | None = None,
     ) -> None:
-        """Connect to a controller; `local`: through a Unix socket if it is on this machine.
-
-        `own`: the controller of this process, if it is the only one of the run.
-        """
+        """Connect to a controller; `local`: through a Unix socket if it is on this machine."""
         self._host, self._controllers = host, tuple(controllers)
-        self._credentials, self._deadlines, self._local, self._own = credentials, deadlines, local, own
+        self._credentials, self._deadlines, self._local = credentials, deadlines, local
         self._closed = threading.Event()
         self._listener: Thread | None = None
         self._which = 0
@@ -209,25 +180,12 @@ class Control:
 
     def start(self) -> None:
         """Send the join message and start the reading thread."""
-        if self._own is not None:
-            self._own.serve_near(self._credentials.site, self._received_near)
         self._link.begin(self._host.join_message)
         self._listener = start_thread(self._listen, name="tradewind-control")
 
     def send(self, message: m.Message) -> None:
         """Send a message; it is lost if no controller is connected."""
-        if not (isinstance(message, m.Ready) and self._hand_over(message)):
-            self._link.send(message)
-
-    def _hand_over(self, message: m.Ready) -> bool:
-        """Give a request with its array to the controller of this process; False: it must be sent."""
-        return self._own is not None and message.array is not None and self._own.ready(self._credentials.site, message)
-
-    def _received_near(self, message: m.Message) -> None:
-        """Handle a message of the controller of this process, in the thread that made it."""
-        error = _handled(self._host.received, message)
-        if error is not None:
-            self._host.fail(error)
+        self._link.send(message)
 
     def leave(self) -> None:
         """Send `Leave` and wait until the controller confirms by closing the connection.

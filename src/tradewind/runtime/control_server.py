@@ -13,7 +13,6 @@ import queue
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -23,7 +22,7 @@ from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import PeerLost, TradewindError, as_own_error
 from tradewind.runtime.activity import ACTIVITY_S
-from tradewind.runtime.addresses import HostPort, PortRange, controller_name, listen_for_neighbours, listen_on
+from tradewind.runtime.addresses import HostPort, PortRange, controller_name, listen_for_neighbours, listen_on, port_of
 from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.control_reader import READ_BYTES, Arrived, Connection, ControlReader, limit_bytes
 from tradewind.runtime.control_sender import ControlSender
@@ -48,8 +47,6 @@ log = logging.getLogger("tradewind.runtime")
 
 WARNED_OF = ("set aside", "take back", "avoid link", "waits end at")
 """Decisions that a user should know of without a trace."""
-
-Deliver = Callable[[m.Message], None]
 
 LINGER_S = 1.0
 FIRST_NOTICE_S = 10.0
@@ -87,7 +84,8 @@ class ControlServer:
         self._wakes_at_s = 0.0
         """When the timer thread wakes up by itself."""
         self._report = RunReport(options) if run_log.isEnabledFor(logging.INFO) else None
-        sock = listen_on(host, port, ports)
+        self.host = host
+        socks = self._listen(port, ports)
         self._trace: ControlTrace | None = None
         self._live: LiveRun | None = None
         try:
@@ -101,16 +99,10 @@ class ControlServer:
             if sinks:
                 self._trace = ControlTrace(sinks, options)
         except TradewindError:
-            sock.close()
+            for sock in socks:
+                sock.close()
             raise
-        self.host = host
-        self._near: dict[str, Deliver] = {}
-        """How the rank of this process, if there is one, takes the results of its small arrays."""
-        self._results: deque[tuple[Deliver, m.Message]] = deque()
-        """Such results, which are delivered when the lock is free."""
-        self._delivering = threading.Lock()
         self._reader = ControlReader(self._arrived)
-        socks = [listening for listening in (sock, self._listen_beside(sock)) if listening is not None]
         admission_s = options.deadlines.admission_s
         self._listener = Listener(socks, credentials, admission_s, self._serve, (CONTROL_PURPOSE,))
         self.port = self._listener.port
@@ -222,51 +214,45 @@ class ControlServer:
             while sock.recv(READ_BYTES):
                 pass
 
-    def _listen_beside(self, sock: socket.socket) -> socket.socket | None:
-        """A Unix socket for ranks on this machine: it takes half of the time that a message takes through TCP."""
+    def _listen(self, port: int, ports: PortRange | None) -> list[socket.socket]:
+        """The listening sockets: TCP, and a Unix socket for ranks on this machine, whose messages take half the time.
+
+        A rank that finds no Unix socket takes TCP, so it is there first if ranks know the port already.
+        """
+        beside = self._listen_beside(port) if port else None
+        try:
+            sock = listen_on(self.host, port, ports)
+        except TradewindError:
+            if beside is not None:
+                beside.close()
+            raise
+        beside = beside if port else self._listen_beside(port_of(sock))
+        return [sock] if beside is None else [sock, beside]
+
+    def _listen_beside(self, port: int) -> socket.socket | None:
         if isinstance(self._credentials, SecureCredentials):
             return None
-        return listen_for_neighbours(self._credentials.run, controller_name(self.host), sock)
+        return listen_for_neighbours(self._credentials.run, controller_name(self.host), port)
 
-    def serve_near(self, worker: str, deliver: Deliver) -> None:
-        """Let `deliver` handle the results of small arrays of a rank of this process from now on.
+    def ready(self, worker: str, message: m.Ready) -> list[m.InlineResult] | None:
+        """Handle a request of the rank of this process with its array, and return its results; None: it must be sent.
 
-        Only in a strict run, where a result ends its round: `Commit` would have to follow it on the same way.
+        Results are there if the request was the last one of its round. Only in a strict run, where a result ends its
+        round: `Commit` would have to follow it on the same way.
         """
         with self._changed:
-            if not self._controller.options.is_tolerant:
-                self._near[worker] = deliver
-
-    def ready(self, worker: str, message: m.Ready) -> bool:
-        """Handle a request of the rank of this process with its array; False: the rank must send it."""
-        with self._changed:
-            if worker not in self._near or worker not in self._senders:
-                return False
-            self._handle(partial(self._received, worker, message, time.monotonic()), delivers=True)
+            if self._controller.options.is_tolerant or worker not in self._senders:
+                return None
+            results: list[m.InlineResult] = []
+            self._handle(partial(self._received, worker, message, time.monotonic()), (worker, results))
             self._wake_timer(False)
-        self._deliver()
-        return True
-
-    def _deliver(self) -> None:
-        """Deliver results to the rank of this process, without the lock.
-
-        One thread does it at a time: a result may make the rank request the next round, which may end at once, and the
-        calls would nest as deep as there are rounds.
-        """
-        while self._results and self._delivering.acquire(blocking=False):
-            try:
-                while self._results:
-                    deliver, message = self._results.popleft()
-                    deliver(message)
-            finally:
-                self._delivering.release()
+            return results
 
     def _arrived(self, arrived: list[Arrived]) -> None:
         """Handle what ranks have sent, and connections that have ended, together."""
         with self._changed:
-            self._handle(partial(self._events, arrived), delivers=True)
+            self._handle(partial(self._events, arrived))
             self._wake_timer(any(one.ended is not None for one in arrived))
-        self._deliver()
 
     def _wake_timer(self, has_changed: bool) -> None:
         """Wake the timer thread, and threads that wait for the end, if they have something to do."""
@@ -297,18 +283,18 @@ class ControlServer:
             return []  # for the page only
         return self._controller.received(worker, message, now_s)
 
-    def _handle(self, event: Callable[[], list[Action]], delivers: bool = False) -> None:
+    def _handle(self, event: Callable[[], list[Action]], near: tuple[str, list[m.InlineResult]] | None = None) -> None:
         """Have the controller handle an event, and do what it asks for; if it fails, the run ends with the reason.
 
-        Ranks would otherwise wait for a controller whose thread has ended. `delivers`: `_deliver` is called afterwards.
+        Ranks would otherwise wait for a controller whose thread has ended. `near`: a rank, and where its results go.
         """
         try:
-            self._do(event(), delivers)
+            self._do(event(), near)
         except Exception as error:
             log.exception("the controller failed")
             self._do(self._controller.close(f"the controller failed: {as_own_error(error)}"))
 
-    def _do(self, actions: list[Action], delivers: bool = False) -> None:
+    def _do(self, actions: list[Action], near: tuple[str, list[m.InlineResult]] | None = None) -> None:
         """Execute actions. Nothing here blocks.
 
         A message to several ranks is encoded and noted once, and all messages to one rank are sent together.
@@ -324,8 +310,8 @@ class ControlServer:
                         log.warning("the controller: %s %s: %s", action.what, action.about, action.reason)
                     if self._trace is not None:
                         self._trace.noted(action, time.monotonic())
-                case Send(worker, m.InlineResult() as message) if delivers and worker in self._near:
-                    self._results.append((self._near[worker], message))  # noted when it is sent to another member
+                case Send(worker, m.InlineResult() as message) if near is not None and worker == near[0]:
+                    near[1].append(message)  # noted when it is sent to another member
                 case Send(worker, message) if worker in self._senders:
                     frame = encoded.get(id(message))
                     if frame is None:

@@ -41,6 +41,7 @@ from tradewind.runtime.addresses import (
     is_on_this_host,
     listen_for_neighbours,
     listen_on,
+    port_of,
 )
 from tradewind.runtime.arrays import as_array, check_out, check_residual, check_storage, copyable, rows_of
 from tradewind.runtime.certificates import make_credentials
@@ -636,7 +637,7 @@ def connect(
         allowed = transport.port_range
         controllers = {place.port for place in addresses if allowed and is_on_this_host(place.host)}
         socks = [listen_on(bound, 0, allowed, reserved=controllers)]
-        if near and (beside := listen_for_neighbours(run, name, socks[0])) is not None:
+        if near and (beside := listen_for_neighbours(run, name, port_of(socks[0]))) is not None:
             socks.append(beside)
         worker.start(addresses, socks, advertised, rank, server if len(addresses) == 1 else None)
         _wait_for_others(worker, world, hooks.abandoned)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tradewind.errors import RemoteFault
-from tradewind.runtime.addresses import is_own_process
+from tradewind.runtime.addresses import is_own_process, port_of
 from tradewind.runtime.forking import close_in_children
 from tradewind.runtime.sockets import admit, hang_up, shut_down
 from tradewind.runtime.threads import start_thread
@@ -77,7 +77,7 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._bell, self._rung = (close_in_children(sock) for sock in socket.socketpair())
         self._selector.register(self._rung, selectors.EVENT_READ)
-        self.port = int(socks[0].getsockname()[1])
+        self.port = port_of(socks[0])
         for sock in map(close_in_children, socks):
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ)

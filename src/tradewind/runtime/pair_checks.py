@@ -20,7 +20,7 @@ import msgspec
 
 from tradewind.control.awareness import Awareness
 from tradewind.errors import BadFrame, InputError, NotAdmitted, PeerLost, RemoteFault, TradewindError
-from tradewind.runtime.addresses import HostPort, interface_of_address, listen_on
+from tradewind.runtime.addresses import HostPort, interface_of_address, listen_on, port_of
 from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.group import find_secret
 from tradewind.runtime.machine_checks import (
@@ -161,7 +161,7 @@ class Listening:
     @property
     def port(self) -> int:
         """The TCP port that it listens on."""
-        return int(self.listener.getsockname()[1])
+        return port_of(self.listener)
 
     def serve(self, wait_s: float) -> list[Check]:
         """Wait up to `wait_s` for an authenticated machine, answer its requests, and return its results.
@@ -350,7 +350,7 @@ def _check_return_path(
         return
     listener.settimeout(CONNECT_S + 1)
     try:
-        where = HostPort(own, int(listener.getsockname()[1]))
+        where = HostPort(own, port_of(listener))
         _send(sock, CallBack(where.host, where.port))
         try:
             caller, _ = listener.accept()

@@ -283,14 +283,16 @@ class Peers:
                     if peer in self._bundles:  # its end asks for the next call
                         self._calling.discard(peer)
                         return
+                    report_s = time.monotonic() + self._deadlines.reconnect_s
+                    self._outages.setdefault(peer, Outage("its connection ended at once", report_s))
             except RemoteFault as error:
                 with self._changed:
                     outage = self._outages.setdefault(peer, Outage("", time.monotonic()))
                     outage.reason = str(error)
-                self._report_lost()
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closed or peer not in self._roster, delay_s)
-                delay_s = min(LONGEST_RETRY_S, 2 * delay_s)
+            self._report_lost()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or peer not in self._roster, delay_s)
+            delay_s = min(LONGEST_RETRY_S, 2 * delay_s)
 
     def _call(self, peer: int, address: Address, dialling: Dialling) -> None:
         made_s = time.time()

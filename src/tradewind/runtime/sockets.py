@@ -176,14 +176,17 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, ot
 def dial_neighbour(address: HostPort, run: str, site: str) -> socket.socket | None:
     """Connect through a Unix socket if that rank is on this machine, in the same network namespace; else None.
 
-    A listener of another user is not that rank, whatever its name is: None, and TCP finds the right process.
+    A listener of another user is not that rank, whatever its name is: None, and TCP finds the right process. So it does
+    where a listener has no room for another connection, which blocking calls would wait for without a limit.
     """
     path = neighbour_address(run, site, address.port)
     if path is None:
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        sock.setblocking(False)
         sock.connect(path)
+        sock.setblocking(True)
         if is_own_process(sock):
             return sock
         log.warning("another user of this machine listens at the local address of %r; TCP is used instead", site)
@@ -238,6 +241,9 @@ def call(
     """
     near = None if local is None else dial_neighbour(address, credentials.run, local)
     sock, other = near or dial(address, deadline_s, dialling), f"the process listening at {address}"
+    if near is None and local is not None and (near := dial_neighbour(address, credentials.run, local)) is not None:
+        hang_up(sock)  # that process was still starting
+        sock = near
     answered_s = max(deadline_s, time.monotonic() + answer_s)
     sock, channel = secure(close_in_children(sock), credentials, False, answered_s, other)
     keying = _keying(credentials, channel) if purpose.startswith(DATA_PURPOSE) else b""

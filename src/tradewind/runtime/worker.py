@@ -13,6 +13,7 @@ import queue
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,7 @@ import numpy as np
 
 from tradewind.arithmetic import COPY, Array
 from tradewind.control.deadlines import Deadlines
-from tradewind.errors import PeerLost, TradewindError
+from tradewind.errors import PeerLost, TradewindError, as_own_error
 from tradewind.node import actions as do
 from tradewind.node import events as ev
 from tradewind.node.actions import Outcome
@@ -35,7 +36,8 @@ from tradewind.runtime.activity import ACTIVITY_S, ActivityMeter
 from tradewind.runtime.addresses import HostPort, is_loopback
 from tradewind.runtime.certificates import SecureCredentials
 from tradewind.runtime.connections import ConnectionCounts
-from tradewind.runtime.control_link import Control, OwnController
+from tradewind.runtime.control_link import Control
+from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.listener import Listener
 from tradewind.runtime.options import LAB_VARIABLE
 from tradewind.runtime.peers import Connected, Peers
@@ -164,6 +166,11 @@ class Worker:
         """Whether processes on this machine are connected through Unix sockets."""
         self._peers = Peers(self, credentials, deadlines, connections, slow_links, shape, neighbours, connected)
         self._control: Control | None = None
+        self._own: ControlServer | None = None
+        """The controller of this process, if it is the only one of the run."""
+        self._handed_back: deque[Todo] = deque()
+        """What follows from results that this controller returned; one thread at a time acts on it."""
+        self._acting = threading.Lock()
         self._place = ("", 0, 0)
         self._warned_of_loopback = self._warned_of_clear_text = False
         self.offers = state_transfer.Offers()
@@ -194,7 +201,7 @@ class Worker:
         socks: Sequence[socket.socket],
         advertise: str,
         rank: int,
-        own: OwnController | None = None,
+        own: ControlServer | None = None,
     ) -> None:
         """Listen, connect to the controller and join; `joined` is set when all ranks have.
 
@@ -204,7 +211,8 @@ class Worker:
         self._listener = Listener(socks, self.credentials, self.deadlines.handshake_s, self._called, purposes)
         close_at_exit(self.close)
         self._place = advertise, self._listener.port, rank
-        self._control = Control(self, controllers, self.credentials, self.deadlines, self._neighbours, own)
+        self._own = own
+        self._control = Control(self, controllers, self.credentials, self.deadlines, self._neighbours)
         if (elsewhere := self._control.elsewhere) is not None:
             self._warn_of_loopback(elsewhere)
         start_thread(self._watch, name="tradewind-watch")
@@ -410,6 +418,31 @@ class Worker:
     def _send(self, message: m.Message) -> None:
         self._controlled().send(message)
 
+    def _hand_over(self, message: m.Message) -> bool:
+        """Give a request with its array to the controller of this process; False: it must be sent.
+
+        Its results are handled under the same lock, so that nothing which the controller sends later overtakes them.
+        One thread at a time acts on them: they may make this rank request the next round, which may end at once, and
+        the calls would nest as deep as there are rounds.
+        """
+        if self._own is None or not isinstance(message, m.Ready) or message.array is None:
+            return False
+        try:
+            with self._lock:
+                results = self._own.ready(self.site, message)
+                for result in results or ():
+                    self._handed_back += self._settle(self._node.told(result))
+        except Exception as error:
+            self.fail(as_own_error(error))
+            return True
+        while self._handed_back and self._acting.acquire(blocking=False):
+            try:
+                while self._handed_back:
+                    self._act([self._handed_back.popleft()])
+            finally:
+                self._acting.release()
+        return results is not None
+
     def received(self, message: m.Message) -> None:
         """Handle a message from the controller."""
         if isinstance(message, m.ActivityWanted):
@@ -573,7 +606,8 @@ class Worker:
                 case do.Combine():
                     self._combine(action)
                 case do.SendControl(message):
-                    self._send(message)
+                    if not self._hand_over(message):
+                        self._send(message)
                 case do.Connect(peer):
                     self._peers.want(peer)
                 case do.Succeeded() | do.Failed():
