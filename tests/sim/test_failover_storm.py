@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from storms import Block, run_blocks, storm_number
+import storms
+from storms import NOT_RUN, Block, run_blocks, storm_number
 from tradewind.control.rounds.ahead import Announced
 from tradewind.control.rounds.rounds import Rounds
 from tradewind.errors import InternalError
@@ -78,6 +81,17 @@ def test_two_thousand_storms_of_all_kinds(block: int) -> None:
     """`make storm N=...` runs more."""
     for seed in range(1000 + 20 * block, 1000 + 20 * block + 20):
         assert sum(run_storm(storm_number(seed)).faults.values()) == 20
+
+
+def test_code_that_storms_do_not_run_is_not_part_of_them() -> None:
+    """Their results add up over changes of it, so none of it may be loaded by a storm of any kind."""
+    run = "import sys; sys.path.insert(0, sys.argv[1]); import storms\n"
+    run += "for seed in range(10): storms.faults_of(seed, '')\n"
+    run += "storms.faults_of(5, 'coded'), storms.faults_of(0, 'elastic'); print(*sys.modules)"
+    called = [sys.executable, "-c", run, str(Path(storms.__file__).parent)]
+    loaded = subprocess.run(called, check=True, capture_output=True, text=True).stdout.split()
+    parts = {f"{name}.py".split(".")[1] for name in loaded if name.startswith("tradewind.")}
+    assert "planning" in parts and not parts & {part.removesuffix(".py") for part in NOT_RUN}
 
 
 def test_storms_of_the_same_code_add_up_over_several_calls(tmp_path: Path) -> None:
