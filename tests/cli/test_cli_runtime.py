@@ -32,9 +32,19 @@ def test_bench_wire_runs_real_processes() -> None:
     assert all(row["bytes"] == 10**6 and (row["of_gloo"] is None) == (len(rows) == 2) for row in rows)
 
 
+def test_bench_host_says_with_which_flags_plans_count_this_processor() -> None:
+    done = tradewind("bench", "host", "--rounds", "1", "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert 1e-6 < found["loopback_frame_s"] < found["frame_s"] < 1e-2 and 1e-11 < found["byte_s"] < 1e-7
+    plan = tradewind("plan", "mesh", "--option", "n=3", "--bytes", "1MB", *found["flags"].split(), "--json")
+    assert plan.exit_code == 0, plan.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("bench", "host", "gscale"), "takes no network"),
         (("bench", "nothing"), "unknown bench 'nothing'"),
         (("bench", "wan"), "needs a NETWORK"),
         (("bench", "wire", "gscale"), "takes no network"),

@@ -1,4 +1,4 @@
-"""`tradewind bench wire` and `tradewind bench wan NETWORK`: measured rounds on this machine."""
+"""`tradewind bench wire`, `bench wan NETWORK` and `bench host`: measured rounds on this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from tradewind.cli.arguments import JsonOption, OptionOption, SeedOption
 
 if TYPE_CHECKING:
+    from tradewind.experiments.contests.host_cost import HostMeasure
     from tradewind.experiments.contests.loopback import LoopbackTimes
     from tradewind.lab.inproc import WanTimes
 
@@ -19,14 +20,16 @@ EXAMPLE = "tradewind bench wire --processes 4 --bytes 40MB,180MB"
 
 
 def run(
-    what: Annotated[str, typer.Argument(metavar="wire|wan", help="wire: loopback; wan: a shaped network.")],
+    what: Annotated[
+        str, typer.Argument(metavar="wire|wan|host", help="wire: loopback; wan: a shaped network; host: the processor.")
+    ],
     network: Annotated[str | None, typer.Argument(metavar="NETWORK", help="For wan: the network to run on.")] = None,
     size: Annotated[str, typer.Option("--bytes", metavar="A,B,...", help="Sizes of the tensor.")] = "40MB",
     processes: Annotated[
         str, typer.Option("--processes", metavar="N,M,...", help="For wire: how many processes.")
     ] = "4",
     rounds: Annotated[
-        int | None, typer.Option("--rounds", metavar="N", help="Rounds per system; 15, in a lab 3.")
+        int | None, typer.Option("--rounds", metavar="N", help="Rounds per system; 15, in a lab 3, for host 5.")
     ] = None,
     planner: Annotated[
         str | None,
@@ -47,7 +50,7 @@ def run(
     option: OptionOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure all-reduce: on loopback in comparison with Gloo, or on an emulated network.
+    """Measure all-reduce: on loopback in comparison with Gloo, on an emulated network, or what it costs the processor.
 
     wire: processes on loopback alternate between Tradewind (over Unix sockets, its default on one machine, and over
     TCP) and Gloo (where torch is installed) in one run; on a busy machine only the ratio is meaningful. CPU time is the
@@ -57,24 +60,27 @@ def run(
     process on rate-limited connections. In a lab (`--backend htb`, `delay` or `auto`), each site is a process on
     emulated links; Tradewind with several planners, unmodified Gloo in rank order and in its best order, and hivemind
     take turns. Without network namespaces, `auto` prints a note and uses inproc.
+
+    host: what a frame and a byte cost this machine's processor, and the flags with which `plan` and `compare`
+    count that, in some seconds.
     """
     from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.errors import BadOption
     from tradewind.units import parse_size
 
-    rounds = rounds or (15 if what == "wire" or backend == "inproc" else 3)
+    rounds = rounds or (5 if what == "host" else 15 if what == "wire" or backend == "inproc" else 3)
     sizes = [parse_size(text) for text in (parse_names(size, "--bytes") or ())]
     counts = parse_names(processes, "--processes") or ()
     if not all(n.isdecimal() and 2 <= int(n) <= 64 for n in counts) or not 1 <= rounds <= 10_000:
         raise BadOption(f"--processes {processes}, --rounds {rounds}: give 2 to 64 processes and 1 to 10000 rounds.")
     if out is not None and (what != "wan" or backend == "inproc"):
         raise BadOption(f"--out {out}: only bench wan in a lab draws a picture. Add --backend htb, delay or auto.")
+    if what != "wan" and network is not None:
+        raise BadOption(f"bench {what} runs on loopback and takes no network, but got {network!r}. Use bench wan.")
     if what == "wire":
         from tradewind.experiments.contests.loopback import measure_loopback
 
-        if network is not None:
-            raise BadOption(f"bench wire runs on loopback and takes no network, but got {network!r}. Use bench wan.")
         cases, text, times = list(product(counts, sizes)), f"{processes} processes on loopback", []
         with progress(text) as report:
             for done, (n, nbytes) in enumerate(cases):
@@ -100,8 +106,34 @@ def run(
                 report(text, done, len(runs))
                 measured.append((nbytes, measure_wan(found, name, nbytes, rounds, scales[nbytes])))
         _show_wan(found.name, measured, json)
+    elif what == "host":
+        from tradewind.experiments.contests.host_cost import measure_host
+
+        with progress("what frames and bytes cost on loopback"):
+            measured_host = measure_host(rounds)
+        _show_host(measured_host, json)
     else:
-        raise BadOption(f"unknown bench {what!r}; expected wire or wan.")
+        raise BadOption(f"unknown bench {what!r}; expected wire, wan or host.")
+
+
+def _show_host(measured: HostMeasure, json: bool) -> None:
+    from tradewind.cli.output import console, print_json, show, table
+    from tradewind.planning.host import MEASURED_HOST
+
+    if json:
+        found = {"frame_s": measured.frame_s, "byte_s": measured.byte_s, "loopback_frame_s": measured.loopback_frame_s}
+        print_json({**found, "flags": measured.flags})
+        return
+    out, usual = console(), MEASURED_HOST
+    made = table("processor time of", ">here", ">default", ">here over default", "flag")
+    for what, here, default, unit, units in (
+        ("frame", measured.frame_s, usual.frame_s, "µs", 1e6),
+        ("byte", measured.byte_s, usual.byte_s, "ns", 1e9),
+    ):
+        times = [f"{units * value:.3g} {unit}" for value in (here, default)]
+        made.add_row(f"a {what}", *times, f"{here / default:.2f}", f"--{what}-s {here:.2g}")
+    show(out, made)
+    out.print(f"Plan with these: tradewind plan NETWORK --bytes SIZE {measured.flags}")
 
 
 def _show_wire(measured: list[LoopbackTimes], json: bool) -> None:
