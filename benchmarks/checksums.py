@@ -28,6 +28,7 @@ from benchmarks.tls import FAST_BYTES, MANY_CORES, SECRET, Turns, take_turns
 from tradewind.planning.connections import connections_by_cores
 from tradewind.runtime import links, polled_link
 from tradewind.runtime.addresses import LOOPBACK, listen_on
+from tradewind.runtime.connections import this_machine
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.options import Transport
 from tradewind.runtime.sockets import needs_sums
@@ -47,7 +48,7 @@ Ports = dict[str, tuple[int, int]]
 
 def connections() -> int:
     """Connections between the ranks: as they start with, and never more, so that both runs have the same."""
-    return connections_by_cores(os.cpu_count() or 1, 2, 1)
+    return connections_by_cores(this_machine().rank_cores(2), 1)
 
 
 def rank_of(rank: int, ports: Ports, sizes: tuple[int, ...], answer: Any) -> None:

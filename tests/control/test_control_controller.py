@@ -19,6 +19,9 @@ from tradewind.control.quorum import resolve
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
+from tradewind.planning.cost import cost
+from tradewind.planning.host import HostCost, Machine
+from tradewind.planning.plan import Plan
 from tradewind.wire import messages as m
 
 MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
@@ -373,3 +376,50 @@ def test_whatever_workers_say_in_whatever_order_the_controller_stands(
         else:
             controller.received(worker, what, float(now_s))
         assert controller.wake_at_s >= 0
+
+
+FAST = Network("fast", [Site(n) for n in "abc"], np.array([[0, 90, 30], [40, 0, 20], [30, 20, 0]]) * 1e9)
+
+
+def trees(plan: Plan) -> tuple[object, ...]:
+    return tuple((shard.fraction, shard.reduce, shard.chunk_bytes) for shard in plan.shards)
+
+
+@pytest.mark.parametrize(
+    ("options", "addresses", "same"),
+    [
+        ({}, "xyz", {}),
+        ({"machine": Machine(16, 16)}, "xyz", {"rank_cores": 16}),
+        ({"machine": Machine(16, 16)}, "xxy", {"rank_cores": 8}),
+        ({"machine": Machine(16, 4)}, "xyz", {"rank_cores": 4}),
+        ({"machine": Machine(16, 16), "connections": 1}, "xyz", {"rank_cores": 16, "connections": 1}),
+        ({"machine": Machine(16, 16), "planner_options": {"rank_cores": 2}}, "xyz", {"rank_cores": 2}),
+    ],
+)
+@pytest.mark.parametrize("planner", ["optimal", "auto", None])
+def test_a_run_plans_for_the_cores_and_connections_of_its_ranks(
+    planner: str | None, options: dict[str, Any], addresses: str, same: dict[str, Any]
+) -> None:
+    """The plan is the one of `tradewind plan --rank-cores N --connections M`, and is predicted with these hosts."""
+    control = ControlOptions(3, FAST, planner=planner, **options)
+    controller = Controller(control, 0.0)
+    for rank, (worker, address) in enumerate(zip("abc", addresses, strict=True)):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join(address, 1000 + rank, rank), 0.0)
+    change = said(all_ready(controller, m.Operation(2**26, 4, "float32", "sum")))["a"][0]
+    assert isinstance(change, m.PlanChanged)
+    expected = make_plan(planner or "optimal", FAST, 2**28, **same)
+    assert trees(change.plan.plan) == trees(expected)
+    host = control.host_cost(addresses)
+    assert host == HostCost(**same)
+    assert expected.predicted is not None
+    assert cost(change.plan.plan, FAST, host=host).seconds == pytest.approx(expected.predicted.seconds)
+
+
+def test_plans_of_fast_networks_differ_by_the_cores_and_connections_of_the_ranks() -> None:
+    """Else the test above shows nothing."""
+    hosts: tuple[dict[str, Any], ...]
+    hosts = ({}, {"rank_cores": 4}, {"rank_cores": 8}, {"rank_cores": 16}, {"rank_cores": 16, "connections": 1})
+    found = [make_plan("optimal", FAST, 2**28, **host) for host in hosts]
+    assert len({trees(plan) for plan in found[1:]}) == len(hosts) - 1
+    assert len({plan.predicted and plan.predicted.seconds for plan in found}) == len(hosts)

@@ -15,7 +15,9 @@ from tradewind.control.plans.versions import (
     MIN_CHUNK_BYTES,
     SHARED_BYTES,
     SMALL_BYTES,
+    Key,
     Plans,
+    PlanWanted,
     finished_plan,
 )
 from tradewind.network import Network, Site
@@ -145,3 +147,14 @@ def test_the_scheme_mtree_keeps_the_chunk_size_of_each_tree_also_where_it_is_sma
     planned, fitted = (make("mtree", network, size, NAMES) for make in (checked_plan, make_plan))
     sizes = [[shard.chunk_bytes for shard in each.shards] for each in (plan, planned, fitted)]
     assert sizes[0] == sizes[1] != sizes[2], "else this shows nothing"
+
+
+def test_a_new_plan_is_compared_with_the_current_one_on_the_hosts_that_it_is_made_for() -> None:
+    rates = np.array([[0, 90, 30], [40, 0, 20], [30, 20, 0]]) * 1e9
+    fast = Network("fast", [Site(name) for name in NAMES[:3]], rates)
+    current, key = make_plan("ring", fast, 256 * MIB), Key(fast.names, 256 * MIB, "", 0)
+    found = [PlanWanted(key, fast, "optimal", {"rank_cores": cores}, current).make() for cores in (1, 16)]
+    for made, cores in zip(found, (1, 16), strict=True):
+        expected = make_plan("optimal", fast, 256 * MIB, rank_cores=cores).predicted
+        assert expected is not None and made.seconds == pytest.approx(expected.seconds)
+    assert found[0].gain < found[1].gain, "the ring of many cores wastes the fast link"

@@ -42,6 +42,12 @@ def use(limited: float, mbytes: float, round_trip_s: float = 0.1) -> Use:
     return Use(round_trip_s, busy_s=1.0, limited_s=limited, acked_bytes=int(mbytes * 1e6))
 
 
+def has_cores(monkeypatch: pytest.MonkeyPatch, cores: int, usable: int | None = None) -> None:
+    """Let the machine have so many cores, of which this process may use some."""
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(usable or cores)), raising=False)
+
+
 def test_connections_are_added_while_the_buffer_limits_and_adding_helps() -> None:
     growth = Growth()
     assert not growth.is_due([]) and not growth.is_due([use(0.1, 9)]), "nothing waits for the buffer"
@@ -68,9 +74,17 @@ def test_a_known_network_and_the_caller_decide_the_start(asked: int | None) -> N
 def test_machines_with_many_cores_start_with_several(
     cores: int, near: int, there: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    has_cores(monkeypatch, cores)
     unknown = ConnectionCounts("a")
     assert [unknown.at_start("b", 2, 1, is_near) for is_near in (True, False)] == [near, there]
+
+
+def test_a_rank_that_is_bound_to_few_cores_opens_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for usable in (16, 4, 2):
+        has_cores(monkeypatch, 16, usable)
+        counts.append(ConnectionCounts("a").at_start("b", 2, 1, is_near=False))
+    assert counts == [4, 2, 1]
 
 
 @pytest.mark.parametrize("mbps", [40.0, 1_500.0, 3_000.0, 40_000.0])
@@ -78,7 +92,7 @@ def test_machines_with_many_cores_start_with_several(
 def test_plans_are_predicted_with_the_connections_that_a_run_opens(
     mbps: float, asked: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    has_cores(monkeypatch, 6)
     network = FAR.with_bandwidth(mbps * 1e6 * (1 - np.eye(2)))
     opened = ConnectionCounts("a", network, asked).at_start("b", 1, 1, is_near=False)
     host = HostCost(rank_cores=6, connections=asked or 0)

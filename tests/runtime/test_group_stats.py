@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from ranks import run_ranks
 from tradewind.network import Network, Site
 from tradewind.planning.connections import connections_by_cores
+from tradewind.runtime.connections import this_machine
 from tradewind.runtime.group import Group
 from tradewind.runtime.stats import GroupStats
 
@@ -33,7 +33,7 @@ def test_rounds_bytes_and_connections_add_up_over_all_ranks(options: dict[str, A
 
     found = run_ranks(3, body, planner="ring", **options)
     assert all(isinstance(stats, GroupStats) for stats in found), found
-    by_cores = connections_by_cores(os.cpu_count() or 1, ranks_here=3, peers=2)
+    by_cores = connections_by_cores(this_machine().rank_cores(3), peers=2)
     transport, count = ("unix", 1) if not options else ("tcp", options.get("connections", by_cores))
     for stats in found:
         assert (stats.rounds, stats.inline_rounds, stats.alone, stats.failed, stats.pending) == (6, 0, 0, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tradewind.planning.plan import plan_to_json
 from tradewind.runtime.group import Group
 from tradewind.runtime.report import RunReport, describe_plan, set_log_level
 from tradewind.runtime.shaping import ShapedNetwork
+from tradewind.units import format_duration
 from tradewind.wire import messages as m
 from tradewind.wire.packed_plans import PackedPlan
 
@@ -86,3 +88,25 @@ def test_a_real_run_says_it_all_once(caplog: pytest.LogCaptureFixture) -> None:
     assert sum("for arrays of up to 2.1 MB: 'optimal'" in line for line in said) == 1
     assert sum(line.startswith("slowest saturated link:") for line in said) == 1
     assert sum(line.startswith("waited longest for rank") for line in said) == 1
+
+
+@pytest.mark.parametrize("connections", [None, 1])
+def test_a_live_run_plans_for_the_cores_and_connections_of_its_ranks(
+    connections: int | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 48 cores each of three ranks has 16, as with `tradewind plan --rank-cores 16`."""
+    monkeypatch.setattr("os.cpu_count", lambda: 48)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(48)), raising=False)
+    fast = Network("fast", TRIANGLE.sites, np.array([[0, 90, 30], [40, 0, 20], [30, 20, 0]]) * 1e9)
+
+    def body(group: Group) -> str:
+        group.all_reduce(np.ones(2**21, np.float32))
+        return group.name
+
+    with caplog.at_level(logging.INFO, "tradewind.run"):
+        given: dict[str, Any] = {} if connections is None else {"connections": connections}
+        assert run_ranks(3, body, network=fast, log="info", **given) == list("abc")
+    said = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("plan 1"))
+    plan = make_plan("optimal", fast, 2**23, rank_cores=16, connections=connections or 0)
+    assert f"{len(plan.shards)} tree" in said
+    assert plan.predicted is not None and f"predicted {format_duration(plan.predicted.seconds)} " in said

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal, cast, get_args
 
 from tradewind.control.awareness import Awareness
@@ -11,6 +12,8 @@ from tradewind.control.deadlines import Deadlines
 from tradewind.control.plans.versions import PlanWanted
 from tradewind.errors import BadOption, TradewindError, UnknownName
 from tradewind.network import Network
+from tradewind.planning import host_of
+from tradewind.planning.host import HostCost, Machine
 from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan
 from tradewind.policy import policy as look_up_policy
@@ -86,6 +89,11 @@ class ControlOptions:
     """Whether plans may use ranks that are not members of the round."""
     send_ahead: bool = True
     """Whether ranks send first chunks of a round of all ranks before it starts, where it can be foreseen."""
+    machine: Machine | None = None
+    """The processors of this controller's machine, which all machines of ranks are assumed to have. None: planners
+    assume one core a rank."""
+    connections: int | None = None
+    """TCP connections that ranks make to each peer; None: as many as link and cores need."""
     scatter_buffer_bytes: int = 40 * 2**20
     """Bytes that an aggregator may hold for rounds that it does not know yet, from all ranks together (non-blocking
     scatter)."""
@@ -97,6 +105,22 @@ class ControlOptions:
     def has_server(self) -> bool:
         """Whether ranks exchange with a server."""
         return issubclass(look_up_policy(self.policy).make, ServerMachine)
+
+    def hosts(self, addresses: Iterable[str]) -> dict[str, object]:
+        """Return what is known of the ranks' hosts, as options of planners (`HostOptions`).
+
+        `addresses` are those of the ranks; the cores of a machine are shared by the ranks with the same one.
+        """
+        known: dict[str, object] = {} if self.connections is None else {"connections": self.connections}
+        if self.machine is not None:
+            known["rank_cores"] = self.machine.rank_cores(max(Counter(addresses).values(), default=1))
+        return known
+
+    def host_cost(self, addresses: Iterable[str]) -> HostCost:
+        """Return what the ranks' hosts cost: `hosts`, and what the planner's options say of them."""
+        names = {field.name for field in fields(HostCost)}
+        given = {name: value for name, value in self.planner_options.items() if name in names}
+        return host_of("optimal", {**self.hosts(addresses), **given})
 
     @property
     def is_tolerant(self) -> bool:

@@ -51,6 +51,7 @@ class Term:
                 helpers=options.helpers,
                 failover=options.failover,
             )
+            plans.hosts = options.hosts(join.host for join in members.joined.values())
         except TradewindError as error:
             raise RunOver(str(error)) from error
         self.scattering = None

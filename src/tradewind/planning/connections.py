@@ -39,13 +39,13 @@ def connections_needed(bandwidth_bps: float, latency_s: float) -> int:
     return max(1, min(MAX_CONNECTIONS, math.ceil(in_flight_bytes / STREAM_BYTES)))
 
 
-def connections_by_cores(cores: float, ranks_here: int, peers: int) -> int:
-    """The number of connections to each of `peers` peers on a fast network, where `ranks_here` ranks share the cores.
+def connections_by_cores(rank_cores: float, peers: int) -> int:
+    """The number of connections to each of `peers` peers on a fast network, for a rank with so many cores.
 
-    >>> connections_by_cores(16, 2, 1), connections_by_cores(16, 4, 3), connections_by_cores(2, 2, 1)
+    >>> connections_by_cores(8, 1), connections_by_cores(4, 3), connections_by_cores(1, 1)
     (4, 2, 1)
     """
-    return max(1, int(min(MOST_AT_START, cores // (2 * ranks_here), _STREAMS // max(1, peers))))
+    return max(1, int(min(MOST_AT_START, rank_cores // 2, _STREAMS // max(1, peers))))
 
 
 def is_slow(network: Network | None) -> bool:
@@ -62,7 +62,7 @@ def link_connections(network: Network, host: HostCost) -> Matrix:
         return np.full(network.bandwidth_bps.shape, float(host.connections))
     in_flight_bytes = network.bandwidth_bps / 8 * 2 * network.latency_s
     by_delay = np.ceil(np.maximum(in_flight_bytes, in_flight_bytes.T) / STREAM_BYTES)
-    by_cores = 1 if is_slow(network) else connections_by_cores(host.rank_cores, 1, len(network) - 1)
+    by_cores = 1 if is_slow(network) else connections_by_cores(host.rank_cores, len(network) - 1)
     counts: Matrix = np.clip(by_delay, by_cores, MAX_CONNECTIONS)
     return counts
 

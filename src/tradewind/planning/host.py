@@ -62,6 +62,24 @@ class HostCost:
             raise ValueError(f"connections must be from 0 to {MAX_CONNECTIONS}, got {self.connections}")
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The processors of a machine that ranks run on."""
+
+    cores: int
+    """All that it has."""
+    usable: int
+    """Those that a rank may run on (CPU affinity): fewer where it is bound to some."""
+
+    def rank_cores(self, ranks_here: int) -> float:
+        """The cores of each of `ranks_here` ranks on the machine: an equal share, but none that it may not run on.
+
+        >>> Machine(16, 16).rank_cores(2), Machine(16, 4).rank_cores(2), Machine(2, 2).rank_cores(4)
+        (8.0, 4.0, 1.0)
+        """
+        return max(1.0, min(float(self.usable), self.cores / ranks_here))
+
+
 MEASURED_HOST = HostCost()
 FREE_HOST = HostCost(0.0, 0.0, 0.0)
 """Hosts that cost nothing: the network alone, as published models count."""

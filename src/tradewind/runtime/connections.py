@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tradewind.network import Network
 from tradewind.planning.connections import connections_by_cores, connections_needed, is_slow
+from tradewind.planning.host import Machine
 from tradewind.runtime.sockets import UNPACED, SharedSocket
 
 _MOST_NEAR = 2
@@ -47,6 +48,12 @@ _ROUND_TRIP_AT, _RETRANSMITTED_AT, _ACKED_BYTES_AT, _BUSY_AT = 68, 100, 120, 168
 """The busy time is followed by the times limited by the peer's window and by the send buffer; all in microseconds."""
 
 
+def this_machine() -> Machine:
+    """The processors of this machine, and those of them that this process may run on."""
+    cores = os.cpu_count() or 1
+    return Machine(cores, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores)
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionCounts:
     """How many connections a rank makes to each peer."""
@@ -66,7 +73,7 @@ class ConnectionCounts:
         """The number of connections to begin with; `ranks_here` ranks share this machine, and a near peer is one."""
         if self.asked is not None:
             return self.asked
-        by_cores = connections_by_cores(os.cpu_count() or 1, ranks_here, peers)
+        by_cores = connections_by_cores(this_machine().rank_cores(ranks_here), peers)
         if is_near:
             return min(by_cores, _MOST_NEAR)
         if self.network is None or (link := self._link_to(peer)) is None:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tradewind.arithmetic import Array, check_operation, name_dtype
+from tradewind.control import ControlOptions
 from tradewind.dashboard import Diagnosis
 from tradewind.errors import BadArray, BadOption, PeerLost, TradewindError
 from tradewind.network import Network
@@ -45,7 +46,7 @@ from tradewind.runtime.addresses import (
 )
 from tradewind.runtime.arrays import as_array, check_out, check_residual, check_storage, copyable, rows_of
 from tradewind.runtime.certificates import make_credentials
-from tradewind.runtime.connections import ConnectionCounts
+from tradewind.runtime.connections import ConnectionCounts, this_machine
 from tradewind.runtime.control_server import ControlServer
 from tradewind.runtime.forking import OwnerProcess
 from tradewind.runtime.options import (
@@ -622,7 +623,8 @@ def connect(
     bound, advertised = choose_addresses(transport.bind, transport.interface, transport.advertise)
     server = None
     if rank < len(addresses) and not chosen.controllers:
-        server = _serve(addresses[rank], credentials, chosen, world, len(addresses), rank)
+        control = chosen.control_options(world, len(addresses), rank, this_machine() if shape is None else None)
+        server = _serve(addresses[rank], credentials, chosen, control)
         addresses[rank] = HostPort(addresses[rank].host, server.port)
     near = transport.local_sockets and shape is None
     counts = ConnectionCounts(name, network, transport.connections)
@@ -670,12 +672,9 @@ def _places(address: str | Sequence[str] | None, options: RunOptions) -> Sequenc
     return [address] if isinstance(address, str) else address
 
 
-def _serve(
-    where: HostPort, own: Credentials, options: RunOptions, world: int, controllers: int, index: int
-) -> ControlServer:
+def _serve(where: HostPort, own: Credentials, options: RunOptions, control: ControlOptions) -> ControlServer:
     """Run one of the run's controllers in this process."""
     credentials = replace(own, site=f"controller of {own.site}")
-    control = options.control_options(world, controllers, index)
     ports, page = options.transport.port_range, options.dashboard_address
     return ControlServer(where.host, where.port, credentials, control, ports, options.trace_place, page)
 

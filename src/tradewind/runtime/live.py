@@ -85,6 +85,8 @@ class LiveFeed:
         self._queue: deque[_Item] = deque(maxlen=MAX_QUEUED)
         self.has_measured = True
         """Whether estimates of links may have changed since its reader set it to False."""
+        self.addresses: tuple[str, ...] = ()
+        """Addresses of the ranks' machines, one for each rank."""
         self._members: dict[int, tuple[str, ...]] = {}
         self._names: dict[int, str] = {}
         self._ready_s: dict[tuple[int, str], tuple[float | None, float]] = {}
@@ -135,6 +137,7 @@ class LiveFeed:
         match message:
             case m.Roster():
                 self.has_measured = True
+                self.addresses = tuple(address.host for address in message.workers)
                 self._names |= {address.number: address.site for address in message.workers}
                 for address in message.workers:
                     self._mend((address.site, ""), now_s)
@@ -293,9 +296,10 @@ class LiveRun:
         network = self._network
         if network is None or any(network.site_of(rank) is None for rank in sent.plan.sites):
             return
+        host = self._options.host_cost(self.feed.addresses)
         try:
             among = network.with_ranks(sent.plan.sites)
-            self._predicted[sent.version] = sent.plan.nbytes, cost(sent.plan, among).seconds
+            self._predicted[sent.version] = sent.plan.nbytes, cost(sent.plan, among, host=host).seconds
         except TradewindError as error:  # such as for a link that was lost meanwhile
             log.debug("plan %d has no predicted time: %s", sent.version, error)
 

@@ -27,7 +27,7 @@ from tradewind.errors import BadOption, BadPlan, InputError, UnknownName
 from tradewind.native import VARIABLE as NATIVE_VARIABLE
 from tradewind.network import Network
 from tradewind.planning import planner_options as look_up_planner_options
-from tradewind.planning.host import MAX_CONNECTIONS
+from tradewind.planning.host import MAX_CONNECTIONS, Machine
 from tradewind.planning.patch import Failover
 from tradewind.planning.plan import Plan, plan_from_json
 from tradewind.policy import policy_options as look_up_policy_options
@@ -384,8 +384,10 @@ class RunOptions(OptionGroup):
         check_scatter(self.scatter, self.planner)
         self.tls.files  # noqa: B018 - raises if some are missing
 
-    def control_options(self, world: int, controllers: int = 1, index: int = 0) -> ControlOptions:
-        """The options for controller number `index` of a run of `world` ranks."""
+    def control_options(
+        self, world: int, controllers: int = 1, index: int = 0, machine: Machine | None = None
+    ) -> ControlOptions:
+        """The options for controller number `index` of a run of `world` ranks, which have machines like this one."""
         return ControlOptions(
             world,
             load_network(self.network),
@@ -405,6 +407,8 @@ class RunOptions(OptionGroup):
             controllers=controllers,
             index=index,
             rounds=self.expected_rounds,
+            machine=machine,
+            connections=self.transport.connections,
         )
 
 

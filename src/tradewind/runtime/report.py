@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tradewind.control.options import ControlOptions
 from tradewind.network import Network
 from tradewind.planning import predict
+from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.plan import Plan
 from tradewind.runtime.threads import Thread, start_thread
 from tradewind.units import format_count, format_duration, format_rate, format_size
@@ -42,6 +43,7 @@ class RunReport:
         self._options = options
         self._versions: dict[int, tuple[str, ...]] = {}
         """Members of each plan that was sent, by version; version 0 stands for the first roster."""
+        self._host = MEASURED_HOST
         self._names: dict[int, str] = {}
         """Name of each rank that was ever in the roster, by number."""
         self._ready_s: dict[int, dict[str, float]] = defaultdict(dict)
@@ -71,6 +73,7 @@ class RunReport:
                 self._names |= {address.number: address.site for address in message.workers}
                 if not self._versions and not self._rounds:
                     self._versions[0] = ()
+                    self._host = self._options.host_cost(address.host for address in message.workers)
                     log.info("%s", describe_network(self._options.network, len(message.workers)))
             case m.PlanChanged(version, plan) if version not in self._versions:
                 self._versions[version] = plan.plan.members
@@ -106,7 +109,7 @@ class RunReport:
     # --- logging -----------------------------------------------------------------------------------------------------
 
     def _explain(self, version: int, packed: PackedPlan) -> None:
-        log.info("%s", describe_plan(version, packed.plan, self._options))
+        log.info("%s", describe_plan(version, packed.plan, self._options, self._host))
 
     def end(self) -> None:
         """Log once, at the end of the run, what limited it."""
@@ -172,7 +175,7 @@ def describe_network(network: Network | None, ranks: int) -> str:
     )
 
 
-def describe_plan(version: int, plan: Plan, options: ControlOptions) -> str:
+def describe_plan(version: int, plan: Plan, options: ControlOptions, host: HostCost = MEASURED_HOST) -> str:
     """A line about a plan: its planner, trees and reason, and its predicted rate relative to the upper bound."""
     trees = format_count(len(plan.shards), "tree")
     said = f"plan {version} for arrays of up to {format_size(plan.nbytes)}: {plan.planner!r}, {trees}"
@@ -187,7 +190,7 @@ def describe_plan(version: int, plan: Plan, options: ControlOptions) -> str:
     said += f" ({why}{': ' + plan.reason if plan.reason else ''})"
     if options.network is None:
         return said
-    predicted = predict(plan, options.network.with_ranks(plan.sites))
+    predicted = predict(plan, options.network.with_ranks(plan.sites), host=host)
     limit = f"the limit of {format_rate(predicted.bound_rate_bps)}: {predicted.bound_argument}"
     return (
         f"{said}; predicted {format_duration(predicted.seconds)} at {format_rate(predicted.rate_bps)}, "

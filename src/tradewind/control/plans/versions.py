@@ -7,7 +7,7 @@ use the old plan until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,11 +15,13 @@ from tradewind.control.network.view import NetworkView
 from tradewind.errors import BadPlan, ImpossibleProblem, InfeasiblePlan, TradewindError
 from tradewind.network import Network
 from tradewind.planning import checked_plan, host_of, planner_options
+from tradewind.planning import planner as look_up_planner
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import with_fitted_chunks
 from tradewind.planning.halves import derive_plan
+from tradewind.planning.host import HostOptions
 from tradewind.planning.lanes import spread
 from tradewind.planning.patch import Failover, Patch, patch_plan
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard
@@ -84,7 +86,8 @@ class PlanWanted:
             )
         except TradewindError as error:
             return PlanMade(self.key, None, 0.0, str(error))
-        before_s, after_s = cost(self.current, self.network).seconds, cost(plan, self.network).seconds
+        host = host_of(self.planner, self.options)
+        before_s, after_s = (cost(each, self.network, host=host).seconds for each in (self.current, plan))
         return PlanMade(self.key, plan, before_s / after_s - 1.0, "", after_s)
 
 
@@ -134,6 +137,8 @@ class Plans:
         self._used: dict[Key, int] = {}
         """Kinds of rounds that were used last, the latest last, and how many rounds used them."""
         self._helpers, self.failover = helpers, failover
+        self.hosts: Mapping[str, object] = {}
+        """What is known of the ranks' hosts, for planners that know hosts; options of the planner override it."""
         self._keeps_roots, self._roots = False, set[str]()
         """Whether plans keep the roots of the first one, and these."""
         self._generation = view.generation
@@ -333,6 +338,8 @@ class Plans:
         unknown = "multi-star" if nbytes <= SMALL_BYTES else "ring"
         chosen = hint or self.planner or (unknown if self.view.is_guess else "optimal")
         options = self._options if hint in ("", self.planner) else {}
+        if issubclass(look_up_planner(chosen).options, HostOptions):
+            options = {**self.hosts, **options}
         if self._roots and chosen == "fapt" and self._keeps_roots and self._roots <= set(self.view.names):
             options = {key: value for key, value in options.items() if key not in ("roots", "fixed_roots")}
             options["fixed_roots"] = tuple(name for name in self.view.names if name in self._roots)
