@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tradewind.control.plans.coding import coded_by, coded_host
 from tradewind.errors import BadOption, ImpossibleProblem
 from tradewind.network import Matrix, Network
 from tradewind.planning import make_plan, resolve_members
@@ -28,7 +29,7 @@ from tradewind.planning.control import control_seconds
 from tradewind.planning.cost import cost
 from tradewind.sim import simulate
 from tradewind.units import format_duration
-from tradewind.wire.codecs import sum_sizes, wire_bytes
+from tradewind.wire.codecs import wire_bytes
 
 ITEM_BYTES = 4
 """Bytes of a parameter: gradients and pseudo-gradients are float32."""
@@ -243,9 +244,9 @@ def _best(method: str, found: Sequence[Offer], problem: Problem) -> Offer:
 
 def round_cost(problem: Problem, members: tuple[str, ...], way: Way) -> RoundCost:
     """What a round costs, by the plan that a run would use."""
-    nbytes, sizes = way.round_bytes(problem.parameters, len(members)), sum_sizes(way.codec, len(members))
-    plan = make_plan(problem.planner, problem.network, nbytes, members, sum_sizes=sizes)
-    spent = cost(plan, problem.network)
+    nbytes, coded = way.round_bytes(problem.parameters, len(members)), coded_by(way.codec, len(members))
+    plan = make_plan(problem.planner, problem.network, nbytes, members, coded=coded)
+    spent = cost(plan, problem.network, host=coded_host(way.codec, contributions=len(members)))
     seconds = spent.seconds + control_seconds(problem.network, members, members[0])
     return RoundCost(seconds, spent.link_bytes, spent.bottleneck, len(members))
 

@@ -20,7 +20,7 @@ from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.host import MEASURED_HOST, HostCost
 from tradewind.planning.pareto import Offer, check_priced, offers
-from tradewind.planning.plan import Plan, Prediction
+from tradewind.planning.plan import Coded, Plan, Prediction
 from tradewind.planning.shape import Shape, plan_shape
 from tradewind.planning.shortfall import explain_shortfall
 
@@ -80,13 +80,13 @@ def compare_planners(
     progress: Callable[[str, int, int], object] | None = None,
     collective: str = "all-reduce",
     host: HostCost | None = None,
-    sum_sizes: tuple[float, ...] = (),
+    coded: Coded | None = None,
 ) -> Comparison:
     """Make a plan with each planner, with its default options, for a collective `KIND` or `KIND:ROOT`.
 
     `planners` defaults to all but `auto`, which would repeat the work of the others. `progress` is called with the name
     of each planner before it starts, how many are done, and of how many; first with "limit" for the bound. `host`: what
-    hosts cost, where that is not what planners assume, as with a codec. `sum_sizes`: of sparse arrays, see `Plan`.
+    hosts cost, where that is not what planners assume, as with a codec. `coded`: see `make_plan`.
     """
     if planners is None:
         names = tuple(name for name in planner_names() if name != "auto")
@@ -98,12 +98,13 @@ def compare_planners(
     report = progress or (lambda *_: None)
     report("limit", 0, len(names))
     wanted = Collective.parse(collective, ordered[0])
-    limit = bound(network, ordered, least_bytes(nbytes, sum_sizes), wanted)
+    limit = bound(network, ordered, least_bytes(nbytes, coded.sum_sizes if coded else ()), wanted)
+    carried: dict[str, Any] = {"collective": wanted, "coded": coded}
     contenders, failures = [], []
     for done, name in enumerate(names):
         report(name, done, len(names))
         try:
-            plan = timed_plan(name, network, nbytes, ordered, limit, collective=wanted, sum_sizes=sum_sizes)
+            plan = timed_plan(name, network, nbytes, ordered, limit, **carried)
         except Exception as error:
             failures.append(Failure(name, error))
         else:
@@ -164,7 +165,7 @@ def timed_plan(
     network: Network,
     nbytes: int,
     members: tuple[str, ...],
-    limit: Bound,
+    limit: Bound | None = None,
     options: Mapping[str, object] | None = None,
     progress: Callable[[float, float], None] | None = None,
     **given: Any,

@@ -18,10 +18,12 @@ from tradewind.control.plans.coding import (
     coded_plan,
 )
 from tradewind.control.plans.versions import Plans
+from tradewind.errors import BadOption
 from tradewind.network import Network, Site
 from tradewind.planning import make_plan
 from tradewind.planning.cost import cost
 from tradewind.planning.host import MEASURED_HOST
+from tradewind.planning.plan import Coded
 from tradewind.wire.codecs import codec_of
 from tradewind.wire.messages import Operation
 
@@ -89,3 +91,34 @@ def test_the_controller_decides_auto_once_it_knows_the_network() -> None:
 def test_plans_are_made_for_encoded_bytes(codec: str) -> None:
     operation = Operation(1_000_000, 4, "float32", "sum", codec=codec)
     assert operation.wire_bytes(4) == (4_000_000 if codec == "none" else 1_000_000 + 4 * 3907)
+
+
+@pytest.mark.parametrize(("n", "nbytes"), [(2, 10_000_000), (3, 20_000), (8, 4_000)])
+def test_the_controller_plans_encoded_rounds_with_a_root_for_each_shard_beside_others(n: int, nbytes: int) -> None:
+    network = full(n, 100e6, 0.02)
+    plans = Plans(NetworkView(network), "auto", {})
+    plain, encoded = (plans.plan_for(network.names, nbytes, coded=given) for given in (None, Coded()))
+    assert not plans.by_version[plain].is_summed_at_roots, "which makes it the fastest one here"
+    assert plans.by_version[encoded].is_summed_at_roots
+    for version in (plain, encoded):
+        key = plans.key_of(version)
+        assert key is not None and (key.coded is not None) is (version == encoded)
+    for wanted in plans.wanted(least_bytes=0):
+        made = wanted.make().plan
+        assert made is not None and made.is_summed_at_roots is (wanted.key.coded is not None), "as do later ones"
+
+
+def test_auto_predicts_a_codec_with_the_trees_that_encoded_rounds_use() -> None:
+    network = full(2, 100e6, 0.02)
+    plans = Plans(NetworkView(network), "auto", {})
+    asked = Operation(10_000_000, 4, "float32", "sum", codec="auto")
+    assert Coding(plans).decided(asked, network.names).codec == "int8"
+    assert sorted(key.coded is not None for key in plans.keys) == [False, True]
+
+
+def test_a_given_plan_without_broadcasts_and_a_codec_are_refused_with_what_to_do() -> None:
+    network = full(3, 100e6)
+    plans = Plans(NetworkView(network), None, {}, make_plan("all-to-all", network, 10**6))
+    assert plans.plan_for(network.names, 10**6)
+    with pytest.raises(BadOption, match=r"the given plan is one in which every member sums for itself.*or no codec"):
+        plans.plan_for(network.names, 10**6, coded=Coded())

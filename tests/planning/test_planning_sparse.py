@@ -14,7 +14,7 @@ from tradewind.planning import make_plan
 from tradewind.planning.cost import cost
 from tradewind.planning.hops import bytes_per_link, sizes_up
 from tradewind.planning.host import FREE_HOST
-from tradewind.planning.plan import Plan, Shard, plan_from_json, plan_to_json
+from tradewind.planning.plan import Coded, Plan, Shard, plan_from_json, plan_to_json
 from tradewind.sim import simulate
 from tradewind.wire.codecs import sum_sizes, wire_bytes
 
@@ -61,7 +61,7 @@ def test_both_kinds_of_the_fluid_simulator_carry_what_the_cost_counts() -> None:
             NETWORK, f"bsp+{planner}", 1e4, compute=0.1, nbytes=4 * items, codec="topk", stop_after_rounds=2
         )
         sizes = sum_sizes("topk", 4)
-        plan = make_plan(planner, NETWORK, wire_bytes("topk", items, 4, 4), sum_sizes=sizes)
+        plan = make_plan(planner, NETWORK, wire_bytes("topk", items, 4, 4), coded=Coded(sizes))
         assert result.link_bytes.sum() == pytest.approx(2 * cost(plan, NETWORK).link_bytes.sum(), rel=1e-6)
         assert result.wire_bytes == plan.nbytes and result.limit_s(NETWORK)[0] <= result.limit_s(NETWORK)[1]
 
@@ -73,10 +73,10 @@ def test_auto_takes_the_plan_that_is_fastest_for_growing_sums(seed: int) -> None
     network = Network("four", [Site(name) for name in NAMES], rate, random.choice([0.0, 0.02]) * np.ones((4, 4)))
     names = ("star", "ring", "multi-star", "balanced-tree")
     sizes = sum_sizes("topk", 4)
-    best = make_plan("auto", network, 10**6, sum_sizes=sizes, planners=names)
+    best = make_plan("auto", network, 10**6, coded=Coded(sizes), planners=names)
     assert best.predicted is not None and best.sum_sizes == sizes
     for name in names:
-        other = make_plan(name, network, 10**6, sum_sizes=sizes)
+        other = make_plan(name, network, 10**6, coded=Coded(sizes))
         assert other.predicted is not None
         assert best.predicted.seconds <= other.predicted.seconds * 1.05
         assert other.predicted.efficiency <= 1.0, "the limit holds for sparse arrays, too"

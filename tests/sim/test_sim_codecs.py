@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from storms import storm_number
 from tradewind.catalog import load_network
+from tradewind.control.plans.coding import coded_by
+from tradewind.errors import BadOption
+from tradewind.network import Network, Site
+from tradewind.planning import make_plan
+from tradewind.planning.cost import cost
+from tradewind.planning.host import FREE_HOST
 from tradewind.sim import simulate
 from tradewind.sim.chunks.run import coded_setup_of, run_seed
 from tradewind.sim.chunks.storm import coded_storm, run_storm
+from tradewind.wire.codecs import wire_bytes
 
 SEEDS = range(24)
 
@@ -57,3 +65,23 @@ def test_the_fluid_simulator_carries_encoded_bytes() -> None:
     took = [sum(round_.seconds for round_ in result.finished) for result in (plain, coded)]
     assert took[0] > 3 * took[1], "and rounds take accordingly less"
     assert coded.wire_bytes == 2_500_000 + 4 * 9766 and plain.wire_bytes == 10**7
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "topk"])
+@pytest.mark.parametrize(("n", "nbytes"), [(2, 40_000), (2, 40_000_000), (3, 4_000_000), (8, 400_000)])
+def test_encoded_rounds_by_auto_send_what_was_predicted_as_fast_as_predicted(n: int, nbytes: int, codec: str) -> None:
+    """With `auto`, which chose plans without broadcasts, encoded rounds sent float32."""
+    away = 1 - np.eye(n)
+    network = Network("mesh", [Site(f"s{k}") for k in range(n)], 1e8 * away, 0.02 * away)
+    plan = make_plan("auto", network, wire_bytes(codec, nbytes // 4, 4, n), coded=coded_by(codec, n))
+    predicted = cost(plan, network, host=FREE_HOST)
+    result = simulate(network, "bsp+auto", 1e4, compute=0.1, nbytes=nbytes, codec=codec, stop_after_rounds=3)
+    sent = result.link_bytes.sum() / result.finished_rounds
+    assert sent == pytest.approx(predicted.link_bytes.sum(), rel=0.05)
+    assert result.average_sync_s == pytest.approx(predicted.seconds, rel=0.15)
+
+
+def test_a_run_with_a_codec_and_a_planner_or_a_plan_without_broadcasts_ends_with_what_to_do() -> None:
+    network = load_network("mesh", n=3)
+    with pytest.raises(BadOption, match=r"'all-to-all' makes plans in which every member sums for itself"):
+        simulate(network, "bsp+all-to-all", 10, compute=0.1, nbytes=10**6, codec="int8")

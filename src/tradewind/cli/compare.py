@@ -65,10 +65,9 @@ def run(
     from tradewind.cli.progress import progress
     from tradewind.cli.resolve import parse_names, resolve_network
     from tradewind.comparison import compare_planners
-    from tradewind.control.plans.coding import coded_host
+    from tradewind.control.plans.coding import coded_by, coded_host
     from tradewind.planning import resolve_members
     from tradewind.units import parse_size
-    from tradewind.wire.codecs import sum_sizes
 
     check_picture(out)
     wanted, chosen = parse_names(planners, "--planners"), parse_names(members, "--members")
@@ -84,7 +83,7 @@ def run(
             lambda name, done, total: report("planning", done, total, name),
             collective,
             None if codec == "none" else coded_host(codec, contributions=summed),
-            sum_sizes(codec, summed),
+            coded_by(codec, summed),
         )
         if out is not None:
             report("drawing")

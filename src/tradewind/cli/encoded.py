@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tradewind.network import Network
@@ -35,12 +35,19 @@ def encoded_plan(
     from tradewind.control.plans.coding import choose_codec, coded_host
     from tradewind.planning import host_of, predict
     from tradewind.planning.bound import bound, least_bytes
+    from tradewind.planning.plan import Coded
     from tradewind.units import format_duration, format_size
     from tradewind.wire.codecs import AUTO, NONE, check_codec, sum_sizes
 
+    def made(nbytes: int, **given: Any) -> Plan:
+        return timed_plan(planner, network, nbytes, plain.members, options=options, **given)
+
     host = host_of(planner, options)
     before = predict(plain, network, host=host).seconds
-    picked = choose_codec(plain, network, ITEM_BYTES, host).codec if check_codec(codec) == AUTO else codec
+    picked = codec
+    if check_codec(codec) == AUTO:
+        encoded = None if plain.is_summed_at_roots else made(plain.nbytes, coded=Coded())
+        picked = choose_codec(plain, network, ITEM_BYTES, host, encoded).codec
     if picked == NONE:
         return plain, host, f"auto: no codec is clearly faster than float32 ({format_duration(before)})"
     nbytes, coded = (
@@ -49,9 +56,7 @@ def encoded_plan(
     )
     sizes = sum_sizes(picked, len(plain.members))
     limit = bound(network, plain.members, least_bytes(nbytes, sizes), plain.collective)
-    plan = timed_plan(
-        planner, network, nbytes, plain.members, limit, options, collective=plain.collective, sum_sizes=sizes
-    )
+    plan = made(nbytes, limit=limit, coded=Coded(sizes))
     plan = plan.with_prediction(predict(plan, network, host=coded))
     assert plan.predicted is not None
     ratio = before / plan.predicted.seconds

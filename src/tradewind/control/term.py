@@ -9,6 +9,7 @@ from tradewind.control.network.flapping import MOST_RETURNS, Flapping
 from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.options import STRICT_POLICY, ControlOptions, Decided
 from tradewind.control.outbox import Outbox
+from tradewind.control.plans.coding import coded_by
 from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.versions import PlanMade, Plans
 from tradewind.control.quorum import ROUNDS_PER_TERM, VERSIONS_PER_TERM, Electorate, newest_electorates, resolve
@@ -20,7 +21,6 @@ from tradewind.control.rounds.steps import Round, is_repeatable
 from tradewind.errors import ImpossibleProblem, TradewindError
 from tradewind.network import Network
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import sum_sizes
 
 LOST_CHUNK_PATIENCES = 4
 """Patiences after which a chunk counts as lost on a path that carries others; twice as many after each repetition."""
@@ -380,9 +380,9 @@ class Term:
         try:
             names = self.view.names
             decided = self.rounds.coding.decided(operation, names)
-            sizes = sum_sizes(decided.codec, len(names))
+            coded = coded_by(decided.codec, len(names))
             size = max(1, decided.wire_bytes(len(names)))
-            version = plans.plan_for(names, size, collective=operation.collective, sum_sizes=sizes)
+            version = plans.plan_for(names, size, collective=operation.collective, coded=coded)
         except TradewindError:  # starting the round raises it again
             return True
         if version not in self._connected:

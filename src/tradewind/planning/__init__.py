@@ -31,7 +31,7 @@ from tradewind.errors import (
 from tradewind.network import Network
 from tradewind.planning.collective import ALL_REDUCE, Collective
 from tradewind.planning.host import MEASURED_HOST, HostCost
-from tradewind.planning.plan import Plan, Prediction
+from tradewind.planning.plan import Coded, Plan, Prediction
 from tradewind.plugins import BUILT_IN, Plugin, Registry, options_class, plugin_options
 from tradewind.registry import NoOptions as NoOptions
 from tradewind.registry import summary_of
@@ -87,8 +87,8 @@ class Planner:
     options: type
     takes_clock: bool
     """Whether it can stop at a time limit."""
-    takes_sizes: bool = False
-    """Whether its plans for sparse arrays differ from those for others (`Plan.sum_sizes`)."""
+    takes_coding: bool = False
+    """Whether its plans for encoded arrays differ from those for others."""
     plugin: Plugin | None = None
     """The plug-in that defines it; None for Tradewind's own planners."""
 
@@ -131,7 +131,7 @@ def planner(name: str) -> Planner:
     if plugin is not None:
         return _from_plugin(name, function, plugin)
     hints = get_type_hints(function)
-    return Planner(name, summary_of(function), function, hints["options"], "clock" in hints, "sum_sizes" in hints)
+    return Planner(name, summary_of(function), function, hints["options"], "clock" in hints, "coded" in hints)
 
 
 def _from_plugin(name: str, function: Any, plugin: Plugin) -> Planner:
@@ -224,20 +224,19 @@ def make_plan(
     limit: Bound | None = None,
     clock: Clock = no_clock,
     collective: Collective = ALL_REDUCE,
-    sum_sizes: tuple[float, ...] = (),
+    coded: Coded | None = None,
     **options: object,
 ) -> Plan:
     """A checked plan by the planner of that name, with chunk sizes as a run has them, its prediction and the limit.
 
     Pass `limit` to reuse a bound that is known already, for instance when comparing planners, and `clock` (such as
     `time.monotonic`) to enable time limits. Without a clock, time limits have no effect and the same input gives the
-    same plan. `sum_sizes`: of sparse arrays, see `Plan`.
+    same plan. `coded`: of arrays that are sent with a codec. Plans in which every member sums for itself cannot carry
+    them: raises `BadOption` where the planner makes such a plan.
     """
     from tradewind.planning.fill import with_fitted_chunks
 
-    plan = checked_plan(
-        name, network, nbytes, members, clock=clock, collective=collective, sum_sizes=sum_sizes, **options
-    )
+    plan = checked_plan(name, network, nbytes, members, clock=clock, collective=collective, coded=coded, **options)
     host = host_of(name, options)
     plan = with_fitted_chunks(plan, network, host)
     return plan.with_prediction(predict(plan, network, limit, host))
@@ -251,7 +250,7 @@ def checked_plan(
     *,
     clock: Clock = no_clock,
     collective: Collective = ALL_REDUCE,
-    sum_sizes: tuple[float, ...] = (),
+    coded: Coded | None = None,
     **options: object,
 ) -> Plan:
     """A checked plan by the planner of that name, without a prediction, which saves time.
@@ -268,10 +267,10 @@ def checked_plan(
     chosen = planner_options(name, options)
     ordered = resolve_members(network, members)
     facing = carried_network(network, host_of(name, options))
-    chosen_planner = planner(name)
+    chosen_planner, sum_sizes = planner(name), coded.sum_sizes if coded else ()
     timed: dict[str, Any] = {"clock": clock} if chosen_planner.takes_clock else {}
-    if chosen_planner.takes_sizes:
-        timed["sum_sizes"] = sum_sizes
+    if chosen_planner.takes_coding:
+        timed["coded"] = coded
 
     def planned(among: Network, between: tuple[str, ...], given: dict[str, object]) -> Plan:
         return chosen_planner.function(among, between, nbytes, planner_options(name, given), **timed)
@@ -280,6 +279,8 @@ def checked_plan(
         plan = _packed_demands(name, facing, ordered, nbytes, collective, chosen, clock)
     else:
         plan = plan_lanes(planned, facing, ordered, options)
+        if coded and collective == ALL_REDUCE and not plan.is_summed_at_roots:
+            raise not_for_codecs(f"planner {name!r} makes plans")
         if collective != ALL_REDUCE:
             from tradewind.planning.halves import derive_plan
 
@@ -294,6 +295,14 @@ def checked_plan(
     except BadPlan as error:
         raise InternalError(f"planner {name!r} made an invalid plan, which is a bug in Tradewind: {error}") from error
     return _with_sizes(plan, sum_sizes)
+
+
+def not_for_codecs(what: str) -> BadOption:
+    """The error for plans that cannot carry encoded arrays."""
+    return BadOption(
+        f"{what} in which every member sums for itself, and with a codec the members would get different bits. Choose "
+        "another planner, such as multi-star or auto, or no codec."
+    )
 
 
 def _with_sizes(plan: Plan, sum_sizes: tuple[float, ...]) -> Plan:

@@ -24,7 +24,7 @@ from tradewind.planning.completion import completed
 from tradewind.planning.cost import Cost, cost
 from tradewind.planning.fill import with_best_chunks
 from tradewind.planning.host import HostOptions
-from tradewind.planning.plan import Plan
+from tradewind.planning.plan import Coded, Plan
 from tradewind.planning.trees.optimal import CLOSE
 from tradewind.plugins import is_file_reference
 from tradewind.units import format_duration
@@ -77,10 +77,13 @@ def plan_auto(
     nbytes: int,
     options: AutoOptions,
     clock: Clock = no_clock,
-    sum_sizes: tuple[float, ...] = (),
+    coded: Coded | None = None,
 ) -> Plan:
-    """The plan with the shortest predicted time among all planners, and the reason."""
-    deadline_s = clock() + options.time_limit_s
+    """The plan with the shortest predicted time among all planners, and the reason.
+
+    Of encoded arrays, those plans count that can carry them (`Plan.is_summed_at_roots`).
+    """
+    deadline_s, sum_sizes = clock() + options.time_limit_s, coded.sum_sizes if coded else ()
     limit = bound(network, members, least_bytes(nbytes, sum_sizes))
     tried: list[_Tried] = []
     failed: list[str] = []
@@ -100,6 +103,9 @@ def plan_auto(
                 network, members, nbytes, planner_options(candidate.name, {**candidate.options, **limits}), **timed
             )
         except ImpossibleProblem:
+            failed.append(str(candidate))
+            continue
+        if coded and not plan.is_summed_at_roots:
             failed.append(str(candidate))
             continue
         plan = replace(plan, sum_sizes=sum_sizes)

@@ -31,7 +31,7 @@ _EQUAL = 1e-9
 
 def derive_plan(plan: Plan, collective: Collective, network: Network) -> Plan:
     """The plan of a collective on the trees of a valid all-reduce plan, or on direct routes where these do not fit."""
-    if collective.is_routed or not all(shard.broadcast for shard in plan.shards):
+    if collective.is_routed or not plan.is_summed_at_roots:
         return direct_plan(plan, collective, network)
     if collective.is_mirrored:
         turned = replace(plan, shards=tuple(_turned(shard) for shard in plan.shards))

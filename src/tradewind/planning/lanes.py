@@ -50,7 +50,7 @@ def plan_lanes(plan: PlanSites, network: Network, members: tuple[str, ...], opti
     if len(sites) < 2 or not any(site.place for site in network.sites):
         return plan(network, members, dict(options))
     made = plan(network.sites_only(), sites, {name: _as_sites(value, network) for name, value in options.items()})
-    if len(sites) < len(members) and not all(shard.broadcast for shard in made.shards):
+    if len(sites) < len(members) and not made.is_summed_at_roots:
         return plan(network, members, dict(options))
     found = spread(made, network, members)
     return found if all(_is_linked(shard, network) for shard in found.shards) else plan(network, members, dict(options))

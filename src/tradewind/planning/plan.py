@@ -76,6 +76,14 @@ class Prediction:
         return self.bound_seconds / self.seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """What planners know of arrays that are sent with a codec, beside their size."""
+
+    sum_sizes: tuple[float, ...] = ()
+    """See `Plan`."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How `members` run a collective over `nbytes` on a network."""
@@ -109,6 +117,15 @@ class Plan:
         """Pairs of sites between which the plan sends, in either direction."""
         routes = (route for shard in self.shards for route in (*shard.reduce, *shard.broadcast))
         return frozenset(frozenset(hop) for route in routes for hop in pairwise(route))
+
+    @property
+    def is_summed_at_roots(self) -> bool:
+        """Whether a root sums each shard and sends the result; if not, every member sums for itself.
+
+        Only such plans of an all-reduce can carry encoded arrays: members that decode and sum the same contributions in
+        different orders get different bits.
+        """
+        return all(shard.broadcast for shard in self.shards)
 
     @property
     def rate_bps(self) -> float | None:

@@ -14,7 +14,7 @@ from tradewind.control.plans.versions import Plans
 from tradewind.network import Network
 from tradewind.planning.cost import cost
 from tradewind.planning.host import MEASURED_HOST, HostCost
-from tradewind.planning.plan import Plan
+from tradewind.planning.plan import Coded, Plan
 from tradewind.wire.codecs import AUTO, NONE, codec_of, sum_sizes, wire_bytes
 from tradewind.wire.messages import Operation
 
@@ -45,6 +45,11 @@ def coded_host(codec: str, host: HostCost = MEASURED_HOST, caution: float = 1.0,
     return replace(host, byte_s=host.byte_s + caution * made.item_s / 2 / item_bytes)
 
 
+def coded_by(codec: str, contributions: int) -> Coded | None:
+    """Return what planners know of arrays with this codec, and so many of them; None for `none` and `auto`."""
+    return None if codec in (NONE, AUTO) else Coded(sum_sizes(codec, contributions))
+
+
 def coded_plan(plan: Plan, codec: str, item_bytes: int = 4) -> Plan:
     """Return a plan for arrays that are sent as they are, for the same arrays encoded."""
     summed = len(plan.members)
@@ -66,15 +71,21 @@ class Choice:
     reason: str
 
 
-def choose_codec(plan: Plan, network: Network, item_bytes: int, host: HostCost = MEASURED_HOST) -> Choice:
-    """Return the codec for arrays of `plan.nbytes` bytes as they are, by predicted times with this plan's trees."""
+def choose_codec(
+    plan: Plan, network: Network, item_bytes: int, host: HostCost = MEASURED_HOST, encoded: Plan | None = None
+) -> Choice:
+    """Return the codec for arrays of `plan.nbytes` bytes as they are, by predicted times with the trees of plans.
+
+    `encoded`: a plan of as many bytes whose trees encoded arrays use; the same plan if None.
+    """
+    encoded = plan if encoded is None else encoded
     plain = cost(plan, network, host=host)
     best = Choice(NONE, plain.seconds, plain.seconds, f"limited by {plain.bottleneck}")
     if plain.processor_seconds >= plain.transfer_seconds:
         return best
     for codec in AUTOMATIC[1:]:
         careful = coded_host(codec, host, CAUTION)
-        seconds = cost(coded_plan(plan, codec, item_bytes), network, host=careful).seconds
+        seconds = cost(coded_plan(encoded, codec, item_bytes), network, host=careful).seconds
         if seconds * (1.0 + LEAST_GAIN) <= best.seconds:
             best = Choice(codec, seconds, plain.seconds, f"limited by {plain.bottleneck}")
     return best
@@ -94,11 +105,15 @@ class Coding:
         view = self._plans.view
         if len(members) < 2 or (view.is_guess and not view.estimates.count.any()):  # nothing is known of the links yet
             return structs.replace(operation, codec=NONE)
-        version = self._plans.plan_for(members, max(1, operation.nbytes), planner)
+        nbytes = max(1, operation.nbytes)
+        version = self._plans.plan_for(members, nbytes, planner)
         key = version, view.snapshots, operation.items, operation.item_bytes
         if key not in self._chosen:
             if len(self._chosen) >= REMEMBERED:
                 self._chosen.clear()
-            plan = replace(self._plans.by_version[version], nbytes=max(1, operation.nbytes))
-            self._chosen[key] = choose_codec(plan, view.network, operation.item_bytes)
+            plan = encoded = self._plans.by_version[version]
+            if not plan.is_summed_at_roots:
+                encoded = self._plans.by_version[self._plans.plan_for(members, nbytes, planner, coded=Coded())]
+            plans = replace(plan, nbytes=nbytes), replace(encoded, nbytes=nbytes)
+            self._chosen[key] = choose_codec(plans[0], view.network, operation.item_bytes, encoded=plans[1])
         return structs.replace(operation, codec=self._chosen[key].codec)

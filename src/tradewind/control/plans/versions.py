@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tradewind.control.network.view import NetworkView
 from tradewind.errors import BadPlan, ImpossibleProblem, InfeasiblePlan, TradewindError
 from tradewind.network import Network
-from tradewind.planning import checked_plan, host_of, planner_options
+from tradewind.planning import checked_plan, host_of, not_for_codecs, planner_options
 from tradewind.planning import planner as look_up_planner
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.collective import ALL_REDUCE, Collective
@@ -24,7 +24,7 @@ from tradewind.planning.halves import derive_plan
 from tradewind.planning.host import HostOptions
 from tradewind.planning.lanes import spread
 from tradewind.planning.patch import Failover, Patch, patch_plan
-from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Plan, Shard
+from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, Coded, Plan, Shard
 
 FAST_CHUNK_BYTES = 4 * 2**20
 MIN_CHUNK_BYTES = 4096
@@ -47,8 +47,8 @@ class Carried(NamedTuple):
     """What a plan carries."""
 
     collective: Collective = ALL_REDUCE
-    sum_sizes: tuple[float, ...] = ()
-    """Of sparse arrays (`Plan.sum_sizes`)."""
+    coded: Coded | None = None
+    """Of arrays that are sent with a codec."""
 
 
 class Key(NamedTuple):
@@ -60,8 +60,8 @@ class Key(NamedTuple):
     generation: int
     """Of the network."""
     collective: Collective = ALL_REDUCE
-    sum_sizes: tuple[float, ...] = ()
-    """Of sparse arrays (`Plan.sum_sizes`)."""
+    coded: Coded | None = None
+    """Of arrays that are sent with a codec."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PlanWanted:
 
     def make(self) -> PlanMade:
         """Make the plan and compare it with the current one; this can take seconds."""
-        members, nbytes, carried = self.key.members, self.key.nbytes, Carried(self.key.collective, self.key.sum_sizes)
+        members, nbytes, carried = self.key.members, self.key.nbytes, Carried(self.key.collective, self.key.coded)
         try:
             plan = finished_plan(
                 self.planner, self.network, nbytes, members, self.options, self.fast, self.chunk_bytes, carried
@@ -154,15 +154,15 @@ class Plans:
         nbytes: int,
         planner: str | None = None,
         collective: Collective = ALL_REDUCE,
-        sum_sizes: tuple[float, ...] = (),
+        coded: Coded | None = None,
     ) -> int:
         """Return the version of the plan that these members use for an array of this size, made if necessary.
 
         Plans are expressed in fractions and fit any size, but a good plan for a kilobyte (few hops) is not good for a
-        gigabyte. `sum_sizes`: of sparse arrays, see `Plan`.
+        gigabyte. `coded`: of arrays that are sent with a codec.
         """
-        size, key = self._kind(members, nbytes, planner, collective, sum_sizes)
-        version = self._version_of(key, lambda: self.make(members, size, planner, collective, sum_sizes))
+        size, key = self._kind(members, nbytes, planner, collective, coded)
+        version = self._version_of(key, lambda: self.make(members, size, planner, collective, coded))
         self._used[key] = self._used.pop(key, 0) + 1
         if size > SMALL_BYTES:
             self.last_used = version
@@ -180,11 +180,11 @@ class Plans:
         nbytes: int,
         planner: str | None,
         collective: Collective,
-        sum_sizes: tuple[float, ...] = (),
+        coded: Coded | None = None,
     ) -> tuple[int, Key]:
         """Return the size that a plan is made for, and the kind of rounds that use it."""
         size = self._planned_bytes(nbytes)
-        return size, Key(members, size, planner or "", self.view.generation, collective, sum_sizes)
+        return size, Key(members, size, planner or "", self.view.generation, collective, coded)
 
     def _version_of(self, key: Key, make: Callable[[], Plan]) -> int:
         """Return the version of the plan for a kind of round, made if necessary; drop the least recently used ones."""
@@ -351,12 +351,13 @@ class Plans:
         nbytes: int,
         hint: str | None = None,
         collective: Collective = ALL_REDUCE,
-        sum_sizes: tuple[float, ...] = (),
+        coded: Coded | None = None,
     ) -> Plan:
         """Make a plan for the current network, without adding it as a version.
 
         A given plan, and one of a planner that cannot do without lost links, is patched to avoid these. Raises
-        `BadPlan` if the given plan has other members, and `ImpossibleProblem` if there is no plan.
+        `BadPlan` if the given plan has other members, `BadOption` for plans that cannot carry encoded arrays, and
+        `ImpossibleProblem` if there is no plan.
         """
         network = self.view.network
         if self._given is not None:
@@ -366,10 +367,12 @@ class Plans:
                     f"the given plan is for members {', '.join(given.members)}, but this round has "
                     f"{', '.join(members)}. Use a planner instead, or a policy that synchronises all ranks."
                 )
+            if coded and not given.is_summed_at_roots:
+                raise not_for_codecs("the given plan is one")
             given = patch_plan(given, network).plan if check(given, network) else given
             return given if given.collective == collective else derive_plan(given, collective, network)
         planner, options = self._planner_for(hint or "", nbytes)
-        carried = Carried(collective, sum_sizes)
+        carried = Carried(collective, coded)
         more = nbytes, members, options, self.view.is_guess, self._chunk_bytes, carried
         try:
             plan = finished_plan(planner, self._among(network, members), *more)
@@ -411,8 +414,8 @@ def finished_plan(
 
     `fast`: whether to assume a fast network, as for one that is unknown. `chunk_bytes` 0: sizes as planned.
     """
-    collective, sum_sizes = carried or Carried()
-    plan = checked_plan(planner, network, nbytes, members, collective=collective, sum_sizes=sum_sizes, **options)
+    how: dict[str, Any] = (carried or Carried())._asdict()
+    plan = checked_plan(planner, network, nbytes, members, **how, **options)
     if chunk_bytes == 0:
         return replace(plan, predicted=None)
     if chunk_bytes is not None:

@@ -43,7 +43,7 @@ from tradewind.arithmetic import COPY
 from tradewind.control.members import Members
 from tradewind.control.options import Decided, RoundEnded
 from tradewind.control.outbox import Outbox
-from tradewind.control.plans.coding import Coding
+from tradewind.control.plans.coding import Coding, coded_by
 from tradewind.control.plans.versions import SMALL_BYTES, Plans
 from tradewind.control.rounds.ahead import Announced
 from tradewind.control.rounds.inline import combined, plan_without_links
@@ -54,7 +54,7 @@ from tradewind.errors import InfeasiblePlan
 from tradewind.planning.check import check
 from tradewind.planning.plan import Plan, split_points
 from tradewind.wire import messages as m
-from tradewind.wire.codecs import NONE, cut_step, items_within, sum_sizes
+from tradewind.wire.codecs import cut_step, items_within
 from tradewind.wire.frames import digest_of
 from tradewind.wire.packed_plans import PackedPlan
 
@@ -126,14 +126,12 @@ class Rounds:
         if decided.server is not None:
             version = self.plans.server_plan_for(decided.server, order[0], size)
         else:
-            sizes = sum_sizes(operation.codec, len(order))
-            version = self.plans.plan_for(order, size, step.decided.plan_hint, operation.collective, sizes)
+            coded = coded_by(operation.codec, len(order))
+            version = self.plans.plan_for(order, size, decided.plan_hint, operation.collective, coded)
         scattered, cut = None, tuple[int, ...]()
         if self._scattering is not None and stream >= m.POLICY_STREAM:
             version, scattered, cut = self._scattering.take_over(version, operation, ready, stream)
         plan = self.plans.by_version[version]
-        if operation.codec != NONE and any(not shard.broadcast for shard in plan.shards):
-            operation = structs.replace(operation, codec=NONE)  # each member sums for itself: bits would differ
         sites, number = set(plan.sites), self.next_number
         round_ = Round(number, stream, step, ready, operation, plan, version, sites, set(sites), now_s)
         round_.scattered = scattered is not None
@@ -230,8 +228,7 @@ class Rounds:
         if round_.expected is not None:
             return tuple(name for name, digest in digests.items() if digest != round_.expected)
         count = Counter(digests.values())
-        summed_alone = any(not shard.broadcast for shard in round_.plan.shards)  # the order of the parts may differ
-        if len(count) < 2 or summed_alone or not round_.operation.collective.is_equal_everywhere:
+        if len(count) < 2 or not round_.plan.is_summed_at_roots or not round_.operation.collective.is_equal_everywhere:
             return ()
         most = max(count, key=lambda digest: count[digest])
         agreed = 2 * count[most] > len(digests)

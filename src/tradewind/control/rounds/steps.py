@@ -170,7 +170,7 @@ class Round:
     @property
     def can_go_on_by_another(self) -> bool:
         """Whether it can switch to another plan while it runs."""
-        is_cut_once = all(shard.broadcast for shard in self.plan.shards) and not self.scattered
+        is_cut_once = self.plan.is_summed_at_roots and not self.scattered
         is_moving = self.halted_s is None and not self.inline and self.operation.kind == "all-reduce"
         return is_cut_once and is_moving and self.is_repeatable
 

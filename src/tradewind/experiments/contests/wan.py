@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tradewind.control.plans.coding import coded_host
+from tradewind.control.plans.coding import coded_by, coded_host
 from tradewind.errors import ImpossibleProblem, UnknownName
 from tradewind.experiments.contests.contest import (
     GLOO,
@@ -34,7 +34,7 @@ from tradewind.planning.control import control_seconds, live_seconds
 from tradewind.planning.host import HostCost
 from tradewind.planning.plan import Plan
 from tradewind.planning.routes import Routes
-from tradewind.wire.codecs import AUTO, sum_sizes, wire_bytes
+from tradewind.wire.codecs import AUTO, wire_bytes
 
 PLANNERS = ("star", "ring", "mtree", "fapt", "optimal", "auto")
 WARM_UP_BYTES = 400_000
@@ -123,8 +123,8 @@ def plans_of(systems: Sequence[str], network: Network, nbytes: int) -> tuple[dic
         if system not in FOREIGN:
             name, codec = planner_and_codec(system)
             try:
-                size, sizes = wire_bytes(codec, nbytes // 4, 4, len(network)), sum_sizes(codec, len(network))
-                plan = make_plan(name, network, size, sum_sizes=sizes, **host_options(name))
+                size = wire_bytes(codec, nbytes // 4, 4, len(network))
+                plan = make_plan(name, network, size, coded=coded_by(codec, len(network)), **host_options(name))
                 coded = host if codec == AUTO else coded_host(codec, host, contributions=len(network))
                 predicted = predict(plan, network, host=coded)
                 plans[system] = plan.with_prediction(predicted)
