@@ -144,8 +144,9 @@ def judge_aim(found: Trials, ours: str, skewed: bool) -> Claim:
         f"published system ({soonest}); in the end {fmean(finals):.3f}+-{spread(finals):.3f} right instead of "
         f"{fmean(base):.3f}+-{spread(base):.3f}",
         verdict_of(found.reached(ours) and as_good and sooner >= aim for sooner in (gloo, best)),
-        "Judged against both orders of Gloo's ranks: that of the sites' names, and the widest ring on these links. The "
-        "final accuracy must not be lower by more than a standard deviation of the seeds.",
+        "The aim compares with BSP over Gloo; judged against both orders of Gloo's ranks, that of the sites' names and "
+        "the widest ring on these links, which is stricter. The final accuracy must not be lower by more than a "
+        "standard deviation of the seeds.",
     )
 
 
