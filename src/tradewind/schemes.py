@@ -41,6 +41,9 @@ class Scheme:
     planner_options: Mapping[str, object] = field(default_factory=dict)
     run_options: Mapping[str, object] = field(default_factory=dict)
     """Options of a live run by path, such as `awareness.measure`, where they differ from the defaults."""
+    in_training: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of `tradewind.torch.Synchronizer` that the published system has, and their meaning. A scheme cannot set
+    them: they need an optimizer, or change the model that training ends with."""
     helpers: bool = True
     """Whether sites that are not members of a round may aggregate and relay for it. If they are in other rounds at the
     same time, as under `shuffle` and `selective`, they slow those rounds down as much as they speed this one up."""
@@ -51,8 +54,31 @@ class Scheme:
         return self.discipline or ("fcfs" if self.execution == "store-and-forward" else "task-fcfs")
 
 
-_AS_PUBLISHED: Mapping[str, object] = {"transport.send_ahead": False}
-"""What no paper has."""
+_AS_PUBLISHED: Mapping[str, object] = {
+    "transport.send_ahead": False,
+    "awareness.explore_share": 0.0,
+    "awareness.reroute_gain": math.inf,
+}
+"""No paper sends ahead, probes links that carry nothing, or changes the plan of a running round."""
+
+_GIVEN: Mapping[str, object] = {**_AS_PUBLISHED, "awareness.measure": False}
+"""The network is what the user gives, else all links are equal; nothing is measured.
+
+CREW: capacities between clouds are "very stable", and workers report lost connections only (III, IV-C); blocks of equal
+size, as on an unknown network, are the paper's CREW (E-D) (V-H). Its baselines (V-A: OPR, A2A, PS, ring) know the same
+network. Rings and parameter servers of other papers plan without any network.
+"""
+
+_MEASURED: Mapping[str, object] = {**_AS_PUBLISHED, "awareness.measure": True, "awareness.refresh": "always"}
+"""Rounds measure the links that they use, and later rounds use the newest rates, without trial or rollback.
+
+MTREE: a "monitored global view"; a significant change gives new trees "for the next round" (III). Selective Reduce:
+GetUpdatedBandwidthForAllWorkers() before every decision (III-E, Algorithm 3). Neither says how rates are measured.
+"""
+
+_PROBED: Mapping[str, object] = {**_GIVEN, "awareness.probe": True}
+"""DS-Sync: topologyDetect() measures all pairs once, before training; contention shows in the times of rounds (III-A).
+"""
 
 _NETSTORM: Mapping[str, object] = {
     **_AS_PUBLISHED,
@@ -64,8 +90,6 @@ _NETSTORM: Mapping[str, object] = {
     "awareness.update_time_s": 5.0,
     "awareness.refresh": "always",
     "awareness.significant_change": 0.0,
-    "awareness.reroute_gain": math.inf,
-    "awareness.explore_share": 0.0,
     "awareness.auxiliary": False,
     "awareness.auxiliary_scheduler": "occupancy",
     "awareness.primary_busy_bound": 2,
@@ -81,14 +105,14 @@ _SCHEMES = (
         "bsp",
         "ring",
         "all ranks in every round, on a ring: the usual all-reduce",
-        run_options=_AS_PUBLISHED,
+        run_options=_GIVEN,
     ),
     Scheme(
         "bsp-ps",
         "bsp",
         "star",
         "all ranks in every round, through one parameter server",
-        run_options=_AS_PUBLISHED,
+        run_options=_GIVEN,
     ),
     Scheme("bsp-optimal", "bsp", "optimal", "all ranks in every round, at the limit of the network"),
     Scheme(
@@ -96,7 +120,7 @@ _SCHEMES = (
         "bsp",
         "mtree",
         "MTREE: several trees of limited height, each with its own chunk size",
-        run_options={**_AS_PUBLISHED, "transport.fit_chunks": False},
+        run_options={**_MEASURED, "transport.fit_chunks": False},
     ),
     Scheme(
         "netstorm-lite",
@@ -130,6 +154,7 @@ _SCHEMES = (
         execution="store-and-forward",
         discipline="fcfs",
         failover="replace",
+        run_options=_GIVEN,
     ),
     Scheme(
         "crew-non-blocking",
@@ -140,19 +165,60 @@ _SCHEMES = (
         discipline="fcfs",
         failover="replace",
         scatter="non-blocking",
+        run_options=_GIVEN,
     ),
     Scheme(
-        "opr", "partial", "opr", "P-Reduce: the first p ready average among themselves", "store-and-forward", "fcfs"
+        "opr",
+        "partial",
+        "opr",
+        "P-Reduce: the first p ready average among themselves",
+        execution="store-and-forward",
+        discipline="fcfs",
+        run_options=_GIVEN,
     ),
     Scheme(
-        "a2a", "partial", "all-to-all", "the first p ready send everything to each other", "store-and-forward", "fcfs"
+        "a2a",
+        "partial",
+        "all-to-all",
+        "the first p ready send everything to each other",
+        execution="store-and-forward",
+        discipline="fcfs",
+        run_options=_GIVEN,
     ),
-    Scheme("partial-ring", "partial", "ring", "the first p ready average on a ring"),
-    Scheme("selective", "selective", "ring", "Selective Reduce: groups of similar bandwidth, on rings"),
-    Scheme("ds-sync", "shuffle", "ring", "DS-Sync: small groups, shuffled after every round"),
-    Scheme("ps-asp", "asp", "star", "a parameter server, with which each rank exchanges at its own pace"),
-    Scheme("ps-ssp", "ssp", "star", "a parameter server, and no rank is more than k steps ahead of the slowest"),
-    Scheme("gossip", "gossip", "ring", "pairs of ranks average, at twice the distance each step"),
+    Scheme("partial-ring", "partial", "ring", "the first p ready average on a ring", run_options=_GIVEN),
+    Scheme(
+        "selective",
+        "selective",
+        "ring",
+        "Selective Reduce: groups of similar bandwidth, on rings",
+        run_options=_MEASURED,
+    ),
+    Scheme(
+        "ds-sync",
+        "shuffle",
+        "ring",
+        "DS-Sync: small groups, shuffled after every round",
+        run_options=_PROBED,
+        in_training={
+            "ensemble": "True: the final model is the mean of moving averages (SWA, III-A)",
+            "overlap": "True: groups average a layer while others are computed (V-A)",
+        },
+    ),
+    Scheme(
+        "ps-asp",
+        "asp",
+        "star",
+        "a parameter server, with which each rank exchanges at its own pace",
+        run_options=_GIVEN,
+    ),
+    Scheme(
+        "ps-ssp",
+        "ssp",
+        "star",
+        "a parameter server, and no rank is more than k steps ahead of the slowest",
+        run_options=_GIVEN,
+    ),
+    Scheme("gossip", "gossip", "ring", "pairs of ranks average, at twice the distance each step", run_options=_GIVEN),
     Scheme("tradewind", "bsp", "optimal", "Tradewind: the best planner for the policy"),
 )
 

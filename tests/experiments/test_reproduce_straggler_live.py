@@ -44,7 +44,7 @@ from tradewind.experiments.stragglers.systems import (
     panels,
 )
 
-PARTIAL = System(policy="partial", planner="scatter", policy_options=(("p", 2),))
+PARTIAL = System(scheme="partial+scatter", policy_options=(("p", 2),))
 
 
 def play(*turns: Turn) -> list[tuple[SiteCurve, ...]]:

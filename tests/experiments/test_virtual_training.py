@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,21 +12,24 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from tradewind.control.awareness import Awareness
 from tradewind.experiments.papers import Setting, experiment
 from tradewind.experiments.papers.work import Workers
 from tradewind.experiments.stragglers import virtual
 from tradewind.experiments.stragglers.curves import measure
-from tradewind.experiments.stragglers.live import SLOW_SITE, SiteCurve, System, Turn, turn_network
-from tradewind.experiments.stragglers.site import make_learner, site_data
-from tradewind.experiments.stragglers.systems import OTHERS, SYSTEMS
+from tradewind.experiments.stragglers.live import SITES, SLOW_SITE, SiteCurve, System, Turn, turn_network
+from tradewind.experiments.stragglers.site import make_learner, run_options, site_data
+from tradewind.experiments.stragglers.systems import OTHERS, SYSTEMS, VIRTUAL_OTHERS, setting_notes
 from tradewind.experiments.stragglers.tasks import TASKS
 from tradewind.experiments.stragglers.virtual import VirtualSites, play_virtual, setup_of
 from tradewind.planning import planner, planner_options
 from tradewind.planning.check import check
+from tradewind.runtime.options import Transport, value_at
+from tradewind.schemes import make_scheme
 from tradewind.sim import Simulation
 
-BSP = Turn(System("tradewind", "bsp", "optimal"), 3, 2.0)
-PARTIAL = Turn(System("tradewind", "partial", "scatter", (("p", 4),)), 3, 2.0)
+BSP = Turn(System("tradewind", "bsp+optimal"), 3, 2.0)
+PARTIAL = Turn(System("tradewind", "partial+scatter", policy_options=(("p", 4),)), 3, 2.0)
 
 
 def test_bsp_on_virtual_time_is_synchronous_sgd() -> None:
@@ -69,7 +73,7 @@ def test_sites_without_synchronisation_keep_their_own_models() -> None:
 
 def test_a_parameter_server_gets_all_changes() -> None:
     """With steps of one rank at a time, asp is plain SGD: the server's model is the rank's."""
-    turn = Turn(System("tradewind", "asp", "star"), 3, 1.0)
+    turn = Turn(System("tradewind", "ps-asp"), 3, 1.0)
     sites = VirtualSites(turn, turn_network(turn).names)
     first = next(iter(sites.sites))
     from tradewind.node.actions import Outcome
@@ -79,6 +83,52 @@ def test_a_parameter_server_gets_all_changes() -> None:
         sites.averaged(first, Outcome((first,), (1.0,), (0,), 1, round=step), float(step))
     assert np.allclose(sites.served, sites.sites[first].learner.gather())
     assert not np.allclose(sites.served, sites.sites["w2"].learner.gather())
+
+
+@pytest.mark.parametrize("name", ["P-Reduce", "CREW", "Selective", "DS-Sync", "MTREE", "NetStorm-lite", "gossip"])
+def test_a_published_system_trains_as_published_live_and_on_virtual_time(name: str) -> None:
+    system = (SYSTEMS | OTHERS)[name]
+    made, live = virtual.scheme_of(system), run_options(system)
+    published = make_scheme(system.scheme)
+    assert "+" not in system.scheme and made.name == published.name == live.scheme
+    assert (made.execution, made.discipline, made.failover) == (
+        published.execution,
+        published.discipline,
+        published.failover,
+    )
+    assert (live.policy, live.planner, live.failover) == (made.policy, made.planner, made.failover)
+    assert live.discipline == (made.discipline or "task-fcfs")
+    assert dict(live.planner_options) == dict(made.planner_options)
+    changed = {"transport.chunk_bytes": 40_000} if name == "NetStorm-lite" else {}
+    for path, value in {**published.run_options, **changed}.items():
+        assert value_at(live, path) == value, path
+
+
+def test_tradewind_trains_with_all_that_we_do() -> None:
+    for name in ("Tradewind", "Tradewind, every step"):
+        live = run_options(SYSTEMS[name])
+        assert (live.awareness, live.transport) == (Awareness(), Transport())
+
+
+def test_a_server_adds_the_steps_of_all_sites_so_each_is_smaller_unless_it_must_not_be() -> None:
+    def step(name: str) -> np.ndarray[Any, Any]:
+        learner = make_learner(Turn(VIRTUAL_OTHERS[name] if name in VIRTUAL_OTHERS else SYSTEMS[name], 3, 1.0))
+        before = learner.gather().copy()
+        data, hand, _ = site_data(BSP, 0)
+        learner.step(data.train[hand[:32]], data.train_labels[hand[:32]])
+        moved: np.ndarray[Any, Any] = learner.gather() - before
+        return moved
+
+    usual = step("CREW")
+    assert np.allclose(step("ASP") * SITES, usual, atol=1e-5) and np.allclose(step("ASP, full learning rate"), usual)
+    assert np.allclose(step("SSP, 3 steps") * SITES, usual, atol=1e-5)
+
+
+def test_notes_have_the_size_of_the_model_that_is_trained() -> None:
+    sizes = {task: make_learner(Turn(System(), 0, 1.0, task=task)).flat.nbytes for task in TASKS}
+    assert len(set(sizes.values())) == len(TASKS)
+    for task, nbytes in sizes.items():
+        assert f"The model has {nbytes / 1e3:.0f} kB" in setting_notes(task)[0]
 
 
 def test_a_result_depends_on_its_turn_only_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +164,7 @@ def test_seeds_and_lengths_of_turns_follow_what_is_asked(monkeypatch: pytest.Mon
         return ()
 
     monkeypatch.setattr(virtual, "play_virtual", play)
-    system = {"one": System("tradewind", "bsp", "optimal", seconds=2.0)}
+    system = {"one": System("tradewind", "bsp+optimal", seconds=2.0)}
     measure(Setting(Workers(), trials=2), "x", system, 5, virtual=True, first_seed=100)
     measure(Setting(Workers()), "x", system, 1, virtual=True, live_length=True)
     assert [(turn.trial, turn.seconds) for turn in asked] == [(100, 12.0), (101, 12.0), (0, 2.0)]
@@ -122,7 +172,7 @@ def test_seeds_and_lengths_of_turns_follow_what_is_asked(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_scheme_has_a_plan_for_the_network_of_every_task(task: str) -> None:
-    for name, system in (SYSTEMS | OTHERS).items():
+    for name, system in (SYSTEMS | VIRTUAL_OTHERS).items():
         network, scheme = turn_network(Turn(system, 0, 1.0, task=task)), virtual.scheme_of(system)
         options = planner_options(scheme.planner, scheme.planner_options)
         plan = planner(scheme.planner).function(network, network.names, 1_000_000, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from failing import Process, processes
 from ranks import free_port, run_ranks
+from tradewind.control.awareness import Awareness
 from tradewind.formats import network_to_json
 from tradewind.network import Network, Site
 from tradewind.runtime.group import Group
-from tradewind.runtime.options import RunOptions, option_paths, resolve_options, value_at
+from tradewind.runtime.options import RunOptions, Transport, option_paths, resolve_options, value_at
 from tradewind.schemes import make_scheme, scheme_names
 
 PUBLISHED = (
@@ -29,6 +31,29 @@ PUBLISHED = (
     "gossip",
 )
 SERVED = ("ps-asp", "ps-ssp")
+
+GIVEN, MEASURED = (False, False), (True, False)
+PROBED = (False, True)
+VIEWS = {
+    "bsp-ring": GIVEN,
+    "bsp-ps": GIVEN,
+    "mtree": MEASURED,
+    "netstorm-lite": GIVEN,
+    "netstorm-std": MEASURED,
+    "netstorm-pro": MEASURED,
+    "crew": GIVEN,
+    "crew-non-blocking": GIVEN,
+    "opr": GIVEN,
+    "a2a": GIVEN,
+    "partial-ring": GIVEN,
+    "selective": MEASURED,
+    "ds-sync": PROBED,
+    "ps-asp": GIVEN,
+    "ps-ssp": GIVEN,
+    "gossip": GIVEN,
+}
+"""Whether a published system measures links during the run, and before it, by its paper (docs/concepts/scheme.md)."""
+OURS = ("bsp-optimal", "tradewind")
 
 WORLD, STEPS = 4, 6
 
@@ -119,6 +144,34 @@ def test_every_scheme_with_a_server_keeps_one_model_live_by_its_name(name: str) 
         return float(group.average(model)[0])
 
     assert run_ranks(WORLD, body, scheme=name, network=two_racks()) == [4.0 * WORLD] * WORLD
+
+
+def test_published_schemes_have_their_papers_network_view_and_nothing_of_ours() -> None:
+    assert {*VIEWS, *OURS} == set(scheme_names())
+    for name, view in VIEWS.items():
+        options = RunOptions(scheme=name)
+        aware = options.awareness
+        assert (aware.measure, aware.probe) == view, name
+        assert aware.refresh == "always" or not aware.measure, f"{name}: trials and rollback are ours"
+        ours = (aware.explore_share, aware.reroute_gain, options.transport.send_ahead)
+        assert ours == (0.0, math.inf, False), name
+    assert RunOptions(scheme="mtree").transport.fit_chunks is False
+    for name in OURS:
+        assert (RunOptions(scheme=name).awareness, RunOptions(scheme=name).transport) == (Awareness(), Transport())
+
+
+def test_a_live_run_of_ds_sync_measures_all_links_once() -> None:
+    """topologyDetect(): its policy and planner then know the links, and rounds measure nothing."""
+
+    def body(group: Group) -> tuple[float, set[int]]:
+        group.average(np.zeros(30_000, np.float32))
+        known = group.network()
+        for _ in range(6):
+            group.average(np.zeros(300_000, np.float32))
+        return known.measured, {link.count for link in group.network().links}
+
+    for measured, counts in run_ranks(WORLD, body, scheme="ds-sync", probe_s=0.2):
+        assert measured == 1.0 and counts == {1}
 
 
 @pytest.mark.parametrize("name", scheme_names())

@@ -82,4 +82,8 @@ def _parameters(scheme: Scheme) -> list[dict[str, Any]]:
             plain = value if value is None or isinstance(value, str | bool | int | float) else str(value)
             rows.append({"option": f"{part}.{field}", "value": plain, "meaning": meaning})
     rows += [{"option": path, "value": value, "meaning": meanings[path]} for path, value in run_options.items()]
+    rows += [
+        {"option": f"Synchronizer({name}=...)", "value": None, "meaning": meaning}
+        for name, meaning in scheme.in_training.items()
+    ]
     return rows

@@ -42,7 +42,7 @@ class Awareness(OptionGroup):
     explore_share: float = 0.02
     """Share of the bytes that rounds move that may be spent on probing links that carry nothing."""
     probe: bool = False
-    """Whether all links are measured before the first round."""
+    """Whether all links are measured before the first round (DS-Sync: topologyDetect)."""
     probe_s: float = 2.0
     """Seconds that each pair of sites may spend on that, at most."""
     probe_chunk_bytes: int = 64 * 1024

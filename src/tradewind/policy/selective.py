@@ -59,7 +59,7 @@ class SelectiveOptions:
     nbytes: int | None = None
     """The size of the averaged model (v); None: estimated from the durations of rounds."""
     readiness: ReadinessModel | None = None
-    """The distribution of step times; None: learnt from observed steps."""
+    """The distribution of step times (P_Phi); None: learnt from observed steps."""
     weights: WeightRule = "staleness"
     """uniform, or staleness: a model s steps behind counts 1 / (1 + s) as much."""
 

@@ -628,7 +628,7 @@ def connect(
         addresses[rank] = HostPort(addresses[rank].host, server.port)
     near = transport.local_sockets and shape is None
     counts = ConnectionCounts(name, network, transport.connections)
-    measuring = how if aware.measure else None
+    measuring = how if aware.measure or aware.probe else None
     about = is_slow(network), shape, measuring, near, hooks.connected
     worker = Worker(credentials, chosen.tolerance.deadlines, counts, *about)
     worker.inline_bytes = transport.inline_bytes if shape is None else 0  # control messages are not shaped

@@ -18,13 +18,13 @@ from tradewind.experiments.stragglers.systems import (
     GLOO,
     GLOO_BEST,
     SEEDS,
-    SETTING,
     SKEW,
     SKEWED_AIM_CLAIM,
     SYSTEMS,
     judge_aim,
     pair,
     panels,
+    setting_notes,
 )
 
 CHOICE, FRESH = 100, 200
@@ -67,7 +67,7 @@ def _run(setting: Setting) -> Outcome:
         (
             f"Chosen: {best}, of {len(CANDIDATES)} combinations, by the total time to the accuracy on {SEEDS} other "
             "seeds of each kind of data.",
-            *SETTING,
+            *setting_notes(),
             *found["even"].notes,
         ),
     )

@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from tradewind.catalog import load_compute_times, load_network
 from tradewind.catalog.compute_times import ComputeTimes
-from tradewind.control.options import Scatter
 from tradewind.errors import CannotEmulate
 from tradewind.experiments.papers import LIVE
 from tradewind.experiments.papers.judged_code import judged_code
@@ -34,6 +33,7 @@ from tradewind.experiments.stragglers.tasks import TASKS
 from tradewind.lab.processes import call_sites
 from tradewind.lab.session import Lab
 from tradewind.network import Network, Site
+from tradewind.schemes import Scheme, make_scheme
 
 COMPRESSION = 25.0
 RATE_SCALE = 0.25
@@ -44,6 +44,8 @@ WIDTHS = (64, 128, 128, 10)
 PARAMETERS = sum((into + 1) * out for into, out in pairwise(WIDTHS))
 MODEL_BYTES = 4 * PARAMETERS
 DEADLINE_S = 1800.0
+SERVED = ("asp", "ssp")
+"""Policies whose sites exchange with a server."""
 
 Vector = npt.NDArray[np.float64]
 By = Literal["gloo", "gloo, best order", "tradewind", "none"]
@@ -51,22 +53,44 @@ By = Literal["gloo", "gloo, best order", "tradewind", "none"]
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A way to synchronise: library, policy, planner and their options."""
+    """A way to synchronise: a library; or a scheme of Tradewind, with the options that differ from its own."""
 
     by: By = "tradewind"
-    policy: str = "bsp"
-    planner: str = "optimal"
+    scheme: str = "tradewind"
+    """A published system by its name, which then runs as published; or POLICY+PLANNER, with all that Tradewind does."""
+    policy: str | None = None
+    """Another policy than the scheme's."""
     policy_options: tuple[tuple[str, Any], ...] = ()
     planner_options: tuple[tuple[str, Any], ...] = ()
+    run_options: tuple[tuple[str, Any], ...] = ()
+    """Options of a live run by name, without their group."""
     every: int = 1
     """Local steps per round."""
     outer: bool = False
     """Whether to use DiLoCo's outer optimizer."""
     seconds: float = 6.0
     """Duration of a turn: long enough for the accuracy to level off."""
-    scatter: Scatter = "blocking"
+    divided: bool = True
+    """Whether the learning rate is divided by the number of sites where they exchange with a server."""
     ensemble: bool = False
     """Whether the final model is the mean of all sites' moving averages (DS-Sync's SWA), on virtual time only."""
+
+    @property
+    def made(self) -> Scheme:
+        """The scheme with its options."""
+        policy_options, planner_options = dict(self.policy_options), dict(self.planner_options)
+        return make_scheme(
+            self.scheme, policy=self.policy, policy_options=policy_options, planner_options=planner_options
+        )
+
+    @property
+    def is_served(self) -> bool:
+        """Whether sites exchange with a server. It adds the changes of all, where others average them."""
+        return self.by == "tradewind" and self.made.policy in SERVED
+
+    def slower(self, sites: int) -> int:
+        """What the learning rate is divided by: a server adds the steps of all sites."""
+        return sites if self.divided and self.is_served else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tradewind.experiments.stragglers.live import SLOW_SITE, SiteCurve, System, 
 from tradewind.experiments.stragglers.tasks import TASKS, Samples, load_samples
 from tradewind.lab.site import Place
 from tradewind.runtime.group import Group
+from tradewind.runtime.options import RunOptions, options_by_field
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 MOST_STEPS = 5000
@@ -130,11 +131,11 @@ def _train_once(place: Place, turn: Turn) -> None:
     importlib.import_module("tradewind.torch")
 
 
-def make_learner(turn: Turn, slower: float = 1.0) -> Any:
-    """A site's learner: the same first model at all sites. `slower` divides the learning rate."""
+def make_learner(turn: Turn) -> Any:
+    """A site's learner: the same first model at all sites, live and on virtual time."""
     task = TASKS[turn.task]
     return importlib.import_module("tradewind.torch.learner").Learner(
-        task.kind, turn.trial, task.learning_rate * turn.learning_rate / slower
+        task.kind, turn.trial, task.learning_rate * turn.learning_rate / turn.system.slower(turn.sites)
     )
 
 
@@ -193,6 +194,12 @@ def _train(
     return curve, ended_s, step + 1
 
 
+def run_options(system: System) -> RunOptions:
+    """The options of a system's group in the lab."""
+    options = {"policy_options": dict(system.policy_options), "planner_options": dict(system.planner_options)}
+    return options_by_field({"scheme": system.scheme, "policy": system.policy, **options, **dict(system.run_options)})
+
+
 @contextlib.contextmanager
 def _averaging(
     place: Place, number: int, system: System, learner: Any, store: Any, totals: RoundTotals
@@ -203,17 +210,10 @@ def _averaging(
         order = gloo_order(place.network) if system.by == "gloo, best order" else list(place.network.names)
         yield WithGloo(learner, GlooSystem(place, order, store, f"turn-{number}"), place, totals)
     else:
-        group = place.connect(
-            number,
-            planner=system.planner,
-            planner_options=dict(system.planner_options),
-            policy=system.policy,
-            policy_options=dict(system.policy_options),
-            scatter=system.scatter,
-        )
+        group = place.connect(number, run_options(system))
         make = importlib.import_module("tradewind.torch").Synchronizer
         with contextlib.closing(group):
-            synchronizer = make(learner.model, system.policy, group=group, every=system.every, outer=system.outer)
+            synchronizer = make(learner.model, group=group, every=system.every, outer=system.outer)
             group.all_reduce(learner.gather().copy())  # opens connections and warms TCP up
             yield WithUs(synchronizer, totals)
 

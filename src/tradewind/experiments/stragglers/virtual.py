@@ -34,9 +34,6 @@ from tradewind.node.actions import Outcome
 from tradewind.schemes import Scheme, make_scheme
 from tradewind.sim import Setup, Simulation
 
-SERVED = ("asp", "ssp")
-"""Policies whose sites exchange with a server. It adds the changes of all sites, where others average them, so that
-their learning rate is divided by the number of sites."""
 DECAY = 0.99
 """Weight of the previous moving average at every step, as in `tradewind.torch.Ensemble`."""
 
@@ -69,6 +66,7 @@ class VirtualSites:
     def __init__(self, turn: Turn, names: Sequence[str]) -> None:
         self.turn, self.task = turn, TASKS[turn.task]
         self.judged_every = 3 * self.task.judged_every
+        self.is_served = turn.system.is_served
         self.sites = {name: self._site(rank) for rank, name in enumerate(names)}
         self._results: dict[int, tuple[Array, Array]] = {}
         self._judged: dict[int, tuple[float, float]] = {}
@@ -78,7 +76,7 @@ class VirtualSites:
             self.judge(name, 0.0)
 
     def _site(self, rank: int) -> _Site:
-        learner = make_learner(self.turn, self.turn.sites if self.turn.system.policy in SERVED else 1)
+        learner = make_learner(self.turn)
         data, hand, rng = site_data(self.turn, rank)
 
         def draw() -> tuple[Array, Any]:
@@ -107,7 +105,7 @@ class VirtualSites:
     def averaged(self, rank: str, outcome: Outcome, now_s: float) -> None:
         """Load the result of a round into a site's model."""
         site = self.sites[rank]
-        if self.turn.system.policy in SERVED:
+        if self.is_served:
             self.served += site.given - site.anchor
             result = self.served.copy()
         elif outcome.round is None:
@@ -123,7 +121,7 @@ class VirtualSites:
         if self.turn.system.ensemble:
             site.moving += np.float32(1 - DECAY) * (result - site.moving)
         if site.steps - site.judged_at >= self.judged_every:
-            self.judge(rank, now_s, outcome.round if self.turn.system.policy not in SERVED else None)
+            self.judge(rank, now_s, None if self.is_served else outcome.round)
 
     def _result(self, number: int, outcome: Outcome) -> tuple[Array, Array]:
         """The average of a round's contributors (with `outer`, after the outer step), and the outer momentum.
@@ -183,11 +181,7 @@ def _mean(models: Sequence[Array], weights: Sequence[float]) -> Array:
 def scheme_of(system: System) -> Scheme:
     """The scheme that the simulator runs for a system: what it does live; Gloo is a ring in the order of names."""
     if system.by == "tradewind":
-        return make_scheme(
-            f"{system.policy}+{system.planner}",
-            policy_options=dict(system.policy_options),
-            planner_options=dict(system.planner_options),
-        )
+        return system.made
     order = "auto" if system.by == "gloo, best order" else "given"
     return make_scheme("bsp+ring", planner_options={"order": order})
 

@@ -29,7 +29,7 @@ class FaptOptions:
     """Which sites are roots."""
 
     roots: int | None = None
-    """The number of roots (N), the best by score. By default every member, the paper's best setting."""
+    """The number of roots (N, NUM_ROOT_SERVERS), the best by score. Default: every member, the paper's best."""
     fixed_roots: tuple[str, ...] = ()
     """The names of the roots, for replanning: moving a root means moving its part of the model."""
     keep_roots: bool = False

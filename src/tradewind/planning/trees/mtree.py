@@ -49,7 +49,7 @@ class MtreeOptions:
     (local), or the better of both results.
     """
     chunk_size: Literal["published", "small"] = "published"
-    """Chunk sizes by the paper's message model, or small ones, which suit the runtime better."""
+    """Chunk sizes by the paper's message model (mu*, lambda* chunks), or small ones, which suit the runtime better."""
     seed: int = 0
     """Seed of the random start vertices."""
     search_nodes: int = 1

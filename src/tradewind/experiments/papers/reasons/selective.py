@@ -32,7 +32,7 @@ from tradewind.experiments.stragglers.systems import (
     SELECTIVE_CLAIMS,
     SYSTEMS,
     P,
-    pair,
+    published,
 )
 from tradewind.sim import simulate
 
@@ -55,7 +55,6 @@ def rounds_trial(scheme: str, nics: bool, trial: int) -> tuple[float, float]:
         compute=compute_times(False),
         nbytes=MODEL_BYTES,
         policy_options=dict((P, HORIZON) if scheme == SELECTIVE else (P,)),
-        planner_options={"order": "auto"},
     )
     return result.average_sync_s, result.average_scale
 
@@ -100,7 +99,7 @@ def _planners(setting: Setting) -> Iterator[Switched]:
     systems = {
         P_REDUCE: SYSTEMS[P_REDUCE],
         "on rings": SYSTEMS["Selective"],
-        stars: pair("selective", "opr", P, HORIZON, seconds=8.0),
+        stars: published("opr", P, HORIZON, policy="selective", seconds=8.0),
     }
     found = measure(setting, "reasons: planners", systems, 5, virtual=True)
     rings, both = (found.sooner(name, P_REDUCE) for name in ("on rings", stars))
