@@ -9,6 +9,7 @@ import pytest
 
 from cli import succeed, succeed_json, tradewind
 from tradewind.catalog import load_compute_times, load_network
+from tradewind.planning.host import HostCost
 from tradewind.sim import simulate
 from tradewind.trace import read_trace
 
@@ -48,6 +49,38 @@ def test_simulate_gives_the_same_numbers_as_the_library() -> None:
     assert sum(document["link_bytes"].values()) == pytest.approx(result.total_bytes)
     assert document["share_of_limit"] < 1
     assert [w["name"] for w in document["workers"]] == ["w1", "w2", "w3", "w4", "w5", "w6"]
+
+
+def test_hosts_cost_what_the_flags_say() -> None:
+    (free,) = succeed_json("simulate", *QUICK, "--scheme", "bsp+optimal")
+    (measured,) = succeed_json("simulate", *QUICK, "--scheme", "bsp+optimal", "--frame-s", "80us")
+    (slow,) = succeed_json("simulate", *QUICK, "--scheme", "bsp+optimal", "--byte-s", "5e-8")
+    (shared,) = succeed_json("simulate", *QUICK, "--scheme", "bsp+optimal", "--byte-s", "5e-8", "--cores", "1")
+    result = simulate(
+        load_network("mesh", n=6),
+        "bsp+optimal",
+        5,
+        compute=load_compute_times("lstm").rescaled(0.05, 0.2),
+        nbytes=4_000_000,
+        host=HostCost(byte_s=5e-8),
+        planner_options={"byte_s": 5e-8},
+    )
+    assert free["average_sync_seconds"] < measured["average_sync_seconds"] < slow["average_sync_seconds"]
+    assert slow["average_sync_seconds"] == result.average_sync_s < shared["average_sync_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--frame-s", "-1"), "frame_s must be >= 0"),
+        (("--cores", "two"), "could not convert"),
+        (("--rank-cores", "0"), "rank_cores must be >= 1"),
+        (("--frame-s", "80us", "--execution", "chunked"), "counts no processor time"),
+    ],
+)
+def test_hosts_that_cannot_be_simulated_are_refused(flags: tuple[str, ...], message: str) -> None:
+    result = tradewind("simulate", *QUICK, "--scheme", "bsp-ring", *flags)
+    assert result.exit_code == 2 and message in result.stderr
 
 
 def test_options_go_to_the_schemes_that_take_them() -> None:

@@ -21,6 +21,7 @@ from tradewind.cli.arguments import (
 )
 
 if TYPE_CHECKING:
+    from tradewind.planning.host import HostCost
     from tradewind.schemes import Scheme
     from tradewind.sim.setup import StepTimes
 
@@ -76,6 +77,19 @@ def run(
     rates: Annotated[
         str | None, typer.Option("--rates", metavar="NAME", help="Let rates follow a trace of the catalog: netstorm9.")
     ] = None,
+    frame_s: Annotated[
+        str | None,
+        typer.Option("--frame-s", metavar="TIME", help="Processor time of a rank for a frame, as in `tradewind plan`."),
+    ] = None,
+    byte_s: Annotated[
+        str | None, typer.Option("--byte-s", metavar="TIME", help="Processor time of a rank for a byte.")
+    ] = None,
+    cores: Annotated[
+        str | None, typer.Option("--cores", metavar="N", help="Cores that all ranks share, where they share a machine.")
+    ] = None,
+    rank_cores: Annotated[
+        str | None, typer.Option("--rank-cores", metavar="N", help="Cores of each rank for its connections.")
+    ] = None,
     codec: CodecOption = "none",
     trace: Annotated[
         Path | None,
@@ -93,6 +107,7 @@ def run(
     """Simulate how ranks train and synchronise under one or several schemes.
 
     The policies and planners are the production ones; time and links are virtual. The same seed gives the same result.
+    Processors cost nothing unless --frame-s, --byte-s, --cores or --rank-cores is given; the others are then measured.
     """
     from tradewind.catalog import load_trace
     from tradewind.cli.output import check_out, print_json, write_whole
@@ -116,6 +131,7 @@ def run(
     found = resolve_network(network, None, option, latency, default_bandwidth, prices, ranks_per_site)
     moving = None if rates is None else load_trace(rates)
     steps = _step_times(compute, compute_range)
+    host, schemes = _with_hosts(schemes, frame_s=frame_s, byte_s=byte_s, cores=cores, rank_cores=rank_cores)
     nbytes, detect_s = parse_size(size), parse_duration(detect)
     faults = random_link_outages(found, faulty_links, seed)
     results = []
@@ -134,6 +150,7 @@ def run(
                 rates=moving,
                 detect_s=detect_s,
                 codec=codec,
+                host=host,
                 record="nothing" if trace is None else ("flows" if flows else "rounds"),
                 progress=partial(report, text, total=seconds),
             )
@@ -196,6 +213,31 @@ def _schemes(
         policy_options(s.policy, s.policy_options)
         planner_options(s.planner, s.planner_options)
     return made
+
+
+def _with_hosts(schemes: Sequence[Scheme], **given: str | None) -> tuple[HostCost, list[Scheme]]:
+    """The hosts of a simulation, free ones by default, and the schemes, whose planners plan for them."""
+    from tradewind.errors import BadOption
+    from tradewind.planning import planner
+    from tradewind.planning.host import FREE_HOST, HostCost
+    from tradewind.schemes import make_scheme
+    from tradewind.units import parse_duration
+
+    try:
+        host = {
+            name: parse_duration(text) if text[-1:].isalpha() and name.endswith("_s") else float(text)
+            for name, text in given.items()
+            if text is not None
+        }
+        made = HostCost(**host) if host else FREE_HOST  # type: ignore[arg-type]
+    except ValueError as error:
+        raise BadOption(f"hosts: {error}.") from error
+    planned = []
+    for scheme in schemes:
+        takes = {field.name for field in planner(scheme.planner).option_fields}
+        options = {name: value for name, value in host.items() if name in takes - set(scheme.planner_options)}
+        planned.append(make_scheme(scheme, planner_options=options))
+    return made, planned
 
 
 def _step_times(text: str, between: str | None) -> StepTimes:

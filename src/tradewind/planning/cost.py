@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,10 @@ class Cost:
     """The bytes that each site, or rank, sends to other sites, which clouds charge for."""
     frames: float = 0.0
     """The frames that all ranks send in one round."""
+    rank_seconds: Floats = field(default_factory=lambda: np.zeros(0))
+    """The processor time of each rank, on the threads that handle its bytes; empty for store-and-forward."""
+    core_seconds: float = 0.0
+    """The processor time of all ranks together, as one core would need for it."""
 
     @property
     def rate_bps(self) -> float:
@@ -107,7 +111,8 @@ class PipelinedCost:
         """The cost with these chunk sizes, one per shard."""
         chunk = np.minimum(self.kept.fitted(np.asarray(chunk_bytes, dtype=np.float64)), self.shard_bytes)
         chunk_bits = 8.0 * chunk
-        processor_s, processor = self.busiest_processor(chunk)
+        rank_s, core_s = self.processors_s(chunk)
+        processor_s, processor = self._busiest(rank_s, core_s)
         busy = (
             (self.transfer_s, self.bottleneck),
             (processor_s, processor),
@@ -131,15 +136,24 @@ class PipelinedCost:
             nbytes=self.nbytes,
             egress_bytes=_egress_bytes(self.link_bytes, self.network),
             frames=float(np.ceil(self.shard_bytes / chunk)[self.shard].sum()),
+            rank_seconds=rank_s,
+            core_seconds=core_s,
         )
 
     def busiest_processor(self, chunk: Floats, frames_count: float = 1.0) -> tuple[float, str]:
         """The longest time in s that a processor needs for the frames and bytes of its ranks, and its name."""
+        return self._busiest(*self.processors_s(chunk, frames_count))
+
+    def processors_s(self, chunk: Floats, frames_count: float = 1.0) -> tuple[Floats, float]:
+        """The time in s that each rank's threads need for its frames and bytes, and one core for those of all ranks."""
         n, frames = len(self.network), np.ceil(self.shard_bytes / chunk)[self.shard]
         handled = np.bincount(self.hops.src, frames, n) + np.bincount(self.hops.dst, frames, n)
         frames_s, bytes_s = frames_count * self.host.frame_s * handled, self.host.byte_s * self.moved_bytes
-        seconds = frames_s + bytes_s / self.threads  # frames take the interpreter, which the threads of a rank share
-        busiest, shared_s = int(seconds.argmax()), float((frames_s + bytes_s).sum()) / self.host.cores
+        # frames take the interpreter, which the threads of a rank share
+        return frames_s + bytes_s / self.threads, float((frames_s + bytes_s).sum())
+
+    def _busiest(self, seconds: Floats, core_s: float) -> tuple[float, str]:
+        busiest, shared_s = int(seconds.argmax()), core_s / self.host.cores
         if shared_s > seconds[busiest]:
             return shared_s, f"the {self.host.cores:g} cores of all ranks"
         threads = int(self.threads[busiest])

@@ -49,6 +49,11 @@ class HostCost:
     stream_bytes: float = math.inf
     """Bytes that one connection has in flight at most, its send buffer; by default buffers never limit."""
 
+    @property
+    def is_free(self) -> bool:
+        """Whether frames and bytes take no processor time."""
+        return not (self.frame_s or self.byte_s)
+
     def __post_init__(self) -> None:
         for name in ("frame_s", "byte_s", "queued_bytes"):
             if not 0 <= getattr(self, name) < float("inf"):

@@ -134,7 +134,10 @@ class Disturbances:
             case SlowRank(worker, factor):
                 self._slow_steps(worker, factor if begins else 1 / factor)
             case BusyProcessor(worker, share):
-                sim.engine.changed(sim.truth.limit_host(index[worker], fault.rate_bps, begins))
+                if sim.setup.host.is_free:
+                    sim.engine.changed(sim.truth.limit_host(index[worker], fault.rate_bps, begins))
+                else:
+                    sim.engine.changed(sim.truth.share_processor(index[worker], share, begins))
                 if fault.computes:
                     self._slow_steps(worker, 1 / share if begins else share)
 

@@ -91,8 +91,9 @@ class SlowRank:
 class BusyProcessor:
     """Other programs that leave the rank of a site only this share of its processors for a while.
 
-    It sends and receives at most this share of what a free host does in each direction. With `computes` its steps run
-    on these processors, too, and take longer by as much.
+    Where the simulation counts processor time (`Setup.host`), its frames and bytes take longer by as much. Elsewhere it
+    sends and receives at most this share of what a host with nothing else to do carries in each direction. With
+    `computes` its steps run on these processors, too, and take longer by as much.
     """
 
     worker: str

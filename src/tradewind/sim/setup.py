@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tradewind.catalog import BandwidthTrace
 from tradewind.errors import BadOption, InputError
 from tradewind.network import Network
+from tradewind.planning.host import FREE_HOST, HostCost
 from tradewind.schemes import Scheme
 from tradewind.sim.faults import Fault, check_faults
 from tradewind.sim.fluid.engine import PIECES
@@ -80,6 +81,8 @@ class Setup:
     record: Detail = "nothing"
     codec: str = NONE
     """How arrays are encoded (`wire.codecs`): links carry the encoded bytes, and encoding takes no time."""
+    host: HostCost = FREE_HOST
+    """What frames and bytes cost the processors of ranks, in pipelined rounds; by default nothing."""
     count_every_s: float | None = None
     """Interval at which counters of hosts are recorded with flows, as ranks of a live run report them; None: never."""
 

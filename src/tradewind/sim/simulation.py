@@ -78,11 +78,12 @@ class Simulation:
         self.clock = Clock()
         self.recorder = Recorder(network, setup.record)
         first = network if setup.rates is None else setup.rates.network_at(setup.rates.start_s[0])
-        self.truth = TrueNetwork(first, any(isinstance(fault, BusyProcessor) for fault in setup.faults))
+        limits_hosts = setup.host.is_free and any(isinstance(fault, BusyProcessor) for fault in setup.faults)
+        self.truth = TrueNetwork(first, limits_hosts)
         self.counters = HostCounters(self.truth, setup.faults)
         self._errors = misjudged(first, setup.noise, np.random.default_rng(seeds[0]))
         witness = self._flow_over if self.recorder.keeps_flows else None
-        self.engine = FluidEngine(self.truth, self.clock, scheme, self._completed, witness, setup.pieces)
+        self.engine = FluidEngine(self.truth, self.clock, scheme, self._completed, witness, setup.pieces, setup.host)
         items = max(1, round(setup.nbytes / ITEM_BYTES))
         self.operation = m.Operation(items, ITEM_BYTES, "float32", "mean", codec=setup.codec)
         self.workers = {

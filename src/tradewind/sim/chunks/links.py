@@ -1,4 +1,4 @@
-"""Connections on virtual time: a rate, a delay, a bounded queue, readers that may be slow, and cuts.
+"""Connections on virtual time: a rate, a delay, a bounded queue, hosts that may be slow, and cuts.
 
 Frames of one connection arrive in order; frames of different connections may overtake each other. A sender may forget a
 frame when it fits into the bounded queue, as with a socket's buffer, so that a slow reader slows down its own senders
@@ -18,6 +18,14 @@ from tradewind.sim.clock import Clock, Priority
 
 RESENT_S = 0.2
 """The least time after which TCP sends a lost packet again."""
+
+
+Handled = Callable[[int, float], float]
+"""Gives the time at which a frame of so many bytes has been handled that is begun now."""
+
+
+def _at_once(_: int, now_s: float) -> float:
+    return now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,10 @@ class Connection:
     """Whether payload gets lost although the connection works, as in a proxy that is stuck."""
     loss: float = 0.0
     """The share of frames that arrive later, because a packet of theirs was lost and sent again."""
+    sends_s: Handled = _at_once
+    """When the sender has handled a frame of this many bytes that leaves now; it does so while the link sends it."""
+    reads_s: Handled = _at_once
+    """The same of the reader, which takes one frame of the connection after another from the queue."""
     changed: Callable[[], None] | None = None
     """Called once, when the next payload has begun to be received: a byte of it was changed on the way."""
 
@@ -79,7 +91,8 @@ class Connection:
             return
         self._busy = True
         self._under_way += frame.nbytes
-        sent_s = self.clock.now_s + 8.0 * frame.nbytes / self.rate_bps
+        now_s = self.clock.now_s
+        sent_s = max(now_s + 8.0 * frame.nbytes / self.rate_bps, self.sends_s(frame.nbytes, now_s))
         self.clock.at(sent_s, Priority.ARRIVAL, self._sent, None)
 
     def _sent(self, _: None) -> None:
@@ -108,9 +121,9 @@ class Connection:
         if self.cut or self.paused or not self._arrived:
             return
         self._reading = True
-        self.clock.at(
-            self.clock.now_s + 8.0 * self._arrived[0].nbytes / self.read_bps, Priority.ARRIVAL, self._was_read, None
-        )
+        now_s, nbytes = self.clock.now_s, self._arrived[0].nbytes
+        read_s = max(now_s + 8.0 * nbytes / self.read_bps, self.reads_s(nbytes, now_s))
+        self.clock.at(read_s, Priority.ARRIVAL, self._was_read, None)
 
     def _was_read(self, _: None) -> None:
         self._reading = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from scipy.sparse.csgraph import connected_components
@@ -26,8 +27,10 @@ from tradewind.network import Network, Site
 from tradewind.node.collectives import CollectiveCall
 from tradewind.planning import PLANNERS, make_plan
 from tradewind.planning.collective import ALL_REDUCE, KINDS, Collective
+from tradewind.planning.host import FREE_HOST, HostCost
 from tradewind.sim.chunks.collectives import expected, own_items
 from tradewind.sim.chunks.links import Connection, Frame
+from tradewind.sim.chunks.processors import Processors
 from tradewind.sim.chunks.worker import SPOILT, SimulatedWorker
 from tradewind.sim.clock import Clock, Priority
 from tradewind.wire import messages as m
@@ -73,6 +76,8 @@ class ChunkRun:
     in_turn: bool = False
     """Whether ranks request an operation when the one before has ended; else after a random time, whatever has."""
     send_ahead: bool = True
+    host: HostCost = FREE_HOST
+    """What frames and bytes cost the processors of ranks; by default nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ class ChunkDriver:
         else:
             self.inputs = self._exact_arrays(coded)
         self.originals = {name: [a.copy() for a in arrays] for name, arrays in self.inputs.items()}
+        self._processors = Processors(setup.network, setup.host)
         self._control_s = dict.fromkeys(names, 0.0)
         self._report_s = dict.fromkeys(names, 0.0)
         self._wires: list[tuple[str, str, Connection]] = []
@@ -275,6 +281,8 @@ class ChunkDriver:
             read_bps,
             setup.buffer_bytes,
             arrive,
+            sends_s=partial(self._processors.handled_s, i),
+            reads_s=partial(self._processors.handled_s, j),
         )
 
     def _cut(self, ends: tuple[str, str]) -> None:

@@ -40,6 +40,8 @@ class TrueNetwork:
         """Shares of their rate that slow links have."""
         self._ceilings_bps: dict[Resource, list[float]] = {}
         """Limits beside the network: losses of a link, processors of a site."""
+        self._processor_shares: dict[int, list[float]] = {}
+        """Shares of their processors that sites have."""
         self.loss = network.loss.copy()
         """The share of segments that each link loses at present."""
 
@@ -151,6 +153,16 @@ class TrueNetwork:
     def limit_host(self, site: int, rate_bps: float, begins: bool) -> tuple[Resource, ...]:
         """Limit what a site sends and what it receives, or end that; returns the changed capacities."""
         return self._limit((("out", site), ("in", site)), rate_bps, begins)
+
+    def share_processor(self, site: int, share: float, begins: bool) -> tuple[Resource, ...]:
+        """Leave a site a share of its processors, or end that; no capacity of the network changes."""
+        shares = self._processor_shares.setdefault(site, [])
+        (shares.append if begins else shares.remove)(share)
+        return ()
+
+    def processor_shares(self) -> npt.NDArray[np.float64]:
+        """The share of its processors that each site has at present."""
+        return np.array([math.prod(self._processor_shares.get(site, ())) for site in range(len(self.network))])
 
     def _limit(self, resources: tuple[Resource, ...], rate_bps: float, begins: bool) -> tuple[Resource, ...]:
         for resource in resources:

@@ -24,6 +24,7 @@ from tradewind.node.engine.layout import shard_spans
 from tradewind.node.events import AuxiliaryChanged, BeginScatter, Explore, ScatteredRound
 from tradewind.node.node import Arrays
 from tradewind.node.waits import RoundWait
+from tradewind.planning.host import FREE_HOST, HostCost
 from tradewind.planning.plan import Plan
 from tradewind.schemes import Scheme
 from tradewind.sim.clock import Clock, Priority
@@ -104,8 +105,9 @@ class FluidEngine:
         completed: Completed,
         witness: Witness | None = None,
         pieces: int = PIECES,
+        host: HostCost = FREE_HOST,
     ) -> None:
-        """`completed` is called with the sites of a round that is complete."""
+        """`completed` is called with the sites of a round that is complete; `host`: what frames and bytes cost."""
         self._truth, self._clock, self._scheme, self._completed = truth, clock, scheme, completed
         self._pieces = pieces if scheme.execution == "chunked" else 1
         self._rounds: dict[int, _Round] = {}
@@ -126,8 +128,13 @@ class FluidEngine:
                     f"scheme {scheme.name!r}: a non-blocking scatter needs single flows, but a pipelined round is one "
                     "flow. Use execution store-and-forward with it."
                 )
-            self._carrier = PipelinedRounds(truth, clock, witness)
+            self._carrier = PipelinedRounds(truth, clock, witness, host)
             return
+        if host != FREE_HOST:
+            raise BadOption(
+                f"scheme {scheme.name!r}: execution {scheme.execution!r} has no frames and counts no processor time. "
+                "Use execution pipelined with a host."
+            )
         rank(discipline, 0, REDUCE)  # an unknown discipline raises an error now
         if discipline == "fs" or self._pieces > 1 or truth.network.has_shared_capacity or truth.limits_hosts:
             self._links = SharedLinks(truth, clock, ordered=discipline != "fs", witness=witness)

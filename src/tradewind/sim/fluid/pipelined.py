@@ -1,8 +1,9 @@
 """Pipelined rounds: chunks flow through all hops at once, so each round is one fluid.
 
 Inside a round the runtime sends by progress, so all shards of a plan advance together, and a round is one fluid. It
-needs the bytes that the plan puts on every link, NIC and trunk, and is as fast as the tightest of them allows, which is
-the transfer time of `cost`. After its last bit has left, it takes the fill time of the pipeline to finish.
+needs the bytes that the plan puts on every link, NIC and trunk, and of every rank's processor, and of the cores that
+ranks share, the time that `cost` says for the given hosts. A link carries no more than its connections. The round is as
+fast as the tightest of them allows. After its last bit has left, it takes the fill time of the pipeline to finish.
 
 Rounds that run at the same time share by dominant-resource fairness: the share that each round has of the capacity it
 needs most grows equally for all until a capacity is full. Two rounds on the same link get half of it each; a round that
@@ -12,6 +13,7 @@ that, cut shards into pieces (`execution`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -20,8 +22,9 @@ import numpy.typing as npt
 
 from tradewind.fluid import Resource
 from tradewind.network import Matrix
-from tradewind.planning.cost import cost
-from tradewind.planning.host import FREE_HOST
+from tradewind.planning.connections import carried_bps
+from tradewind.planning.cost import Cost, cost
+from tradewind.planning.host import FREE_HOST, HostCost
 from tradewind.planning.plan import Plan
 from tradewind.sim.clock import Clock, Priority
 from tradewind.sim.fluid.capacity import TrueNetwork
@@ -43,8 +46,8 @@ class PipelinedRound:
     fill_s: float
     needs: Indices
     """The numbers of the capacities that it needs."""
-    bits: Vector
-    """The bits on each of them, for the whole round."""
+    load: Vector
+    """What the whole round needs of each of them: bits, or seconds of a processor."""
     done: Callable[[], object]
     started_s: float
     alone: float = 0.0
@@ -64,14 +67,18 @@ class PipelinedRound:
 class PipelinedRounds:
     """All running rounds, on a network whose capacities they share."""
 
-    def __init__(self, truth: TrueNetwork, clock: Clock, witness: Witness | None = None) -> None:
+    def __init__(
+        self, truth: TrueNetwork, clock: Clock, witness: Witness | None = None, host: HostCost = FREE_HOST
+    ) -> None:
         self._truth = truth
         self._network = truth.network
+        self._host = host
+        self._connections_bps = carried_bps(truth.network, host)
         self._clock = clock
         self._witness = witness
         self.index = truth.network.index
         n = len(truth.network)
-        numbers = 2 * n * n + 4 * n + len(truth.network.trunks)
+        numbers = 2 * n * n + 5 * n + len(truth.network.trunks) + 1
         self.flows = 0
         self.lost_bits = 0.0
         self._users = np.zeros(numbers, dtype=np.int32)
@@ -81,9 +88,9 @@ class PipelinedRounds:
 
     def start(self, number: int, plan: Plan, done: Callable[[], object], share: float = 1.0) -> PipelinedRound:
         """Begin a round; `done` is called when every member has the result. `share`: the fraction still to do."""
-        spent = cost(plan, self._truth.network, host=FREE_HOST)
-        needs, bits = self._demand(spent.link_bytes * share)
-        started = PipelinedRound(number, plan, spent.fill_seconds, needs, bits, done, self._clock.now_s)
+        spent = cost(plan, self._truth.network, host=self._host)
+        needs, load = self._demand(spent, share)
+        started = PipelinedRound(number, plan, spent.fill_seconds, needs, load, done, self._clock.now_s)
         started.updated_s = self._clock.now_s
         started.link_bytes = spent.link_bytes * share
         self._running[started] = None
@@ -125,14 +132,14 @@ class PipelinedRounds:
 
     # --- sharing -----------------------------------------------------------------------------------------
 
-    def _demand(self, link_bytes: Matrix) -> tuple[Indices, Vector]:
-        """The capacities that limit such a load, and the bits on each.
+    def _demand(self, spent: Cost, share: float) -> tuple[Indices, Vector]:
+        """The capacities that limit this share of a round, and what it needs of each.
 
-        They are numbered: links, NICs out, NICs in, trunks, links between sites that several ranks share, and NICs of
-        machines out and in.
+        They are numbered: links, NICs out, NICs in, trunks, links between sites that several ranks share, NICs of
+        machines out and in, processors of ranks, and the cores that all ranks share.
         """
         network, n = self._network, len(self._network)
-        bits, counts = 8.0 * link_bytes, self._truth.limits_hosts
+        bits, counts = 8.0 * (spent.link_bytes * share), self._truth.limits_hosts
         between = network.between_sites_only(bits)
         shared = np.concatenate(
             [
@@ -141,6 +148,7 @@ class PipelinedRounds:
                 np.array([between[mask].sum() for mask in network.trunk_members]),
                 between.ravel() if network.shares_sites else np.zeros(0),
                 *(self._machine_bits(bits) if network.has_machines else ()),
+                *(() if self._host.is_free else self._processor_seconds(spent, share)),
             ]
         )
         links, others = np.flatnonzero(bits), np.flatnonzero(shared)
@@ -155,19 +163,27 @@ class PipelinedRounds:
             np.where(np.isfinite(network.machine_ingress_bps), in_bits, 0.0),
         )
 
-    def _capacity_bps(self, numbers: Indices) -> Vector:
+    def _processor_seconds(self, spent: Cost, share: float) -> tuple[Vector, Vector]:
+        """The seconds that each rank needs of its processor, and all of them of the cores that they share, if any."""
+        are_shared = math.isfinite(self._host.cores)
+        return spent.rank_seconds * share, np.array([spent.core_seconds * share if are_shared else 0.0])
+
+    def _capacity(self, numbers: Indices) -> Vector:
+        """What each capacity offers: bits a second, or seconds of a processor a second."""
         n = len(self._network)
         is_link = numbers < n * n
         links, others = numbers[is_link], numbers[~is_link] - n * n
-        return np.concatenate(
-            [
-                self._truth.link_rates_bps(links // n, links % n),
-                self._truth.shared_rates_bps()[others] if len(others) else np.zeros(0),
-            ]
-        )
+        ends = links // n, links % n
+        offered = [np.minimum(self._truth.link_rates_bps(*ends), self._connections_bps[ends])]
+        if len(others):
+            shared = [self._truth.shared_rates_bps()]
+            if not self._host.is_free:
+                shared += [self._truth.processor_shares(), np.array([self._host.cores])]
+            offered.append(np.concatenate(shared)[others])
+        return np.concatenate(offered)
 
     def _weigh(self, round_: PipelinedRound) -> None:
-        round_.alone = float((self._capacity_bps(round_.needs) / round_.bits).min())
+        round_.alone = float((self._capacity(round_.needs) / round_.load).min())
 
     def _share(self, newcomer: PipelinedRound) -> None:
         if self._users[newcomer.needs].max() == 1:
@@ -185,16 +201,16 @@ class PipelinedRounds:
         numbers = np.unique(np.concatenate([round_.needs for round_ in growing]))
         self._position[numbers] = np.arange(len(numbers))
         needs = {round_: self._position[round_.needs] for round_ in growing}
-        left_bps = self._capacity_bps(numbers)
+        left = self._capacity(numbers)
         level = 0.0
         while growing:
-            wanted_bps = np.zeros(len(numbers))
+            wanted = np.zeros(len(numbers))
             for round_ in growing:
-                wanted_bps[needs[round_]] += round_.alone * round_.bits
-            room = np.divide(left_bps, wanted_bps, out=np.full(len(numbers), np.inf), where=wanted_bps > 0)
+                wanted[needs[round_]] += round_.alone * round_.load
+            room = np.divide(left, wanted, out=np.full(len(numbers), np.inf), where=wanted > 0)
             step = float(room.min())
             level += step
-            left_bps = np.maximum(0.0, left_bps - step * wanted_bps)
+            left = np.maximum(0.0, left - step * wanted)
             full = room <= step * (1 + FULL)
             for round_ in [round_ for round_ in growing if full[needs[round_]].any()]:
                 self._set_rate(round_, level * round_.alone)
@@ -220,7 +236,7 @@ class PipelinedRounds:
         round_.updated_s = now_s
         if step:
             links = round_.needs < len(self._carried_bits)
-            self._carried_bits[round_.needs[links]] += step * round_.bits[links]
+            self._carried_bits[round_.needs[links]] += step * round_.load[links]
 
     def _all_sent(self, round_: PipelinedRound) -> None:
         self._settle(round_)
