@@ -4,7 +4,8 @@ Real processes on the sites of a lab (`delay`: every site has 100 Mbps out and i
 [source](../../examples/lab_outer.py)): averaging at every step, DiLoCo, and Streaming DiLoCo with int4. A step is a
 pause of half a second, so that the processors of the machine are free for the rounds; utilisation is the time of all
 steps over the whole time. Sent bytes are those of the first site's data connections, headers of frames and probes of
-links included; the peak is the step in which it sent most, which may be one with a train of probes. `SITES` in the environment is the number of sites (8).
+links included; the peak is the step in which it sent most, which may be one with a train of probes. `SITES` in the
+environment is the number of sites (8).
 """
 
 from __future__ import annotations
@@ -83,6 +84,6 @@ def _arithmetic(out: TextIO, sites: int, parameters: int, fragments: int) -> Non
     out.write(
         f"\nBy their sizes, without headers and probes, a site sends 2 (n - 1) / n = {factor:g} times an array in a "
         f"round: {factor * whole:,.0f} bytes of {whole:,} for averaging at every step, and {factor * part:,.0f} of "
-        f"{part:,} for a fragment in int4, {whole / part:.0f} times fewer. A peak beyond that contains a train of "
-        f"probes, for which a site may spend {Awareness().explore_share:.0%} of what it sends, or parts of two rounds.\n"
+        f"{part:,} for a fragment in int4, {whole / part:.0f} times fewer. A peak beyond that contains parts of two "
+        f"rounds, or a train of probes, for which a site may spend {Awareness().explore_share:.0%} of what it sends.\n"
     )
