@@ -66,6 +66,8 @@ TARGETS = (
     ("sparseloco topk-256, H / 4, lr 2", "diloco", 0.5),
     ("streaming-diloco int4", "diloco", 0.5),
 )
+FEWER = (("sparseloco", 100), ("streaming-diloco", 100))
+"""How many times fewer bytes than DDP's all methods of these names shall send."""
 SITES, SITE_BPS = 8, 100e6
 
 
@@ -230,6 +232,12 @@ def _table(out: TextIO, name: str, runs: Sequence[Run]) -> None:
             shown = "one seed" if math.isnan(error) else f"error {error:.2f}%"
             out.write(f"- `{method}` beside `{other}`: {found:+.2f}% ({shown}), ")
             out.write(f"aim at most {percent}%: {verdict}{unclear}.\n")
+    for method in dict.fromkeys(run["method"] for run in sorted(runs, key=lambda run: run["bytes"])):
+        for family, times in FEWER:
+            if base and method.startswith(family):
+                found = base[0]["bytes"] / _of(method, runs)[0]["bytes"]
+                out.write(f"- `{method}` sends {found:,.1f} times fewer bytes than `ddp`, aim at least {times}: ")
+                out.write(f"{'met' if found >= times else 'missed'}.\n")
     out.write("\n")
 
 
@@ -281,6 +289,7 @@ def _ways() -> Iterator[Way]:
     yield Way("compressed", "int4")
     yield Way("diloco", "none", 100)
     yield Way("sparseloco", "topk", 100)
+    yield Way("sparseloco-256", "topk-256", 5)
     yield Way("streaming-diloco", "int4", 100, 10, 5)
 
 

@@ -38,6 +38,8 @@ INTERVALS = (30, 50, 100, 200, 300, 500, 1000)
 CODECS = ("none", "bf16", "int8", "int4")
 FRAGMENTS = (5, 10)
 """Numbers of fragments that divide all intervals."""
+SPARSE_INTERVAL = 5
+"""Local steps between the rounds of `sparseloco-256`: what was measured."""
 OVERLAP_STEPS = 5
 """Steps that overlap with a round of Streaming DiLoCo (tau), if its rounds are not more frequent."""
 SIMULATED_ROUNDS = 3
@@ -50,12 +52,69 @@ STREAMING = "Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512)"
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """By how much a loss was above that of DDP in float32 with the same seeds."""
+
+    model: str
+    percent: float
+    error: float
+    """Standard error of that, in percent."""
+
+
+def _measured(**losses: tuple[float, float]) -> tuple[Measured, ...]:
+    return tuple(Measured(model.replace("_", "-"), *loss) for model, loss in losses.items())
+
+
+MEASURED = {
+    ("compressed", "bf16"): _measured(gpt_cpu=(0.0, 0.0), cnn_cpu=(0.1, 0.14)),
+    ("compressed", "int8"): _measured(
+        gpt_cpu=(0.01, 0.01),
+        cnn_cpu=(0.47, 0.15),
+        gpt_10m=(0.03, 0.02),
+        gpt_100m=(0.06, 0.04),
+        cnn_gpu=(-1.04, 0.88),
+        cnn_1m_gpu=(-1.96, 1.19),
+    ),
+    ("compressed", "int4"): _measured(
+        gpt_cpu=(0.29, 0.01),
+        cnn_cpu=(2.43, 0.29),
+        gpt_10m=(0.1, 0.05),
+        gpt_100m=(0.23, 0.98),
+        cnn_gpu=(0.38, 0.83),
+        cnn_1m_gpu=(-2.33, 1.04),
+    ),
+    ("diloco", "none"): _measured(
+        gpt_cpu=(1.85, 0.24),
+        cnn_cpu=(19.86, 2.92),
+        gpt_10m=(1.79, 0.13),
+        gpt_100m=(-2.28, 0.24),
+        cnn_gpu=(-2.45, 3.2),
+        cnn_1m_gpu=(10.06, 3.68),
+    ),
+    ("diloco", "int8"): _measured(gpt_cpu=(1.86, 0.23), cnn_cpu=(19.71, 2.83)),
+    ("sparseloco", "topk"): _measured(gpt_cpu=(11.0, 0.22), cnn_cpu=(87.18, 4.05)),
+    ("sparseloco-256", "topk-256"): _measured(
+        gpt_cpu=(2.02, 0.09),
+        cnn_cpu=(6.89, 2.23),
+        gpt_10m=(-1.44, 0.27),
+        gpt_100m=(-6.03, 0.75),
+        cnn_gpu=(2.52, 1.43),
+        cnn_1m_gpu=(0.14, 2.28),
+    ),
+    ("streaming-diloco", "int4"): _measured(gpt_cpu=(3.64, 0.14), cnn_cpu=(22.12, 1.57), gpt_100m=(1.45, 0.23)),
+}
+"""What docs/benchmarks/compression_evidence.md says, with H = 20 where it has local steps (5 with `sparseloco-256`)."""
+MOST_PERCENT = 10.0
+"""A loss above this share of that of DDP is pointed out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """One way to synchronise, as a run is configured."""
 
     method: str
-    """synchronous, compressed, diloco, sparseloco or streaming-diloco. Delayed and eager updates are not considered:
-    with small models they lost far more accuracy than the others (docs/benchmarks/compression_evidence.md)."""
+    """synchronous, compressed, diloco, sparseloco, sparseloco-256 or streaming-diloco. Delayed updates are not
+    considered: with small models they lost far more than the others (docs/benchmarks/compression_evidence.md)."""
     codec: str = "none"
     every: int = 1
     """Local steps between two rounds of the same part of the model (H)."""
@@ -102,8 +161,27 @@ class Way:
             "compressed": f"{EVIDENCE_PAGE}, measured on small models with error feedback",
             "diloco": f"claim of {DILOCO}, with H up to 500 and float32; {EVIDENCE_PAGE}, measured on small models",
             "sparseloco": f"claim of {SPARSELOCO}, with H of 15 to 250; {EVIDENCE_PAGE}, small models",
+            "sparseloco-256": f"{EVIDENCE_PAGE}, measured on small models with H = {SPARSE_INTERVAL}",
             "streaming-diloco": f"claim of {STREAMING}, with H of 30 and 100 and 4 bits; {EVIDENCE_PAGE}, small models",
         }[self.method] + (lossy if self.method == "diloco" else "")
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        """The losses that were measured with this method and codec; none where it was not tried."""
+        return MEASURED.get((self.method, self.codec), ())
+
+    @property
+    def caution(self) -> str:
+        """What speaks against this way in what was measured; empty if nothing does."""
+        if self.method == "synchronous":
+            return ""
+        if not self.measured:
+            return f"{self.method} with {self.codec} was not measured"
+        worst = max(self.measured, key=lambda each: each.percent)
+        if worst.percent <= MOST_PERCENT:
+            return ""
+        what = self.method if self.codec == "none" else f"{self.method} with {self.codec}"
+        return f"{what} lost {worst.percent:.1f}% beside DDP on {worst.model}: measure your own model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +272,8 @@ def ways() -> Iterator[Way]:
         for codec in ("none", "int8"):
             yield Way("diloco", codec, every)
         yield Way("sparseloco", "topk", every)
+    yield Way("sparseloco-256", "topk-256", SPARSE_INTERVAL)
+    for every in INTERVALS:
         for fragments in FRAGMENTS:
             for codec in ("int8", "int4"):
                 yield Way("streaming-diloco", codec, every, fragments, min(OVERLAP_STEPS, every // fragments))

@@ -12,6 +12,7 @@ from tradewind.control.network.exploring import MOST_SAVED_BYTES, Exploring
 from tradewind.control.network.network_shift import PAUSE, NetworkShift
 from tradewind.control.network.view import NetworkView
 from tradewind.network import Network, Site
+from tradewind.planning import make_plan
 from tradewind.sim.chunks.changing import ChangingRun, run_changing
 from tradewind.sim.chunks.run import ChunkRun
 
@@ -20,6 +21,7 @@ MESH = Network("mesh", [Site(f"s{i}") for i in range(N)], 1e8 * (1 - np.eye(N)))
 LINKS = [(i, j) for i in range(N) for j in range(N) if i != j]
 HALF = dict.fromkeys(LINKS[:6], 0.3) | dict.fromkeys(LINKS[6:], 1.0)
 OPTIONS = Awareness(update_time_s=1.0)
+RING = make_plan("ring", MESH, 10**6)
 
 
 def uneven(seed: int, n: int = 4) -> Network:
@@ -174,9 +176,9 @@ def test_everything_is_explored_once_and_the_share_pays_for_it() -> None:
     ((src, train),) = exploring.trains(4.0, is_network_shift=False)
     assert (src, train.peer) == ("s0", "s1"), "it seems slower: once more, and no more than that"
     assert exploring.trains(5.0, is_network_shift=False) == []
-    exploring.moved(10**6)
+    exploring.moved(1, RING, 10**6)
     assert exploring.trains(60.0, is_network_shift=False) == [], "there are debts"
-    exploring.moved(int(2 * MOST_SAVED_BYTES / OPTIONS.explore_share))
+    exploring.moved(1, RING, int(2 * MOST_SAVED_BYTES / OPTIONS.explore_share))
     assert exploring.trains(120.0, is_network_shift=False)
     silent = Exploring(view, replace(OPTIONS, explore_share=0.0), 0.0)
     assert silent.trains(1.0, is_network_shift=True) == [], "with explore_share=0 there are no probes"

@@ -40,7 +40,7 @@ class Run:
         for _ in range(count):
             version, started_s = self.plans.plan_for(MEMBERS, MEGABYTE), self.now_s
             self.now_s += seconds[self.plans.by_version[version].planner]
-            self.replanning.ended(MEGABYTE, 3, version, started_s, self.now_s)
+            self.replanning.ended(MEGABYTE, self.plans.by_version[version], version, started_s, self.now_s)
 
     def switch(self) -> None:
         (key,) = self.plans.keys

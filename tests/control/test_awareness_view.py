@@ -15,6 +15,7 @@ from tradewind.control.plans.replanning import Replanning
 from tradewind.control.plans.versions import FOLLOWED_PLANS, Plans
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
+from tradewind.planning import make_plan
 from tradewind.wire import messages as m
 
 MESH = Network("mesh", [Site(n) for n in "abc"], 1e8 * (1 - np.eye(3)))
@@ -138,6 +139,9 @@ def test_on_one_machine_nothing_is_planned_anew() -> None:
     assert replanning.tick(1e3) == [] and view.is_guess
 
 
+RING = make_plan("ring", MESH, MEGABYTE)
+
+
 def changed(**options: float) -> tuple[Plans, Replanning]:
     plans = Plans(NetworkView(MESH), "optimal", {})
     plans.plan_for(("a", "b", "c"), MEGABYTE)
@@ -242,13 +246,13 @@ def test_versions_that_no_round_starts_with_are_forgotten() -> None:
 def test_links_that_carry_nothing_are_explored_within_the_budget() -> None:
     _, replanning = changed(explore_share=0.02, update_time_s=5.0)
     assert replanning.explorations(100.0) == [], "no rounds, no budget"
-    replanning.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
+    replanning.ended(50 * MEGABYTE, RING, 0, 99.0, 100.0)
     told = replanning.explorations(100.0)
     explored = [(src, message) for src, message in told if isinstance(message, m.Explore)]
     called = {frozenset((who, peer)) for who, x in told if isinstance(x, m.Connect) for peer in x.peers}
     assert called == {frozenset((src, message.peer)) for src, message in explored}, "both ends know of it"
     spent = sum(message.chunks * message.chunk_bytes for _, message in explored)
-    assert 0 < spent <= 0.02 * 2 * 2 * 50 * MEGABYTE
+    assert 0 < spent <= 0.02 * 4 * 50 * MEGABYTE, "each site has sent 4/3 of the array"
     assert len({src for src, _ in explored}) == len({x.peer for _, x in explored}) == len(explored)
     assert replanning.explorations(101.0) == [], "not before the next update"
 
@@ -259,7 +263,7 @@ def test_a_link_that_seemed_faster_once_is_explored_before_all_others() -> None:
     for src, dst in links(MESH):
         plans.view.measured(src, dst, 1e8, 99.0)
     plans.view.measured("c", "a", 3e8, 99.5)
-    replanning.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
+    replanning.ended(50 * MEGABYTE, RING, 0, 99.0, 100.0)
     told = [(src, message.peer) for src, message in replanning.explorations(100.0) if isinstance(message, m.Explore)]
     assert told == [("c", "a")], "all others were measured a second ago"
 
@@ -275,7 +279,7 @@ def test_exploring_keeps_no_link_busy_for_long(rate: float) -> None:
 def test_switched_off_nothing_is_learned() -> None:
     plans, replanning = changed(measure=False)
     replanning.measured("b", m.Measured("a", 1e6), 1.0)
-    replanning.ended(50 * MEGABYTE, 3, 0, 99.0, 100.0)
+    replanning.ended(50 * MEGABYTE, RING, 0, 99.0, 100.0)
     assert replanning.tick(1e3) == [] and replanning.explorations(1e3) == []
     assert plans.view.estimate("a", "b", 1.0).count == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import tradewind
-from tradewind.advice import Problem, Way, advise, blocked_seconds, offer_of, round_cost, ways
+from tradewind.advice import MEASURED, Problem, Way, advise, blocked_seconds, offer_of, round_cost, ways
 from tradewind.errors import BadOption, ImpossibleProblem
 from tradewind.network import Network, Site
 
 RATE_BPS = 100e6
+ROOT = Path(__file__).parents[2]
 
 
 def network(rates_bps: list[float], latency_s: float = 0.0, usd_per_gb: float = 0.0) -> Network:
@@ -96,7 +98,7 @@ def test_every_way_names_its_evidence_and_how_to_use_it() -> None:
     for way in ways():
         assert "measured" in way.evidence or "claim of" in way.evidence
         assert ("Synchronizer(" if way.every > 1 else "init_process_group") in way.arguments
-        assert (way.codec in way.arguments) is (way.codec not in ("none", "topk")), "which the preset has"
+        assert (way.codec in way.arguments) is (way.codec not in ("none", "topk", "topk-256")), "which the preset has"
 
 
 @pytest.mark.parametrize("wrong", [{"utilisation": 1.0}, {"step_s": 0.0}, {"parameters": 0}])
@@ -116,3 +118,39 @@ def test_the_verb_prints_a_table_and_json_and_exits_with_3_if_nothing_helps() ->
     assert impossible.exit_code == 3 and "no way to synchronise" in impossible.stderr
     for wrong in (["--bytes", "1GB"], ["--slowdown", "1"], ["--slowdown", "1.1", "--utilisation", "0.9"]):
         assert tradewind(*base, *wrong).exit_code == 2
+
+
+def test_measured_losses_are_those_of_the_page() -> None:
+    stored = json.loads((ROOT / "docs" / "benchmarks" / "data" / "compression_evidence.json").read_text())
+    names = {
+        ("compressed", "bf16"): "ddp bf16",
+        ("compressed", "int8"): "ddp int8 + feedback",
+        ("compressed", "int4"): "ddp int4 + feedback",
+        ("diloco", "none"): "diloco",
+        ("diloco", "int8"): "diloco int8",
+        ("sparseloco", "topk"): "sparseloco",
+        ("sparseloco-256", "topk-256"): "sparseloco topk-256, H / 4, lr 2",
+        ("streaming-diloco", "int4"): "streaming-diloco int4",
+    }
+    assert names.keys() == MEASURED.keys()
+    tables = [block for block in stored["blocks"] if isinstance(block, dict) and "beside DDP" in block["columns"]]
+    lines = [block[0] for block in stored["blocks"] if isinstance(block, list)]
+    models = [line.partition(":")[0].strip("*") for line in lines if "replicas on" in line]
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for model, table in zip(models, tables, strict=True):
+        for method, _, _, _, beside, error, *_ in table["rows"]:
+            found.setdefault(method, {})[model] = float(beside.rstrip("%")), float(error.rstrip("%"))
+    for way, method in names.items():
+        assert {each.model: (each.percent, each.error) for each in MEASURED[way]} == found[method], method
+
+
+def test_ways_that_lost_much_and_those_that_were_not_tried_say_so() -> None:
+    assert "lost 87.2% beside DDP on cnn-cpu" in Way("sparseloco", "topk", 30).caution
+    assert Way("streaming-diloco", "int8", 100, 5, 5).caution.endswith("was not measured")
+    assert Way("sparseloco-256", "topk-256", 5).caution == Way("synchronous").caution == ""
+
+
+def test_encoding_takes_time() -> None:
+    asked = problem(network([1e12, 1e12]), parameters=10**8)
+    seconds = [round_cost(asked, ("s0", "s1"), Way("compressed", codec)).seconds for codec in ("none", "int4")]
+    assert seconds[1] > seconds[0] / 7, "the bytes alone would take an eighth of the time"

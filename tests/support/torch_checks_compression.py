@@ -96,6 +96,27 @@ def check_the_comm_hook_does_the_same_with_a_state_of_its_own() -> None:
     assert feedback.nbytes >= 4 * sum(parameter.numel() for parameter in model.parameters())
 
 
+def check_residuals_of_the_comm_hook_start_again_when_the_ranks_of_its_run_change() -> None:
+    """Gradients of zero stay zero, unless a residual is added to them."""
+    pair = dist.new_group([0, 1], pg_options=options("none"))
+    feedback = ErrorFeedback("int4", dist.group.WORLD)
+    model = DistributedDataParallel(Model())
+    model.register_comm_hook(feedback, compression_hook)
+
+    def gradients(factor: float) -> float:
+        model.zero_grad()
+        (factor * model(batch_of(0, dist.get_rank())[0]).square().mean()).backward()
+        return max(float(parameter.grad.abs().max()) for parameter in model.parameters() if parameter.grad is not None)
+
+    gradients(1.0)
+    gradients(1.0)  # with the buckets that DDP keeps
+    assert gradients(0.0) > 0, "what was lost is sent after the same ranks' next step"
+    gradients(1.0)
+    if dist.get_rank() < 2:
+        feedback.group = pair
+        assert gradients(0.0) == 0, "it is dropped when the ranks are others"
+
+
 def check_the_comm_hook_takes_a_codec_for_each_bucket() -> None:
     sizes: dict[int, int] = {}
 

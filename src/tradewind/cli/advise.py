@@ -18,7 +18,7 @@ from tradewind.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from tradewind.advice import Advice, Offer, Problem
+    from tradewind.advice import Advice, Offer, Problem, Way
 
 EXAMPLE = "tradewind advise skyplane --option count=8 --parameters 1.3B --step 2s --slowdown 1.05"
 DEFAULT_UTILISATION = 0.95
@@ -115,6 +115,8 @@ def _offer_json(problem: Problem, offer: Offer) -> dict[str, Any]:
         "bottleneck": offer.bottleneck,
         "arguments": way.arguments,
         "evidence": way.evidence,
+        "measured": [{"model": m.model, "percent": m.percent, "error": m.error} for m in way.measured],
+        "caution": way.caution,
     }
 
 
@@ -132,7 +134,7 @@ def show(problem: Problem, advice: Advice) -> None:
     )
     priced = best.egress_usd_per_hour is not None
     columns = ["", "method", "codec", ">H", ">parts", ">tau", ">round", ">utilisation", ">peak", ">mean", ">egress/h"]
-    made = table(*columns, *([">price/h"] if priced else []))
+    made = table(*columns, ">loss", *([">price/h"] if priced else []))
     for offer in advice.offers:
         way, usd = offer.way, offer.egress_usd_per_hour
         made.add_row(
@@ -147,12 +149,25 @@ def show(problem: Problem, advice: Advice) -> None:
             format_rate(offer.peak_bps),
             format_rate(offer.mean_bps),
             format_size(offer.egress_bytes_per_hour),
+            _losses(way),
             *([] if usd is None else [format_usd(usd)]),
         )
     show_table(out, made)
     out.print("parts: fragments; peak, mean: of the site that sends most; egress: of all sites; no: misses the target")
+    out.print("loss: least to most beside DDP, as measured on small models")
     out.print(f"use             {best.way.arguments}", soft_wrap=True)
     out.print(f"limited by      {best.bottleneck}", soft_wrap=True)
     if advice.simulated_utilisation is not None:
         out.print(f"in simulation   utilisation {advice.simulated_utilisation:.1%}, with the production controller")
     out.print(f"accuracy        {best.way.evidence}", soft_wrap=True)
+    if best.way.measured:
+        found = ", ".join(f"{each.percent:+.2f}% ({each.model})" for each in best.way.measured)
+        out.print(f"loss            beside DDP: {found}", soft_wrap=True)
+    if best.way.caution:
+        out.print(f"caution         {best.way.caution}", soft_wrap=True)
+
+
+def _losses(way: Way) -> str:
+    """The least and the largest measured loss beside DDP."""
+    found = sorted(each.percent for each in way.measured)
+    return f"{found[0]:+.1f} to {found[-1]:+.1f}%" if found else "-"

@@ -40,7 +40,7 @@ class Awareness(OptionGroup):
     reroute_gain: float = 0.5
     """Relative gain at which a running round switches to a new plan; infinite: running rounds keep their plan."""
     explore_share: float = 0.02
-    """Share of the bytes that rounds move that may be spent on probing links that carry nothing."""
+    """Share of the bytes that a site sends in rounds that it may spend on probing links that carry nothing."""
     probe: bool = False
     """Whether all links are measured before the first round (DS-Sync: topologyDetect)."""
     probe_s: float = 2.0

@@ -223,7 +223,7 @@ class Term:
         """Commit a round whose members hold the same result; a trial of its plan may end with it."""
         self.rounds.commit(round_, now_s)
         nbytes = round_.operation.wire_bytes(len(round_.ready))
-        adopted = self.replanning.ended(nbytes, len(round_.ready), round_.version, round_.started_s, now_s)
+        adopted = self.replanning.ended(nbytes, round_.plan, round_.version, round_.started_s, now_s)
         if adopted is not None:
             self.outbox.note(Decided("roll back plan", "rounds took longer by the last plan", version=adopted))
             self._tell_new_plan(adopted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,17 @@ def flatten_sites(plan: Plan, rows: Mapping[str, int]) -> Hops:
         route_end=sites[last],
         reduce_routes=sum(trees_per_phase[0]),
     )
+
+
+def link_shares(plan: Plan) -> dict[tuple[str, str], float]:
+    """The bytes that a valid plan sends on each link, relative to the size of its arrays."""
+    found: dict[tuple[str, str], float] = {}
+    for shard, up in zip(plan.shards, sizes_up(plan), strict=True):
+        sized = [*((route, up[route[0]]) for route in shard.reduce), *((route, 1.0) for route in shard.broadcast)]
+        for route, size in sized:
+            for hop in pairwise(route):
+                found[hop] = found.get(hop, 0.0) + shard.fraction * size
+    return found
 
 
 def sizes_up(plan: Plan) -> list[dict[str, float]]:

@@ -30,6 +30,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tradewind.arithmetic import Array
 from tradewind.errors import BadOption
+from tradewind.runtime.group import Group
 from tradewind.torch.tensors import Coding
 from tradewind.wire.codecs import NONE, check_codec
 
@@ -75,7 +76,12 @@ class ErrorFeedback:
         if codec == NONE:
             return Coding(NONE)
         residual = self.residual(bucket, tensor.numel())
-        return Coding(codec, lambda *_: residual, lambda tensors: self._on_device(bucket, tensors))
+
+        def followed(_: list[torch.Tensor], group: Group) -> Array:
+            self.follow(group.names)
+            return residual
+
+        return Coding(codec, followed, lambda tensors: self._on_device(bucket, tensors))
 
     def residual_on_device(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """The residual, on their device, of tensors that are encoded there; it lives as long as `residual_of` them."""

@@ -118,12 +118,12 @@ class Outer:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published outer optimizer: its options, and the number of local steps between rounds of a fragment (H)."""
+    """A named outer optimizer: its options, and the number of local steps between rounds of a fragment (H)."""
 
     outer: Outer
     every: int
     source: str
-    """The paper that the values are from."""
+    """The paper, or the measurement, that the values are from."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -141,6 +141,12 @@ PRESETS: dict[str, Preset] = {
         Outer(lr=1.0, momentum=0.0, nesterov=False, codec="topk", feedback=0.95),
         30,
         "Communication Efficient LLM Pre-training with SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706)",
+    ),
+    "sparseloco-256": Preset(
+        Outer(lr=2.0, momentum=0.0, nesterov=False, codec="topk-256", feedback=0.95),
+        5,
+        "SparseLoCo with four times as many items, more often, and a larger outer step: what lost least in our runs "
+        "(docs/benchmarks/compression_evidence.md)",
     ),
     "delayed-diloco": Preset(
         Outer(lr=0.7, momentum=0.9, delay=None),

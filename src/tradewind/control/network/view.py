@@ -127,6 +127,10 @@ class NetworkView:
         """The network between sites with the link rates of the last snapshot."""
         return self._built("planned", lambda: self._with_rates(self._planned_bps))
 
+    def site_of(self, rank: str) -> str:
+        """The name of a rank's site."""
+        return self._given.names[self._row(rank)]
+
     def _row(self, rank: str) -> int:
         """The row of a rank's site."""
         site = self._given.site_of(rank)
@@ -137,7 +141,7 @@ class NetworkView:
         """The rank that stands for each site that has any: the first present one."""
         found: dict[str, str] = {}
         for name in self.names:
-            found.setdefault(self._given.names[self._row(name)], name)
+            found.setdefault(self.site_of(name), name)
         return found
 
     def _built(self, what: str, build: Callable[[], Network]) -> Network:

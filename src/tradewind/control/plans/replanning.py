@@ -158,12 +158,13 @@ class Replanning:
             self._check_s = now_s + self.options.update_time_s / CHECKS_PER_UPDATE
         return []
 
-    def ended(self, nbytes: int, members: int, version: int, started_s: float, now_s: float) -> int | None:
-        """Record a round that has ended by a version of its plan.
+    def ended(self, nbytes: int, plan: Plan, version: int, started_s: float, now_s: float) -> int | None:
+        """Record a round of so many bytes on the wire that has ended by a version of its plan.
 
         Returns the version that rounds start with from now on if the plan on trial is rolled back; else None.
         """
-        self._exploring.moved(2 * nbytes * (members - 1))
+        if self.options.measure:
+            self._exploring.moved(version, plan, nbytes)
         if not self.options.measure or self._always or nbytes <= SMALL_BYTES:
             return None
         seconds, self._ended_s = now_s - max(started_s, self._ended_s), now_s
