@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean, median
 
 import msgspec
 import pytest
@@ -14,11 +15,14 @@ from tradewind.experiments.papers.reasons import COLUMNS, of_paper
 from tradewind.experiments.papers.reasons.ds_sync import gossip_trial
 from tradewind.experiments.papers.reasons.mtree import annealed_trial, fan_out_trial
 from tradewind.experiments.papers.reasons.netstorm import cluster_rate, overlay_delay
+from tradewind.experiments.papers.reasons.tradewind import speed
 from tradewind.experiments.papers.report import Finding, Switched, write_files
 from tradewind.experiments.papers.saved import load, to_json
 from tradewind.experiments.papers.work import Workers
 from tradewind.experiments.stragglers.chosen import CANDIDATES, choose
-from tradewind.experiments.stragglers.curves import Trials
+from tradewind.experiments.stragglers.curves import Trained, Trials
+from tradewind.experiments.stragglers.live import SiteCurve
+from tradewind.experiments.stragglers.systems import GLOO_BEST, OFTEN, OURS
 
 CLAIM = TABLE2.claims[0]
 
@@ -68,6 +72,15 @@ def test_the_combination_is_chosen_by_its_time_on_all_data(monkeypatch: pytest.M
 
     monkeypatch.setattr(Trials, "target_s", target_s)
     assert choose({kind: Trials({}, (kind,)) for kind in times}) == second
+
+
+def test_our_speed_is_that_of_the_sooner_combination_by_mean_or_median() -> None:
+    def turn(seconds: float) -> Trained:
+        return Trained((SiteCurve(0.0, (0.0, seconds), (1.0, 0.1), (0.1, 0.99), 100.0, 0.99, 0.0, 0.0, 1, 1, 1.0),))
+
+    times_s = {GLOO_BEST: (6.0, 6.0, 24.0), OURS: (3.0, 3.0, 3.0), OFTEN: (2.0, 4.0, 9.0)}
+    found = Trials({name: [turn(one) for one in of_seed] for name, of_seed in times_s.items()}, ())
+    assert (speed(found, GLOO_BEST, fmean), speed(found, GLOO_BEST, median)) == (4.0, 2.0)
 
 
 def test_a_switched_cause_survives_storage() -> None:

@@ -26,6 +26,7 @@ from tradewind.experiments.stragglers.systems import (
 )
 
 _LOCAL_STEPS = "Four local steps between rounds let models of sites drift apart."
+_ORDER = "The aim compares with BSP over Gloo, whose ring follows the ranks; the widest ring is a stricter rival."
 _FEW_SEEDS = "A mean over five seeds is ruled by one: with the GPT, BSP's times to the accuracy spread by their mean."
 _SHORT_TURNS = "Turns end before BSP, whose steps take longest, has reached its final accuracy."
 _MEASURED = "speed over Gloo in its best order to the accuracy"
@@ -38,17 +39,20 @@ def _steps(setting: Setting) -> Iterator[Switched]:
     yield Switched(SKEWED_AIM_CLAIM, _LOCAL_STEPS, "a round after every step", _MEASURED, seldom, often, SKEWED_AIM)
 
 
-def speed(found: Trials, average: Callable[[list[float]], float]) -> float:
-    """Speed of the sooner one of ours over Gloo in its best order, by the mean or the median of the seeds' times."""
-    ours = min(average(found.target_s(name)) for name in (OURS, OFTEN))
-    return average(found.target_s(GLOO_BEST)) / ours
+def speed(found: Trials, base: str, average: Callable[[list[float]], float]) -> float:
+    """Speed of the sooner one of ours over `base`, by the mean or the median of the seeds' times."""
+    return average(found.target_s(base)) / min(average(found.target_s(name)) for name in (OURS, OFTEN))
 
 
-def _seeds(setting: Setting) -> Iterator[Switched]:
-    systems = {name: SYSTEMS[name] for name in (GLOO_BEST, OURS, OFTEN)}
-    found = measure(setting, "reasons: seeds", systems, SEEDS, virtual=True, task="gpt")
-    off = "medians of the same seeds, of the GPT"
-    yield Switched(AIM_CLAIM, _FEW_SEEDS, off, _MEASURED, speed(found, fmean), speed(found, median), AIM)
+def _rival(setting: Setting) -> Iterator[Switched]:
+    """The GPT, with which the aim is missed: another average of the same seeds, and the rival that the aim names."""
+    systems = {name: SYSTEMS[name] for name in (GLOO, GLOO_BEST, OURS, OFTEN)}
+    found = measure(setting, "reasons: rival", systems, SEEDS, virtual=True, task="gpt")
+    best = speed(found, GLOO_BEST, fmean)
+    off = "medians of the same seeds of the GPT"
+    yield Switched(AIM_CLAIM, _FEW_SEEDS, off, _MEASURED, best, speed(found, GLOO_BEST, median), AIM)
+    off, measured = "the ranks' own order, with the GPT", "speed over Gloo to the accuracy"
+    yield Switched(AIM_CLAIM, _ORDER, off, measured, best, speed(found, GLOO, fmean), AIM)
 
 
 def _turns(setting: Setting) -> Iterator[Switched]:
@@ -64,4 +68,4 @@ def _turns(setting: Setting) -> Iterator[Switched]:
     yield Switched(SAME_ACCURACY, _SHORT_TURNS, off, measured, apart(True), apart(False), NEAR, at_most=True)
 
 
-REASONS = of_paper("tradewind", "Tradewind", (_steps, _seeds, _turns))
+REASONS = of_paper("tradewind", "Tradewind", (_steps, _rival, _turns))
