@@ -4,9 +4,9 @@ A docstring says which mechanism a function or class implements, on a line of it
 
     Mechanism: NetStorm VI-A, PRIMARY_BUSY_BOUND (live: netstorm/fig17)
 
-that is the paper, its section, the mechanism, and where there is one the live figure that uses it. The test that fails
-without it has the mark `@pytest.mark.mechanism("NetStorm VI-A, PRIMARY_BUSY_BOUND")`. `docs/generate.py` makes the
-table from both, and fails where one of them is missing.
+that is the paper, its section, the mechanism, and where there is one the figure whose live form uses it. The test that
+fails without it has the mark `@pytest.mark.mechanism("NetStorm VI-A, PRIMARY_BUSY_BOUND")`. `docs/generate.py` makes
+the table from both, and fails where one of them is missing.
 
 `python docs/mechanisms.py [TEXT]` disables every mechanism (whose line contains TEXT) in a copy of the repository, by
 the edit in `docs/disabled_mechanisms.toml`, and runs its test, which must fail. It takes about 15 minutes.
@@ -51,6 +51,7 @@ class Mechanism:
     module: str
     name: str
     live: str
+    """The figure whose live form uses it, without `/live`."""
 
     @property
     def paper(self) -> str:
@@ -124,7 +125,7 @@ def page() -> str:
 def _row(row: Mechanism, test: str) -> str:
     section, words = row.section_and_words
     path, _, name = test.partition("::")
-    live = f"`{row.live}`" if row.live else ""
+    live = f"`{row.live}/live`" if row.live else ""
     return f"| {section} | {words} | `{row.module}`: `{row.name}` | [{name}](../../{path}) | {live} |"
 
 

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from tradewind.experiments.papers import LIVE, experiment_names
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,6 +31,12 @@ def test_every_mechanism_has_a_test_and_an_edit_that_applies(table: ModuleType) 
         edit = edits[row.text]
         found = (table.PACKAGE / edit["module"]).read_text().count(edit["replace"])
         assert found == 1, f"{row.text}: correct docs/disabled_mechanisms.toml, its text occurs {found} times"
+
+
+def test_live_figures_of_mechanisms_exist(table: ModuleType) -> None:
+    named = {row.live for row in table.mechanisms() if row.live}
+    assert named and {f"{name}{LIVE}" for name in named} <= set(experiment_names(live=True))
+    assert "`netstorm/fig17/live`" in table.page() and "`netstorm/fig17`" not in table.page()
 
 
 def test_a_mechanism_without_a_test_is_refused(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

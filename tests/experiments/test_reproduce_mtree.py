@@ -13,6 +13,7 @@ from experiments import check_experiment
 from tradewind.errors import InternalError, UnknownName
 from tradewind.experiments.papers import Experiment, Setting, experiment, experiment_names, resolve_experiments
 from tradewind.experiments.papers.report import Claim, Outcome, Verdict, as_csv, verdict_of
+from tradewind.experiments.papers.saved import load
 from tradewind.experiments.papers.work import Workers
 
 FIGURES = [name for name in experiment_names() if name.startswith("mtree/")]
@@ -109,10 +110,14 @@ def test_the_verb_lists_runs_and_writes(tmp_path: Path) -> None:
     assert "mtree/fig13" in succeed("reproduce", "mtree", "--list")
     (found,) = json.loads(succeed("reproduce", "mtree/fig10", "--quick", "--out", tmp_path / "new", "--json"))
     assert set(found) == {"name", "title", "columns", "rows", "claims", "switched", "notes", "files"}
-    assert {claim["verdict"] for claim in found["claims"]} <= {str(verdict) for verdict in Verdict}
+    assert {claim["verdict"] for claim in found["claims"]} == {None}, "a quick run judges nothing"
+    stored = load(tmp_path / "new")["mtree/fig10"]
+    assert {claim.verdict for claim in stored.claims} == {None}
     assert [Path(file).exists() for file in found["files"]] == [True, True]
     text = succeed("reproduce", "mtree/fig10", "--quick", "--out", tmp_path / "new")
-    assert "ours:" in text
+    assert "ours:" in text and "NO VERDICT, QUICK RUN" in text and "HOLD" not in text
+    judged = json.loads(succeed("reproduce", "netstorm/fig1", "--trials", "2", "--out", tmp_path, "--json"))
+    assert {claim["verdict"] for claim in judged[0]["claims"]} <= {str(verdict) for verdict in Verdict}
 
 
 @pytest.mark.parametrize("arguments", [("nothing/fig1",), ("--trials", "0"), ("--jobs", "-1"), ("--jobs", "many")])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from cli import succeed, tradewind
 from tradewind.errors import BadOption, CannotEmulate
 from tradewind.experiments.papers import LIVE, Setting, every_name, experiment, experiment_names, resolve_experiments
 from tradewind.experiments.papers.netstorm.live import (
+    COMPRESSION,
     LITE,
     PRO,
     RATE_SCALE,
@@ -19,11 +23,12 @@ from tradewind.experiments.papers.netstorm.live import (
     STD,
     TRADEWIND,
     Played,
+    Session,
     System,
     Turn,
     play_turns,
 )
-from tradewind.experiments.papers.netstorm.live_ablation import judge_fig17, named
+from tradewind.experiments.papers.netstorm.live_ablation import FOLLOWERS, judge_fig17, named
 from tradewind.experiments.papers.netstorm.live_scale import (
     CHUNK,
     PARAMETERS,
@@ -40,6 +45,10 @@ from tradewind.experiments.papers.netstorm.live_systems import (
     NETSTORM_PRO,
     NETSTORM_STD,
     OURS,
+    PUBLISHED,
+    STAGES,
+    SYSTEMS,
+    TOPOLOGIES,
     TSENGINE,
     aims,
     judge_fig13,
@@ -47,8 +56,10 @@ from tradewind.experiments.papers.netstorm.live_systems import (
 )
 from tradewind.experiments.papers.netstorm.live_trials import COLUMNS, Measured, measure
 from tradewind.experiments.papers.netstorm.simulated import changing_rates
+from tradewind.experiments.papers.netstorm.virtual import TurnDriver
 from tradewind.experiments.papers.report import Verdict
 from tradewind.experiments.papers.work import Workers
+from tradewind.runtime.options import RunOptions, option_paths, value_at
 
 FIGURES = [name for name in experiment_names(live=True) if name.startswith("netstorm/")]
 
@@ -108,6 +119,39 @@ def test_the_three_netstorms_differ_as_in_the_paper() -> None:
     assert TRADEWIND.awareness.explore_share > 0
 
 
+COMPRESSED = {
+    "awareness.update_time_s": 1 / COMPRESSION,
+    "transport.chunk_bytes": 0.82 / SHRINK,  # 0.82 million parameters: 32 KiB
+    "awareness.min_chunk_bytes": 20 / SHRINK,  # 0.2 instead of 0.01 million parameters: 8 KiB
+    "awareness.auxiliary_queue_length": 5,  # of the paper's text, where its table has 1
+}
+"""What the live figures multiply options of the schemes by."""
+
+
+@pytest.mark.parametrize(("name", "system"), [("netstorm-lite", LITE), ("netstorm-std", STD), ("netstorm-pro", PRO)])
+def test_live_figures_run_the_schemes_as_published_but_for_the_scale(name: str, system: System) -> None:
+    published = RunOptions(scheme=name)
+    built = {"awareness": system.awareness, "transport": system.transport}
+    for path in option_paths():
+        group, _, field = path.partition(".")
+        if group not in built:
+            continue
+        expected, got = value_at(published, path), getattr(built[group], field)
+        if path in COMPRESSED and isinstance(expected, float | int):
+            assert got == pytest.approx(expected * COMPRESSED[path], rel=0.03), path
+        else:
+            assert got == expected, path
+    assert (system.planner, system.planner_options) == (published.planner, published.planner_options)
+
+
+def test_only_ours_sends_ahead_live_and_on_virtual_time() -> None:
+    systems = {**SYSTEMS, **TOPOLOGIES, **STAGES, **FOLLOWERS, **PUBLISHED}
+    assert all(one.transport.send_ahead == one.ours for one in systems.values())
+    for one in (PRO, System("star"), TRADEWIND):
+        driver = TurnDriver(Turn(one, "static", 0, 1.0))
+        assert driver.controller.options.send_ahead == one.ours
+
+
 def test_a_changing_network_begins_with_the_draw_after_the_known_one() -> None:
     turn = Turn(LITE, "dynamic", 3, 1.0)
     third, fourth = (changing_rates(draw).network_at(0.0).bandwidth_bps for draw in (3, 4))
@@ -119,6 +163,28 @@ def test_a_changing_network_begins_with_the_draw_after_the_known_one() -> None:
 def test_chunk_sizes_are_the_papers_in_miniature() -> None:
     for value, system in PARAMETERS[CHUNK].systems.items():
         assert system.chunk_bytes == round(4e6 * value / SHRINK)
+
+
+class Labs(Executor):
+    """Counts the labs that are asked for, and answers each with two rounds a turn."""
+
+    def __init__(self) -> None:
+        self.drawn: list[int] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
+        assert fn is play_turns
+        self.drawn.append(args[0][0].trial)
+        answer: Future[Any] = Future()
+        answer.set_result(Session(tuple(rounds_of(1.0) for _ in args[0]), ()))
+        return answer
+
+
+@pytest.mark.parametrize(("name", "draws"), [("netstorm/fig18/live", 3), ("tradewind/changing/live", 5)])
+def test_live_figures_take_three_draws_and_our_aim_five(name: str, draws: int) -> None:
+    labs = Labs()
+    outcome = experiment(name).outcome(Setting(Workers(labs)))
+    assert labs.drawn == list(range(draws))
+    assert outcome.rows and outcome.claims[0].verdict is Verdict.FAILS  # all systems are as fast
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------

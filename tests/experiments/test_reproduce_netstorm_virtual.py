@@ -9,7 +9,7 @@ import pytest
 from tradewind.experiments.papers.netstorm.live import EPOCH_S, LITE, PRO, STD, TRADEWIND, Played, System, Turn
 from tradewind.experiments.papers.netstorm.live_systems import NETSTORM_PRO, OURS, PUBLISHED, judge_changing
 from tradewind.experiments.papers.netstorm.live_trials import Measured
-from tradewind.experiments.papers.netstorm.virtual import TurnDriver, play_virtual
+from tradewind.experiments.papers.netstorm.virtual import Links, TurnDriver, play_virtual
 from tradewind.experiments.papers.report import Verdict
 
 SMALL = 1_600_000
@@ -28,7 +28,7 @@ def test_a_turn_has_as_many_rounds_as_fit_and_ends() -> None:
 def test_multi_root_trees_are_faster_than_the_star_and_latency_costs_time() -> None:
     lite, star = (play_virtual(turn(system)).rate for system in (LITE, System("star")))
     assert lite > 1.5 * star
-    assert play_virtual(turn(LITE), latency_s=0.05).rate < lite
+    assert play_virtual(turn(LITE), Links(latency_s=0.05)).rate < lite
 
 
 def test_auxiliary_queues_are_used_by_pro_only() -> None:
@@ -38,6 +38,23 @@ def test_auxiliary_queues_are_used_by_pro_only() -> None:
         driver.play()
         detoured[name] = driver.detoured
     assert detoured["std"] == 0 < detoured["pro"]
+
+
+def test_links_may_lose_packets_limit_connections_and_buffer_chunks() -> None:
+    plain, *others = (
+        play_virtual(turn(LITE), links).rate
+        for links in (Links(), Links(loss=0.002), Links(most_bps=1e6), Links(most_bps=1e9), Links(buffered=True))
+    )
+    lossy, capped, uncapped, buffered = others
+    assert lossy < plain and capped < 0.6 * plain and uncapped == plain
+    assert buffered == pytest.approx(plain, rel=0.02), "it matters to auxiliary queues only when a chunk has left"
+    assert play_virtual(turn(PRO), Links(buffered=True)) != play_virtual(turn(PRO))
+
+
+def test_a_model_in_one_part_is_synchronised_as_well() -> None:
+    driver = TurnDriver(turn(LITE, parts=1))
+    rounds = len(driver.play().ends_s)
+    assert all(rounds <= len(worker.results) <= rounds + 2 for worker in driver.workers.values())
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_all_figures_of_the_paper_are_there() -> None:
 
 
 def test_the_example_of_figure_3_comes_out_as_printed(tiny: Setting) -> None:
-    outcome = experiment("selective/fig3").outcome(tiny)
+    outcome = experiment("selective/fig3").run(tiny)
     seen = {row[0]: row[2:] for row in outcome.rows}
     assert seen["(b) all reduce"] == (10.0, 5.0)
     assert seen["(c) partial reduce"] == (10.0, 2.0)

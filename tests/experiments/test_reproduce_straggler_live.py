@@ -168,7 +168,7 @@ def trials(times_s: dict[str, float] = TIMES, **of: dict[str, float]) -> Trials:
     return Trials({name: [trained(at, **told.get(name, {}))] * 2 for name, at in times_s.items()}, ())
 
 
-def verdicts(found: Trials) -> dict[str, Verdict]:
+def verdicts(found: Trials) -> dict[str, Verdict | None]:
     return {claim.text: claim.verdict for claim in judge(found)}
 
 

@@ -136,11 +136,14 @@ class Experiment:
     run: Callable[[Setting], Outcome]
 
     def outcome(self, setting: Setting) -> Outcome:
-        """Run the experiment; raises `InternalError` if it does not judge exactly its claims."""
+        """Run the experiment; raises `InternalError` if it does not judge exactly its claims.
+
+        A quick run has numbers and no verdicts.
+        """
         found = self.run(setting)
         if tuple(claim.text for claim in found.claims) != self.claims:
             raise InternalError(f"experiment {self.name!r} did not judge exactly the claims that it names.")
-        return found
+        return found.without_verdicts() if setting.quick else found
 
 
 def in_both_forms(

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -36,7 +36,8 @@ class Claim:
 
     text: str
     ours: str
-    verdict: Verdict
+    verdict: Verdict | None
+    """None: not judged, because the run was a quick one."""
     reason: str = ""
     """What the numbers mean, and the suspected cause of a difference; `Switched` tells whether it was tested."""
 
@@ -180,6 +181,10 @@ class Outcome:
     notes: tuple[str, ...] = ()
     switched: tuple[Switched, ...] = ()
     """Experiments on the causes of differences, of these claims or of others."""
+
+    def without_verdicts(self) -> Outcome:
+        """The numbers alone: no verdict on a claim, and no finding on a cause."""
+        return replace(self, claims=tuple(replace(claim, verdict=None) for claim in self.claims), switched=())
 
 
 def mean(values: Sequence[float]) -> float:

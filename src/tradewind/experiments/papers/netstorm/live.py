@@ -3,8 +3,8 @@
 All times are divided by `COMPRESSION`, and rates multiplied by `RATE_SCALE`, so that minutes become seconds on one
 machine: the 180 s between two draws of the rates become 18 s, UPDATE_TIME's 5 s become 0.5 s, AlexNet's 244 MB become
 2.4 MB. Slow links need few frames per second: at a quarter of the rates the processors limited systems that use many
-links, at a tenth the links are the limit. Times are then a tenth of the originals, and ratios are
-unchanged.
+links, at a tenth the links are the limit. Times are then a tenth of the originals, and ratios of rates, sizes and times
+are unchanged; loss, which limits TCP by round trips, weighs less (`reasons.netstorm`).
 
 Every site is one process, which takes part in all turns. A turn is one system on one network: all-reduces of a model,
 with a pause for computing, until time is up. In a dynamic network a system begins with the plan for the previous draw,
@@ -77,7 +77,7 @@ class System:
     probe_chunks: int = 4
     chunk_bytes: int = 32 * 1024
     ours: bool = False
-    """Whether it probes unused links, and replans after changes rather than periodically (`OURS`)."""
+    """Whether it probes unused links, replans after changes rather than periodically (`OURS`), and sends ahead."""
 
     @property
     def awareness(self) -> Awareness:
@@ -97,8 +97,9 @@ class System:
 
     @property
     def transport(self) -> Transport:
-        """The runtime's transport options."""
-        return Transport(chunk_bytes=self.chunk_bytes)
+        """The runtime's transport options: ours, or those of NetStorm as published, which sends nothing ahead."""
+        own = Transport() if self.ours else Transport(**options_of("netstorm-pro", "transport"))
+        return replace(own, chunk_bytes=self.chunk_bytes)
 
     @property
     def planner_options(self) -> dict[str, Any]:
@@ -129,6 +130,8 @@ class Turn:
     nbytes: int = MODEL_BYTES
     sites: int = 9
     """Number of sites: 9 for NetStorm's own network, others for random overlays, which do not change."""
+    parts: int = PARTS
+    """Number of parts in which the model travels."""
 
     @property
     def known(self) -> Network:
@@ -265,7 +268,8 @@ def play(place: Place, number: int, turn: Turn, started: Callable[[Group], None]
         array, result = (np.full(turn.nbytes // 4, place.rank + 1, np.float32) for _ in range(2))
         # Opens connections, warms TCP up and makes the first plan, which may be slow: negligible in a long run.
         thinks = system.planner not in ("star", "balanced-tree", "spanning-tree")
-        _synchronise(group, *((array, result) if thinks else (array[:SMALL_ITEMS], result[:SMALL_ITEMS])))
+        first = (array, result) if thinks else (array[:SMALL_ITEMS], result[:SMALL_ITEMS])
+        _synchronise(group, *first, turn.parts)
         _say(place, f"{START} {number}")
         if started is not None:
             started(group)
@@ -276,7 +280,7 @@ def play(place: Place, number: int, turn: Turn, started: Callable[[Group], None]
                 elapsed_s = time.monotonic() - start_s
                 average_s = elapsed_s / len(ends_s) if ends_s else 0.0
                 array[-1] = float(place.rank == 0 and elapsed_s + average_s / 2 >= turn.seconds)
-                _synchronise(group, array, result)
+                _synchronise(group, array, result, turn.parts)
                 _check(place, result)
                 is_last = bool(result[-1])
                 time.sleep(COMPUTE_S / COMPRESSION)
@@ -285,10 +289,10 @@ def play(place: Place, number: int, turn: Turn, started: Callable[[Group], None]
         return Played(tuple(ends_s), idle.share)
 
 
-def _synchronise(group: Group, array: Items, result: Items) -> None:
+def _synchronise(group: Group, array: Items, result: Items, parts: int) -> None:
     """All-reduce the parts, a few of them at a time."""
     pending: deque[Handle] = deque()
-    for part, out in zip(np.array_split(array, PARTS), np.array_split(result, PARTS), strict=True):
+    for part, out in zip(np.array_split(array, parts), np.array_split(result, parts), strict=True):
         if len(pending) == PARTS_UNDER_WAY:
             pending.popleft().wait()
         pending.append(group.all_reduce_async(part, out=out))

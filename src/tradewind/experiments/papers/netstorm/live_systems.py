@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tradewind.experiments.papers import Experiment, Setting, in_both_forms
 from tradewind.experiments.papers.netstorm.live import KINDS, LITE, PRO, STD, TRADEWIND, Kind, System
-from tradewind.experiments.papers.netstorm.live_trials import COLUMNS, Measured, measure
+from tradewind.experiments.papers.netstorm.live_trials import COLUMNS, VIRTUAL_TRIALS, Measured, measure
 from tradewind.experiments.papers.netstorm.simulated import (
     BALANCED,
     FAPT,
@@ -196,6 +196,8 @@ def judge_changing(found: Measured) -> tuple[Claim, ...]:
 
 
 def _run_changing(setting: Setting, label: str, virtual: bool) -> Outcome:
+    if setting.trials is None and not setting.quick:
+        setting = replace(setting, trials=VIRTUAL_TRIALS)  # also live: our aim is a median of five draws
     found = measure(setting, label, {**PUBLISHED, OURS: TRADEWIND}, virtual=virtual)
     panels = (bars(found, ("dynamic",), NETSTORM_PRO),)
     return Outcome(COLUMNS, found.rows(NETSTORM_PRO), panels, judge_changing(found), found.notes)

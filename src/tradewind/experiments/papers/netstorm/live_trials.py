@@ -110,9 +110,9 @@ def measure(
         for kind, name, trial in keys
     )
     if virtual:
-        from tradewind.experiments.papers.netstorm.virtual import play_virtual
+        from tradewind.experiments.papers.netstorm.virtual import PLAIN, play_virtual
 
-        found = setting.workers.map(play_virtual, [(turn,) for turn in turns], label)
+        found = setting.workers.map(play_virtual, [(turn, PLAIN) for turn in turns], label)
         session = Session(tuple(found), (VIRTUAL_NOTE,))
     else:
         each = len(turns) // len(trials)

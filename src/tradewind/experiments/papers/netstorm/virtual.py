@@ -3,12 +3,15 @@
 The production controller, nodes and engines run on virtual links with the paper's latency: chunks are measured on
 arrival, plans follow the measurements, and auxiliary queues take chunks. So measuring, replanning and queues are those
 of a live run, but neither frames nor planning take processor time, links lose nothing, and no other program interferes.
-Rates, sizes and times are compressed as in `live`.
+Rates, sizes and times are compressed as in `live`. `Links` adds what else differs, one by one.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +22,6 @@ from tradewind.errors import InternalError
 from tradewind.experiments.papers.netstorm.live import (
     COMPRESSION,
     LATENCY_S,
-    PARTS,
     PARTS_UNDER_WAY,
     RATE_SCALE,
     Played,
@@ -28,6 +30,7 @@ from tradewind.experiments.papers.netstorm.live import (
 from tradewind.experiments.papers.netstorm.simulated import COMPUTE_S
 from tradewind.network import Network
 from tradewind.sim.chunks.changing import ChangingDriver, ChangingRun
+from tradewind.sim.chunks.links import Connection
 from tradewind.sim.chunks.run import LONGEST_RUN_S, ChunkRun
 from tradewind.sim.clock import Priority
 from tradewind.wire import messages as m
@@ -35,24 +38,65 @@ from tradewind.wire import messages as m
 PLANNING_S = 0.02
 UNSENT_BYTES = 128 * 1024
 """Bytes that a connection holds, as a socket does."""
+SOCKET_BYTES = 16 * 1024
+"""Bytes that a live run's socket on a slow link takes before the link has sent them (`runtime.connections`)."""
+PACKET_BYTES = 1448
+"""Payload of a TCP packet."""
 
 
-def with_latency(network: Network, latency_s: float = LATENCY_S) -> Network:
-    """The network with the same latency on all links."""
-    links = np.where(network.bandwidth_bps > 0, latency_s, 0.0)
-    return Network(network.name, network.sites, network.bandwidth_bps, links)
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How the virtual links of a turn differ from plain ones."""
+
+    latency_s: float = LATENCY_S
+    loss: float = 0.0
+    """The share of packets that get lost. A frame with a lost packet comes 200 ms later, TCP's least timeout."""
+    most_bps: float = math.inf
+    """What a connection carries at most, whatever its link does."""
+    buffered: bool = False
+    """Whether a chunk has left its queue when its rest is in the socket's buffer, as in a live run, not when it was
+    sent."""
+
+    def of(self, network: Network) -> Network:
+        """The network with this latency on all links, and no more than a connection carries."""
+        rates_bps = np.minimum(network.bandwidth_bps, self.most_bps)
+        return Network(network.name, network.sites, rates_bps, np.where(rates_bps > 0, self.latency_s, 0.0))
+
+
+PLAIN = Links()
+
+
+class BufferedConnection(Connection):
+    """A connection whose frames have left when no more of them than a socket holds is unsent."""
+
+    def _pump(self) -> None:
+        began = not self._busy
+        super()._pump()
+        if began and self._busy:
+            frame, left = self._sending[0]
+            self._sending[0] = frame, _nothing
+            left_s = self.clock.now_s + 8.0 * max(0, frame.nbytes - SOCKET_BYTES) / self.rate_bps
+            self.clock.at(left_s, Priority.ARRIVAL, _call, left)
+
+
+def _nothing() -> None:
+    """Of a frame that has left before it was sent."""
+
+
+def _call(left: Callable[[], None]) -> None:
+    left()
 
 
 class TurnDriver(ChangingDriver):
     """One system on one network for a time: rounds of a model in parts, with a pause for computing after each."""
 
-    def __init__(self, turn: Turn, latency_s: float = LATENCY_S) -> None:
-        known = with_latency(turn.known, latency_s)
+    def __init__(self, turn: Turn, links: Links = PLAIN) -> None:
+        known = links.of(turn.known)
         run = ChunkRun(known, turn.system.planner, turn.trial, (), buffer_bytes=UNSENT_BYTES)
         super().__init__(
-            ChangingRun(run, turn.system.awareness, control_s=latency_s, planning_s=PLANNING_S, skew_s=1.0)
+            ChangingRun(run, turn.system.awareness, control_s=links.latency_s, planning_s=PLANNING_S, skew_s=1.0)
         )
-        self.turn = turn
+        self.turn, self.links = turn, links
         self.controller = Controller(
             ControlOptions(
                 len(known),
@@ -63,13 +107,13 @@ class TurnDriver(ChangingDriver):
                 seed=turn.trial,
                 awareness=turn.system.awareness,
                 chunk_bytes=turn.system.chunk_bytes,
-                send_ahead=False,  # as published, and so in what is compared with it
+                send_ahead=turn.system.transport.send_ahead,
             ),
             0.0,
         )
         names = known.names
         model = np.ones(turn.nbytes // 4, np.float32)
-        self._parts = {name: np.array_split(model.copy(), PARTS) for name in names}
+        self._parts = {name: np.array_split(model.copy(), turn.parts) for name in names}
         self._waiting: dict[str, deque[Array]] = {name: deque() for name in names}
         self._under_way = dict.fromkeys(names, 0)
         self._round = dict.fromkeys(names, -1)
@@ -131,9 +175,25 @@ class TurnDriver(ChangingDriver):
         if (rates := self.turn.rates) is not None:
             for at_s in rates.start_s:
                 drawn = rates.network_at(float(at_s))
-                scaled = Network(drawn.name, drawn.sites, drawn.bandwidth_bps * RATE_SCALE)
+                scaled = self.links.of(Network(drawn.name, drawn.sites, drawn.bandwidth_bps * RATE_SCALE))
                 if at_s / COMPRESSION <= 10 * self.turn.seconds:
                     self.clock.at(self.began_s + float(at_s) / COMPRESSION, Priority.FAULT, self._change, scaled)
+
+    def _connection(self, name: str, peer: str, rate_bps: float) -> Connection:
+        made = super()._connection(name, peer, rate_bps)
+        if self.links.buffered:
+            made = BufferedConnection(
+                self.clock,
+                self.random,
+                made.rate_bps,
+                made.latency_s,
+                made.jitter_s,
+                made.read_bps,
+                made.buffer_bytes,
+                made.arrive,
+            )
+        made.loss = 1 - (1 - self.links.loss) ** math.ceil(self.turn.system.chunk_bytes / PACKET_BYTES)
+        return made
 
     def play(self) -> Played:
         """Run the turn."""
@@ -160,6 +220,6 @@ class TurnDriver(ChangingDriver):
         return sum(worker.detoured for worker in self.measuring.values())
 
 
-def play_virtual(turn: Turn, latency_s: float = LATENCY_S) -> Played:
+def play_virtual(turn: Turn, links: Links = PLAIN) -> Played:
     """Run one turn on virtual time."""
-    return TurnDriver(turn, latency_s).play()
+    return TurnDriver(turn, links).play()
