@@ -3,10 +3,14 @@
 - **simulated**: the production `Controller` with as many ranks as wanted. Every message of a rank is decoded from its
   bytes, and every answer is encoded as `ControlServer` does, once for all ranks that get the same. That time is
   counted; sockets and threads are not. All ranks all-reduce an array by one plan (a balanced tree), or a small one
-  inline. Joining, the first round (in which the plan is made and sent) and heartbeats are counted apart. CPU times are
-  medians, with the smallest and the largest of the repetitions where there are several.
+  inline, one after another in the eight streams of a strict run in turn, as DDP does. So the controller foresees rounds
+  by a plan: a rank sends `Ready` and `Finished` for each, and receives `Start`, `Commit` and the announcement of the
+  next round of a stream. Joining, the first round (in which the plan is made and sent) and heartbeats are counted
+  apart. Before the rounds of a kind, two in each stream are not counted. CPU times are medians, with the smallest and
+  the largest of the repetitions where there are several.
 - **live**: a controller in a process of its own, and ranks on loopback that are only their control connections: they
-  request rounds and report them as finished at once. The processor time is that of the controller's process.
+  request rounds, in eight streams too, and report them as finished at once. The processor time is that of the
+  controller's process.
 
 The last table says where one controller ends: the number of ranks at which rounds of one second, one after the other,
 take half a core, by what a rank costs in the largest live run.
@@ -22,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TextIO
 
 import numpy as np
@@ -46,6 +51,8 @@ LIVE_ROUNDS, LIVE_REPEATS, LONGEST_S = 20, 5, 120.0
 BY_A_PLAN, INLINE, HEARTBEATS = "by a plan", "inline", "heartbeats"
 SMALL = np.ones(SMALL_ITEMS, np.float32).tobytes()
 HALF_A_CORE_S = 0.5
+WARM_UP = 2 * m.POLICY_STREAM
+"""Rounds of a kind until the controller foresees the next one of each stream."""
 
 
 @dataclass
@@ -97,13 +104,13 @@ class SimulatedRun:
         return [message for message, _ in encoded.values()]
 
     def round(self, number: int, array: bytes | None) -> None:
-        """Run one round of all ranks."""
-        ready = m.Ready(0, number, _operation(array), array)
+        """Run one round of all ranks, the operation of this number."""
+        ready = _request(number, array)
         told = [said for name in self.names for said in self.do(name, ready)]
         if array is None:
             (start,) = (message for message in told if isinstance(message, m.Start))
             told = [s for name in self.names for s in self.do(name, m.Finished(start.round, start.version, 7))]
-            assert [type(message) for message in told] == [m.Commit]
+            assert {type(message) for message in told} <= {m.Commit, m.Announce}
         else:
             assert [type(message) for message in told] == [m.InlineResult]
 
@@ -112,11 +119,17 @@ def _operation(array: bytes | None) -> m.Operation:
     return LARGE if array is None else m.Operation(SMALL_ITEMS, 4, "float32", "sum")
 
 
+def _request(number: int, array: bytes | None) -> m.Ready:
+    """The request of an operation, numbered from 0: a strict run assigns operations to its streams in turn."""
+    turn, stream = divmod(number, m.POLICY_STREAM)
+    return m.Ready(stream, turn + 1, _operation(array), array)
+
+
 def simulated(ranks: int) -> dict[str, Cost]:
     """The cost of joining, of the first and later rounds by a plan, of inline ones, and of a heartbeat of all ranks."""
     run = SimulatedRun(ranks)
     found, run.cost = {"joining": run.cost}, Cost()
-    numbers = iter(range(1, 1_000_000))
+    numbers = count()
     run.round(next(numbers), None)
     found["the first round"] = run.cost
     kinds: dict[str, Callable[[], object]] = {
@@ -126,10 +139,11 @@ def simulated(ranks: int) -> dict[str, Cost]:
     }
     for kind, work in kinds.items():
         costs = []
-        for _ in range(REPEATS):
+        for repeat in range(-WARM_UP, REPEATS):
             run.cost = Cost()
             work()
-            costs.append(run.cost)
+            if repeat >= 0:
+                costs.append(run.cost)
         costs.sort(key=lambda cost: cost.cpu_s)
         found[kind] = replace(costs[REPEATS // 2], spread_s=(costs[0].cpu_s, costs[-1].cpu_s))
     return found
@@ -151,9 +165,9 @@ class LightRank:
         threading.Thread(target=self._link.read, args=(self._handle,), daemon=True).start()
 
     def begin(self, number: int, array: bytes | None) -> None:
-        """Request a round; `ended` is set at its end."""
+        """Request the operation of this number; `ended` is set at its end."""
         self.ended.clear()
-        self._link.send(m.Ready(0, number, _operation(array), array))
+        self._link.send(_request(number, array))
 
     def close(self) -> None:
         """Close the connection."""
@@ -186,12 +200,12 @@ def live(ranks: int) -> dict[str, list[float]]:
         for rank in light:
             rank.joined.wait(LONGEST_S)
         spent: dict[str, list[float]] = {BY_A_PLAN: [], INLINE: []}
-        number = 0
+        numbers = count()
         for repeat in range(LIVE_REPEATS + 1):
             for kind, costs in spent.items():
                 before_s = answer()
                 for _ in range(LIVE_ROUNDS):
-                    number += 1
+                    number = next(numbers)
                     for rank in light:
                         rank.begin(number, SMALL if kind == INLINE else None)
                     if not all(rank.ended.wait(LONGEST_S) for rank in light):

@@ -77,7 +77,7 @@ class ChunkRun:
     """Whether ranks request an operation when the one before has ended; else after a random time, whatever has."""
     send_ahead: bool = True
     host: HostCost = FREE_HOST
-    """What frames and bytes cost the processors of ranks; by default nothing."""
+    """What frames and bytes cost the processors of ranks; by default nothing. Its connections are `connections`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ChunkDriver:
         else:
             self.inputs = self._exact_arrays(coded)
         self.originals = {name: [a.copy() for a in arrays] for name, arrays in self.inputs.items()}
-        self._processors = Processors(setup.network, setup.host)
+        self._processors = Processors(setup.network, replace(setup.host, connections=setup.connections))
         self._control_s = dict.fromkeys(names, 0.0)
         self._report_s = dict.fromkeys(names, 0.0)
         self._wires: list[tuple[str, str, Connection]] = []
