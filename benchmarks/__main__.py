@@ -17,7 +17,20 @@ from pathlib import Path
 from benchmarks._pages import Result, blocks_of, header_of_this_run, render_all, write
 
 FOLDER = Path(__file__).parent
-SETTINGS = ("N", "FIRST", "ROUNDS", "PARTS", "SECONDS", "STARTS", "PAIRS", "SITES", "NETWORKS", "TRIES", "TRANSPORTS")
+SETTINGS = (
+    "N",
+    "FIRST",
+    "CODED",
+    "ROUNDS",
+    "PARTS",
+    "SECONDS",
+    "STARTS",
+    "PAIRS",
+    "SITES",
+    "NETWORKS",
+    "TRIES",
+    "TRANSPORTS",
+)
 """Environment variables that make a benchmark longer or shorter; a page shows those that were set and that it reads."""
 
 

@@ -7,8 +7,10 @@ runs, two send before a round is known, one repeats operations of all ranks, who
 faults without a sign, and one has changed bytes, lost packets, expired certificates and clocks that jump. At every step
 all members of a round must hold the same bytes, every item must be a mean of inputs of that step, and inputs must not
 change; after the last fault every rank must complete three more rounds. `N=` is the number of schedules, `FIRST=` the
-first seed, and `SECONDS=` ends it early. `STORE=` is a file of blocks of seeds that are done: the next call with the
-same code goes on from it, so that calls, and machines whose files are put together, add up.
+first seed, and `SECONDS=` ends each table early. `CODED=` is the number of schedules with encoded rounds, of arrays that
+their codecs encode without loss, so that the same is checked; `N=0` leaves the others out. `PROCESSES=` run them, one
+for each core by default. `STORE=` is a file of blocks of seeds that are done: the next call with the same code goes on
+from it, so that calls, and machines whose files are put together, add up.
 """
 
 from __future__ import annotations
@@ -19,19 +21,32 @@ from pathlib import Path
 from typing import Any, TextIO
 
 COUNT, FIRST = 100_000, 10_000_000
+CODED, CODED_FIRST = 500, 5000
 
 
 def run(out: TextIO) -> dict[str, Any]:
     """Run the schedules, and write what fired and what failed."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-    from storms import code_of_this_run, run_blocks, total
+    from storms import code_of_this_run
 
-    count, first = (int(os.environ.get(name, default)) for name, default in (("N", COUNT), ("FIRST", FIRST)))
+    count, first, coded = (
+        int(os.environ.get(name, default)) for name, default in (("N", COUNT), ("FIRST", FIRST), ("CODED", CODED))
+    )
+    found = _schedules(out, "", range(first, first + count)) if count else {}
+    if coded:
+        out.write("\n## Encoded rounds\n\n")
+        found["coded"] = _schedules(out, "coded", range(CODED_FIRST, CODED_FIRST + coded))
+    return {**found, "code": code_of_this_run()}
+
+
+def _schedules(out: TextIO, kind: str, seeds: range) -> dict[str, Any]:
+    from storms import run_blocks, total
+
     store = Path(os.environ["STORE"]) if "STORE" in os.environ else None
-    seconds = float(os.environ.get("SECONDS", "inf"))
-    done, faults, failed = total(run_blocks(range(first, first + count), "", store, seconds))
-    out.write(f"{done} schedules with {faults.total()} faults, {len(failed)} failed. Seeds from {first} on.\n\n")
+    seconds, processes = float(os.environ.get("SECONDS", "inf")), int(os.environ.get("PROCESSES", "0")) or None
+    done, faults, failed = total(run_blocks(seeds, kind, store, seconds, processes))
+    out.write(f"{done} schedules with {faults.total()} faults, {len(failed)} failed. Seeds from {seeds.start} on.\n\n")
     out.write("| fault | times |\n|---|---:|\n")
-    for kind, times in faults.most_common():
-        out.write(f"| {kind.replace('_', ' ')} | {times} |\n")
-    return {"schedules": done, "first": first, "failed": failed, "code": code_of_this_run()}
+    for name, times in faults.most_common():
+        out.write(f"| {name.replace('_', ' ')} | {times} |\n")
+    return {"schedules": done, "first": seeds.start, "failed": failed}

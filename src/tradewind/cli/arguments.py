@@ -49,9 +49,10 @@ RanksOption = Annotated[
         "--ranks-per-site", min=1, metavar="N", help="Ranks of every site; default: as the network says, or 1."
     ),
 ]
+CODEC_HELP = "bf16, fp16, int8, fp8, int4, int4-32, topk (-32, -128, -256)"
 CodecOption = Annotated[
     str,
-    typer.Option("--codec", metavar="NAME", help="Encode float32: bf16, fp16, int8, fp8, int4; auto where it pays."),
+    typer.Option("--codec", metavar="NAME", help=f"Encode float32: {CODEC_HELP}; auto where it pays."),
 ]
 
 DEFAULT_BYTES = "100MB"

@@ -233,8 +233,8 @@ class RunOptions(OptionGroup):
     failover: Failover = "reroute"
     """After a lost link, go around it (reroute) or move the block to another aggregator (replace: CREW's Eq. 3)."""
     codec: str = NONE
-    """How sums and means of floats are encoded: none, bf16, fp16, int8, fp8, int4, auto (docs/guides/compression.md).
-    """
+    """How sums and means of floats are encoded: none, bf16, fp16, int8, fp8, int4, int4-32, topk, topk-32, -128 and
+    -256, auto (docs/guides/compression.md)."""
     network: Network | Path | str | None = None
     """The links between the sites: a name from `tradewind networks` or a file. Default: unknown, and measured."""
     site: str | None = None
