@@ -147,6 +147,8 @@ def test_live_figures_run_the_schemes_as_published_but_for_the_scale(name: str, 
 def test_only_ours_sends_ahead_live_and_on_virtual_time() -> None:
     systems = {**SYSTEMS, **TOPOLOGIES, **STAGES, **FOLLOWERS, **PUBLISHED}
     assert all(one.transport.send_ahead == one.ours for one in systems.values())
+    given = {name for one in systems.values() for name in one.transport.given}
+    assert given == {"chunk_bytes", "send_ahead"}, "the lab gives the other options, such as the address of a site"
     for one in (PRO, System("star"), TRADEWIND):
         driver = TurnDriver(Turn(one, "static", 0, 1.0))
         assert driver.controller.options.send_ahead == one.ours

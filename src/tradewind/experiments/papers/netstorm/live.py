@@ -98,8 +98,8 @@ class System:
     @property
     def transport(self) -> Transport:
         """The runtime's transport options: ours, or those of NetStorm as published, which sends nothing ahead."""
-        own = Transport() if self.ours else Transport(**options_of("netstorm-pro", "transport"))
-        return replace(own, chunk_bytes=self.chunk_bytes)
+        published = {} if self.ours else options_of("netstorm-pro", "transport")
+        return Transport(**{**published, "chunk_bytes": self.chunk_bytes})
 
     @property
     def planner_options(self) -> dict[str, Any]:

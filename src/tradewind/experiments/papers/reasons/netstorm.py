@@ -52,7 +52,7 @@ from tradewind.planning.host import FREE_HOST
 from tradewind.schemes import make_scheme
 from tradewind.sim import simulate
 
-DRAWS, MANY_DRAWS = 5, 10
+DRAWS = 5
 STAYS = replace(PRO, follows=False)
 ROOTS = (1, 3, 5, 7, 9)
 _FEW_DRAWS = "Gains differ from draw to draw of the links, and the live run has three draws."
@@ -245,8 +245,8 @@ _SAVED = "share of the time that following saves"
 
 def _few_draws(setting: Setting) -> Iterator[Switched]:
     """As many draws as a live run has, and more, on virtual time."""
-    off = f"{MANY_DRAWS} draws instead of the live run's {LIVE_TRIALS}"
-    few, many = (_saved(setting, draws) for draws in (LIVE_TRIALS, MANY_DRAWS))
+    off = f"{DRAWS} draws instead of the live run's {LIVE_TRIALS}"
+    few, many = (_saved(setting, draws) for draws in (LIVE_TRIALS, DRAWS))
     yield Switched(FIG16_CLAIMS[0], _FEW_DRAWS, off, _SAVED, few, many, MOST * 0.24)
     star = System("star")
     pairs = (
@@ -255,7 +255,7 @@ def _few_draws(setting: Setting) -> Iterator[Switched]:
         (FIG13.claims[1], PRO, star, "NetStorm-pro's throughput over MXNET's", 5.5),
     )
     for claim, one, other, measure, gain in pairs:
-        ratios = _ratios(setting, one, other, MANY_DRAWS)
+        ratios = _ratios(setting, one, other, DRAWS)
         yield Switched(claim, _FEW_DRAWS, off, measure, median(ratios[:LIVE_TRIALS]), median(ratios), 1 + MOST * gain)
 
 
