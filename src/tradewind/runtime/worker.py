@@ -381,9 +381,13 @@ class Worker:
 
     def _ended(self, how: do.Succeeded | do.Failed) -> None:
         """Finish an operation that has succeeded or failed, and call its callback."""
-        with self._served_lock if self.has_server else nullcontext():
-            self._plane.end(how)
         submitted = self._operations.pop(how.operation)
+        try:
+            with self._served_lock if self.has_server else nullcontext():
+                self._plane.end(how)
+        except Exception as error:  # the run fails with it; the node has ended this operation already
+            submitted.ended(as_own_error(error))
+            raise
         came = how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome)
         with self._tally_lock:
             self._tally.ended(came)
@@ -433,15 +437,25 @@ class Worker:
                 for result in results or ():
                     self._handed_back += self._settle(self._node.told(result))
         except Exception as error:
-            self.fail(as_own_error(error))
+            self._fail_unexpectedly(error)
             return True
         while self._handed_back and self._acting.acquire(blocking=False):
             try:
                 while self._handed_back:
                     self._act([self._handed_back.popleft()])
+            except Exception as error:  # of any operation, not of the one that this thread submits
+                self._fail_unexpectedly(error)
             finally:
                 self._acting.release()
+        if self.lost is not None:
+            self.fail(self.lost)
         return results is not None
+
+    def _fail_unexpectedly(self, error: Exception) -> None:
+        """End the run with an error of the controller of this process, or of handling its results."""
+        if not isinstance(error, TradewindError):
+            log.exception("internal error while handling a result of the controller; please report it")
+        self.fail(as_own_error(error))
 
     def received(self, message: m.Message) -> None:
         """Handle a message from the controller."""
