@@ -60,6 +60,9 @@ POOL_BYTES = 16 * 2**20
 CLOCK_READINGS = 4
 """Heartbeats at the start, to compare clocks; the one with the shortest round trip counts."""
 
+clear_text_hosts: set[str] = set()
+"""Hosts that this process sends to without encryption, which it has said."""
+
 Todo = Action | do.NodeAction
 
 
@@ -172,7 +175,7 @@ class Worker:
         """What follows from results that this controller returned; one thread at a time acts on it."""
         self._acting = threading.Lock()
         self._place = ("", 0, 0)
-        self._warned_of_loopback = self._warned_of_clear_text = False
+        self._warned_of_loopback = False
         self.offers = state_transfer.Offers()
         """The current state for ranks that join."""
         self._listener: Listener | None = None
@@ -234,12 +237,16 @@ class Worker:
             )
 
     def _warn_of_clear_text(self, roster: m.Roster) -> None:
-        """Log once that what this rank sends to other hosts is not encrypted."""
-        beyond = [a for a in roster.workers if not is_loopback(a.host) and a.host != self._place[0]]
+        """Log that what this rank sends to other hosts is not encrypted, once for each of them in this process.
+
+        Each process group of PyTorch is a run of its own.
+        """
+        others = (a for a in roster.workers if not is_loopback(a.host) and a.host != self._place[0])
+        beyond = [a for a in others if a.host not in clear_text_hosts]
         is_encrypted = isinstance(self.credentials, SecureCredentials)
         in_lab = LAB_VARIABLE in os.environ  # the hosts of a lab are namespaces of this one
-        if beyond and not is_encrypted and not in_lab and not self._warned_of_clear_text:
-            self._warned_of_clear_text = True
+        if beyond and not is_encrypted and not in_lab:
+            clear_text_hosts.update(a.host for a in beyond)
             log.warning(
                 "%r sends gradients and weights unencrypted beyond this host, to %r at %s and others: an "
                 "attacker on the path can read and change them. Give certificates (docs/guides/security.md), or use "
