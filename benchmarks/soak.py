@@ -1,10 +1,10 @@
-"""Forty sites in a lab for a thousand rounds.
+"""Forty sites without faults for a thousand rounds: does anything grow?
 
-Every site is a process on links of 0.2 to 1.6 Mbps (`htb`: a mesh of 40 sites, rates divided by 100). Each round is one
-all-reduce of 200 kB with `auto`, whose result every site checks; links are measured meanwhile. Memory, threads and open
-files of each process are read after a tenth of the rounds and at the end. A connection to a peer is made when a plan or
-a measurement first needs it, at most one to each of the 39 others and with a buffer of 256 KiB: what files and memory
-gain is that.
+Hours of faults are another benchmark, with eight ranks: [storm](storm.md). Here nothing fails: every site is a process
+on links of 0.2 to 1.6 Mbps (`htb`: a mesh of 40 sites, rates divided by 100). Each round is one all-reduce of 200 kB
+with `auto`, whose result every site checks; links are measured meanwhile. Memory, threads and open files of each
+process are read after a tenth of the rounds and at the end. A connection to a peer is made when a plan or a measurement
+first needs it, at most one to each of the 39 others and with a buffer of 256 KiB: what files and memory gain is that.
 """
 
 from __future__ import annotations

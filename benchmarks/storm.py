@@ -1,12 +1,13 @@
-"""Hours of faults among real processes: does anything grow, hang or diverge?
+"""Two hours of kills, stops and cuts among eight real processes: does anything grow, hang or diverge?
 
-Eight ranks on loopback average an array of 160 kB again and again, with two controllers of which each is the standby of
-the other. Every 5 s on average a rank is killed, stopped (SIGSTOP), continued or restarted, a link is cut or healed, or
-a controller is killed or restarted (`tests/support/live_storm.py`, which also tests use). All members of a round must
-have the same bytes, inputs must not change, no process may end by itself, and after the last fault all eight ranks must
-average again. Two ranks and a controller are never killed: memory, threads and open files of each are read every 10 s.
-`SECONDS=` is how long the faults go on; the default is two hours. What was read until then is in `build/storm.json` at
-any time, so that a soak that is stopped or fails is not lost.
+Many sites for a thousand rounds without faults are another benchmark: [soak](soak.md). Here eight ranks on loopback
+average an array of 160 kB again and again, with two controllers of which each is the standby of the other. Every 5 s on
+average a rank is killed, stopped (SIGSTOP), continued or restarted, a link is cut or healed, or a controller is killed
+or restarted (`tests/support/live_storm.py`, which also tests use). All members of a round must have the same bytes,
+inputs must not change, no process may end by itself, and after the last fault all eight ranks must average again. Two
+ranks and a controller are never killed: memory, threads and open files of each are read every 10 s. `SECONDS=` is how
+long the faults go on; the default is two hours. What was read until then is in `build/storm.json` at any time, so that
+a soak that is stopped or fails is not lost.
 
 Memory rises at first and then levels off: each connection has threads of its own, each thread takes memory from one of
 the C library's arenas (eight a core), and what ended threads give back stays there for the next ones.

@@ -74,3 +74,20 @@ def test_a_controller_process_serves_a_run() -> None:
             assert "has left the run" in json.loads(said)["over"]
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_controller_beyond_loopback_says_that_it_does_not_encrypt(host: str, warns: bool) -> None:
+    command = [sys.executable, "-c", "from tradewind.cli import main; main()", "controller", "--world", "1"]
+    environment = {**os.environ, "TRADEWIND_SECRET": SECRET}
+    listen = ["--listen", f"{host}:0"]
+    with subprocess.Popen([*command, *listen], stderr=subprocess.PIPE, text=True, env=environment) as controller:
+        assert controller.stderr is not None
+        said = []
+        for line in controller.stderr:
+            said.append(line)
+            if line.startswith("listening on"):
+                break
+        controller.kill()
+    assert said[-1].startswith(f"listening on {host}:")
+    assert ["not encrypted" in line for line in said[:-1]] == [True] * warns

@@ -8,6 +8,7 @@ from control_driver import said
 from frames import body_of
 from tradewind.control import Controller, ControlOptions
 from tradewind.control.controller import Action
+from tradewind.control.term import MOST_TRIED
 from tradewind.errors import BadFrame
 from tradewind.wire import messages as m
 from tradewind.wire.greetings import MOST_SITES, MOST_TERMS
@@ -69,3 +70,16 @@ def test_a_rank_cannot_make_the_controller_keep_more_streams(stream: int) -> Non
     ready = m.Ready(stream, 0, m.Operation(10, 4, "float32", "sum"))
     sent = said(controller.received("a", ready, 1.0))
     assert isinstance(sent["a"][-1], m.Refused), "the rank is refused, and named"
+
+
+def test_a_report_of_a_lost_link_makes_its_ends_try_so_many_others_and_no_more() -> None:
+    """In a large run, a rank that reports links as lost could otherwise have all ranks connect to each other."""
+    names = [f"rank{number}" for number in range(3 * MOST_TRIED)]
+    controller = Controller(ControlOptions(len(names), tolerant=True), 0.0)
+    for rank, name in enumerate(names):
+        controller.connected(name, 0.0)
+        controller.received(name, m.Join("host", 1000 + rank, rank), 0.0)
+    sent = said(controller.received(names[0], m.LinkChanged(names[1], "it is silent"), 1.0))
+    asked = {name: len(one.peers) for name, told in sent.items() for one in told if isinstance(one, m.Connect)}
+    assert asked.pop(names[0]) == asked.pop(names[1]) == MOST_TRIED
+    assert len(asked) <= 2 * MOST_TRIED and set(asked.values()) <= {1, 2}

@@ -9,9 +9,11 @@ from tradewind.catalog import load_network
 from tradewind.dashboard import RunModel
 from tradewind.dashboard.model import KEPT_ROUNDS
 from tradewind.network import Network
+from tradewind.runtime.live import LiveFeed
 from tradewind.sim import LinkOutage, SimulationResult, simulate
 from tradewind.trace import Trace
 from tradewind.trace.records import Record
+from tradewind.wire import messages as m
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,21 @@ def test_plans_have_their_trees_and_reasons_and_failures_are_events(trace: Trace
     assert view["plans"][-1]["trees"] and all(plan["reason"] for plan in view["plans"])
     told = [event["what"] for event in view["events"]]
     assert "link lost" in told and "link back" in told
+
+
+def test_a_live_page_says_how_long_a_rank_was_away_that_is_back() -> None:
+    """Without a controller it averaged alone meanwhile, which no record of the controller can tell."""
+    feed, model = LiveFeed(), RunModel()
+    model.is_live = True
+    roster = m.Roster((m.Address(0, "fra", "host", 1), m.Address(1, "nyc", "host", 2)), 30.0)
+    feed.sent(roster, 0.0)
+    feed.sent(m.Lost("nyc", "it was silent"), 10.0)
+    feed.sent(roster, 52.0)
+    for record in feed.drain():
+        assert isinstance(record, Record)
+        model.add(record)
+    told = [(event["what"], event["about"], event["reason"]) for event in model.view()["events"]]
+    assert told == [("rank lost", "nyc", "it was silent"), ("rank back", "nyc", "after 42 s")]
 
 
 def test_plans_say_why_they_replaced_others() -> None:

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from certificate_files import issue, options
-from drill_ranks import PORT, DrillRanks, drill_in_lab, mesh
+from drill_ranks import PORT, SPARE_S, DrillRanks, drill_in_lab, mesh
 from lab_traffic import open_lab
 from tradewind.network import Network
 from tradewind.runtime.certificate_authority import Authority
 
 PATIENCE_S = 4.0
+RESET_S = 1.0
+"""After a connection was reset."""
 
 
 @contextlib.contextmanager
@@ -38,11 +40,11 @@ def test_rounds_go_around_a_cut_link_within_the_patience(link: str, tmp_path: Pa
     with encrypted(mesh(4), tmp_path, planner="multi-star") as run:
         run.rounds(3, 4)
         run.lab.cut(link)
-        run.rounds(1, 4, within_s=2 * PATIENCE_S)
+        run.rounds(1, 4, within_s=PATIENCE_S / 3 + SPARE_S)
         assert "the link to rank2 is lost" in run.warned(1, "rank2"), "the fault did not fire"
         run.lab.heal(link)
-        run.wait_until_connected(1, "rank2")
-        run.rounds(2, 4)
+        run.wait_until_connected(1, "rank2", PATIENCE_S + SPARE_S)
+        run.rounds(2, 4, within_s=SPARE_S)
         run.stop()
 
 
@@ -58,7 +60,7 @@ def test_a_storm_of_resets_delays_rounds_and_changes_no_result(tmp_path: Path) -
             asked = run.lab.popen(site, ["ss", "-HtK", "src", a, "dst", b], stdout=subprocess.PIPE, text=True)
             fired += "ESTAB" in asked.communicate(timeout=30)[0]
         assert fired >= 5, "the fault did not fire"
-        run.rounds(3, 4, within_s=3 * PATIENCE_S)
+        run.rounds(3, 4, within_s=RESET_S + SPARE_S / 3)
         run.stop()
 
 

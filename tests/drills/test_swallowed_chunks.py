@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from typing import IO, Any
 
 import pytest
 
-from drill_ranks import drill_on_loopback
+from drill_ranks import SPARE_S, drill_on_loopback
 from failing import SECRET
 from proxies import HIDDEN, Proxy
 from ranks import free_port
@@ -64,11 +65,14 @@ def test_rounds_go_around_a_proxy_that_loses_chunks_and_answers_everything() -> 
     more = {"pause_s": 0.05, "secret": SECRET}
     with contextlib.closing(proxy), drill_on_loopback(WORLD, address, own, more, patience_s=PATIENCE_S) as run:
         run.rounds(3, WORLD)
+        since_s = time.monotonic()
         proxy.swallows.set()
-        why = run.warned(0, "waits end at")
+        why = run.warned(0, "waits end at", since_s + PATIENCE_S / 2 + SPARE_S)
         assert proxy.swallowed, "the fault did not fire"
         assert "the controller: waits end at rank0: nothing has moved" in why and "'rank1' waits for chunk" in why
-        assert "avoid link rank0 - rank1: nothing came through it" in run.warned(0, "avoid link")
-        run.rounds(3, WORLD, within_s=2 * PATIENCE_S)  # around the link
+        assert "avoid link rank0 - rank1: nothing came through it" in run.warned(
+            0, "avoid link", since_s + 1.2 * PATIENCE_S + SPARE_S
+        )
+        run.rounds(3, WORLD, within_s=SPARE_S)  # around the link
         proxy.swallows.clear()
         run.stop()

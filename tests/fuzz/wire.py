@@ -1,5 +1,8 @@
 """Fuzzes the wire decoder and the handshake: `make fuzz`, or `python tests/fuzz/wire.py SECONDS [CORPUS]`.
 
+`python tests/fuzz/wire.py corpus` makes the corpus again, which a new wire version takes: frames of another one are
+refused at their third byte.
+
 With Atheris installed (`pip install atheris`) inputs are chosen by the code that they reach, and those that reach new
 code are added to the corpus; otherwise they are mutations of the corpus, drawn from a seed. Any exception that is not a
 refusal, and any peer that is admitted without the secret, ends it with the input that caused it.
@@ -8,6 +11,7 @@ refusal, and any peer that is admitted without the secret, ends it with the inpu
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import random
 import sys
 import time
@@ -28,6 +32,8 @@ with contextlib.nullcontext() if atheris is None else atheris.instrument_imports
 CORPUS = Path(__file__).parent / "corpus"
 CHANNEL = Channel(("mine", "theirs", "a", "b"), b"binding")
 """Of a TLS connection, whose certificates name the sites of the seeds."""
+MADE = 30
+"""Messages in frames of the corpus."""
 MINE, THEIRS = (Credentials("run", site, b"x" * 32) for site in ("mine", "theirs"))
 
 
@@ -85,6 +91,30 @@ def seeds() -> list[bytes]:
     return [*whole, *bodies, encode_header(relayed, payload=b"abcd") + b"abcd"]
 
 
+def made_corpus() -> list[bytes]:
+    """Inputs of this wire version to keep: seeds, and mutated messages in frames whose checksums are right."""
+    draw, bodies = random.Random(1), [body for seed in seeds() for body in _bodies(seed)]
+    said = [*bodies, *(mutated(draw, bodies) for _ in range(MADE - len(bodies)))]
+    kinds = [FrameHeader(kind, 1, 4, round=5, chunks=9) for kind in FrameKind if kind is not FrameKind.MESSAGE]
+    framed = [encode_header(FrameHeader(FrameKind.MESSAGE, 1, len(one)), payload=one) + one for one in said]
+    return [*seeds(), *framed, *(encode_header(one, payload=b"abcd") + b"abcd" for one in kinds), b"".join(framed[:5])]
+
+
+def _bodies(frame: bytes) -> list[bytes]:
+    """The payloads of a stream of frames; none if it is a message without a frame."""
+    with contextlib.suppress(BadFrame):
+        return [bytes(body) for _, body in FrameReader().feed(frame)]
+    return []
+
+
+def write_corpus(corpus: Path) -> None:
+    """Replace the corpus by `made_corpus`."""
+    for file in corpus.glob("*"):
+        file.unlink()
+    for data in made_corpus():
+        (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
+
+
 def mutated(draw: random.Random, known: list[bytes]) -> bytes:
     """One of the known inputs with some bytes changed, removed, repeated or taken from another one."""
     data = bytearray(draw.choice(known))
@@ -131,5 +161,7 @@ def main(seconds: float, corpus: Path) -> None:
     atheris.Fuzz()
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "corpus":
+    write_corpus(CORPUS)
+elif __name__ == "__main__":
     main(float(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else CORPUS)

@@ -13,6 +13,7 @@ from tradewind.node.actions import How, Receive, Release, Transmit
 from tradewind.node.engine import buffers
 from tradewind.node.engine.engine import Engine
 from tradewind.node.engine.layout import lay_out
+from tradewind.node.engine.scatter import MAX_SCATTERED_BYTES, ScatteredChunks
 from tradewind.planning.plan import Plan, Shard
 from tradewind.wire.frames import FrameHeader, FrameKind
 
@@ -116,3 +117,17 @@ def test_a_chunk_that_began_to_arrive_before_its_round_and_ends_after_its_halt_i
     engine.handle(ev.HaltRound(3))
     engine.handle(ev.Received(first))
     assert engine.kept_bytes == 0
+
+
+def test_so_many_bytes_of_a_step_are_taken_before_its_round_is_known() -> None:
+    """A rank that sends more is at fault; its next step begins anew."""
+    chunks, taken = ScatteredChunks({}), 0
+    step = replace(EARLY, plan_version=1, round=5)
+    with pytest.raises(BadFrame, match=f"more than {MAX_SCATTERED_BYTES} bytes"):
+        for index in range(100):
+            kept, _ = chunks.admit(1, replace(step, index=index))
+            assert kept is not None
+            taken += kept.payload_bytes
+    assert taken == MAX_SCATTERED_BYTES
+    assert chunks.admit(2, step)[0] is not None, "others are not affected"
+    assert chunks.admit(1, replace(step, round=6))[0] is not None

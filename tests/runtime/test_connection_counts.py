@@ -13,7 +13,7 @@ from hosts import ends, start
 from lab_traffic import open_lab
 from tradewind.network import Network, Site
 from tradewind.planning.connections import carried_bps, carried_network, is_slow, link_connections
-from tradewind.planning.host import HostCost
+from tradewind.planning.host import MAX_CONNECTIONS, HostCost
 from tradewind.runtime.connections import ConnectionCounts, Growth, Pacing, Use
 from tradewind.runtime.sockets import SO_MAX_PACING_RATE, UNPACED, SharedSocket, pace
 
@@ -46,6 +46,13 @@ def has_cores(monkeypatch: pytest.MonkeyPatch, cores: int, usable: int | None = 
     """Let the machine have so many cores, of which this process may use some."""
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(usable or cores)), raising=False)
+
+
+def test_no_network_makes_a_rank_open_more_connections_to_a_peer_than_the_limit() -> None:
+    """Whatever bandwidth and latency are given or measured."""
+    absurd = Network("absurd", [Site("a"), Site("b")], 1e15 * (1 - np.eye(2)), 1e4 * (1 - np.eye(2)))
+    assert ConnectionCounts("a", absurd).at_start("b", 1, 1, is_near=False) == MAX_CONNECTIONS
+    assert link_connections(absurd, HostCost(rank_cores=1e6)).max() == MAX_CONNECTIONS
 
 
 def test_connections_are_added_while_the_buffer_limits_and_adding_helps() -> None:

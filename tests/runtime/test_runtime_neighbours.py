@@ -17,6 +17,7 @@ import pytest
 
 from ranks import SECRET, free_port, run_ranks
 from tradewind.catalog import load_network
+from tradewind.errors import NoAnswer
 from tradewind.runtime.addresses import (
     HostPort,
     controller_name,
@@ -25,11 +26,12 @@ from tradewind.runtime.addresses import (
     neighbour_address,
     port_of,
 )
+from tradewind.runtime.dialling import Dialling
 from tradewind.runtime.group import Group, connect
 from tradewind.runtime.shaping import ShapedNetwork
-from tradewind.runtime.sockets import dial_neighbour
+from tradewind.runtime.sockets import call, dial_neighbour
 from tradewind.wire.frames import FrameHeader, FrameKind, encode_header
-from tradewind.wire.handshake import run_number
+from tradewind.wire.handshake import Credentials, run_number
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names without files are Linux's")
 
@@ -194,3 +196,21 @@ def test_another_user_of_the_machine_can_neither_take_a_rank_s_place_nor_call_it
         assert address is not None
         said, _ = as_another_user("call", address).communicate("\n", timeout=10.0)
         assert said.split() == ["0", "ready"], "it is refused without a word"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starting a process as another user needs root")
+def test_a_listener_of_another_user_is_named_once_a_call(caplog: pytest.LogCaptureFixture) -> None:
+    """The name is tried before TCP, and after it for a process that was still starting."""
+    with listen_on("127.0.0.1", 0) as silent:
+        address = HostPort("127.0.0.1", port_of(silent))
+        squatter = as_another_user("listen", neighbour_address("run", "ams", address.port) or "")
+        try:
+            assert squatter.stdout is not None and squatter.stdout.readline() == "ready\n"
+            own, dialling = Credentials("run", "fra", SECRET.encode()), Dialling.to_rank("fra", "ams")
+            with pytest.raises(NoAnswer):
+                call(address, own, "data", time.monotonic() + 0.2, dialling, local="ams")
+        finally:
+            squatter.communicate("\n", timeout=10.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "another user of this machine listens at the local address of 'ams'; TCP is used instead"
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import socket
 import threading
@@ -138,6 +139,35 @@ def test_a_listener_closes_its_sockets_while_callers_come() -> None:
                     stack.enter_context(contextlib.closing(socket.create_connection(where, 5)))
             listener.close()
         assert all(sock.fileno() == -1 for sock in socks)
+
+
+class Full(socket.socket):
+    """A listening socket of a process that has no free file descriptor."""
+
+    tried = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """Fail."""
+        self.tried += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_process_without_free_descriptors_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "ACCEPT_AGAIN_S", 0.001)
+    full = Full(fileno=listen_on("127.0.0.1", 0).detach())
+    where = full.getsockname()
+    listener = Listener([full], credentials("fra"), 600.0, lambda sock, _: sock.close())
+    with socket.create_connection(where, 20):
+        until_s = time.monotonic() + 20.0
+        while full.tried < 20 and time.monotonic() < until_s:
+            time.sleep(0.001)
+        listener.close()
+    assert full.tried >= 20
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "cannot accept connections ([Errno 24] Too many open files); retrying"
+    ]
 
 
 def test_an_address_holds_so_many_connections_and_no_more(patient: Listener) -> None:

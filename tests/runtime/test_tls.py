@@ -21,6 +21,7 @@ from certificate_files import issue, options
 from ranks import run_ranks
 from tradewind.catalog import load_network
 from tradewind.errors import BadOption, NotAdmitted
+from tradewind.runtime import certificates, worker
 from tradewind.runtime.addresses import HostPort, listen_on
 from tradewind.runtime.aead_socket import AeadSocket
 from tradewind.runtime.certificate_authority import DAY_S, Authority
@@ -211,6 +212,18 @@ def test_auto_encrypts_beyond_loopback_only(authority: Authority, tmp_path: Path
     assert socks and not any(isinstance(sock, TlsSocket | AeadSocket) for sock in socks)
 
 
+def test_the_ends_of_a_certificate_and_of_its_ca_are_warned_about_each(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "WARN_SHARE", 1.0)
+    monkeypatch.setattr(certificates, "WARN_BEFORE_S", 1e9)
+    found = Certificates(issue(authority, tmp_path, "fra"))
+    for _ in range(2):
+        found.current()
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "fra.crt (for fra) expires at" in first and "ca.crt expires at" in second
+
+
 @pytest.mark.parametrize(
     ("advertise", "in_lab", "warned"), [("fra.example", False, 1), ("127.0.0.1", False, 0), ("fra.example", True, 0)]
 )
@@ -219,9 +232,11 @@ def test_clear_text_beyond_this_host_is_warned_about_once(
 ) -> None:
     if in_lab:
         monkeypatch.setenv("TRADEWIND_CONTROLLERS", "127.0.0.1:1")
-    each: list[dict[str, Any]] = [{"advertise": advertise}, {}]
+    monkeypatch.setattr(worker, "clear_text_hosts", set())
     with caplog.at_level(logging.WARNING, "tradewind.runtime"):
-        assert run_ranks(2, reduce_and_look, each) == [3.0] * 2  # rank 0 calls rank 1, so its address is not used
+        for run in ("of one process group", "of another one"):
+            each: list[dict[str, Any]] = [{"advertise": advertise, "run": run}, {"run": run}]
+            assert run_ranks(2, reduce_and_look, each) == [3.0] * 2  # rank 0 calls rank 1: its address is not used
     found = [record.message for record in caplog.records if "unencrypted beyond this host" in record.message]
     assert len(found) == warned and all("'rank1' sends" in text and "'rank0' at fra.example" in text for text in found)
 

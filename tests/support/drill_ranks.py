@@ -1,7 +1,7 @@
 """Ranks as processes for drills: each averages step after step, and reports the digest of every whole result.
 
 At the end a drill asserts that no two ranks have different results of one round, that every rank has ended in order,
-and that none has left a thread or a socket behind.
+and that none has left a thread, a socket, an open file or a process behind; nor has a controller of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from failing import SECRET, Process, processes
+from failing import LONGEST_S, SECRET, Process, processes
 from tradewind.lab.session import Lab
 from tradewind.network import Network, Site
 
@@ -42,14 +43,24 @@ PROGRAM = textwrap.dedent("""
         def emit(self, record):
             say(warning=record.getMessage(), warned_s=time.monotonic())
 
-    def open_sockets():
-        count = 0
+    def open_now():
+        links = []
         for number in os.listdir("/proc/self/fd"):
             try:
-                count += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+                links.append(os.readlink(f"/proc/self/fd/{number}"))
             except FileNotFoundError:  # closed meanwhile, or the folder itself
                 pass
-        return count
+        return sorted(link for link in links if link.startswith("socket:") or os.path.isfile(link))
+
+    def children():
+        return [number for number in filter(str.isdecimal, os.listdir("/proc")) if parent_of(number) == os.getpid()]
+
+    def parent_of(number):
+        try:
+            with open(f"/proc/{number}/stat") as file:
+                return int(file.read().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            return 0
 
     def obey():
         for line in sys.stdin:
@@ -103,11 +114,11 @@ PROGRAM = textwrap.dedent("""
         while time.monotonic() < until_s:
             threads = [t.name for t in threading.enumerate() if t.name.startswith("tradewind")]
             threads = [name for name in threads if name != "tradewind-exit"]  # one for each process
-            sockets = open_sockets()
-            if not threads and not sockets:
+            left = {"threads": threads, "open": open_now(), "children": children()}
+            if not any(left.values()):
                 break
             time.sleep(0.05)
-        say(done=True, threads=threads, sockets=sockets)
+        say(done=True, left=left)
     except TradewindError as error:
         say(error=str(error), kind=type(error).__name__)
         raise SystemExit(1)
@@ -116,6 +127,8 @@ PROGRAM = textwrap.dedent("""
 
 PORT = 4500
 """Where controllers in a lab listen."""
+SPARE_S = 3.0
+"""What deadlines of drills add to those of the guide: for the rounds themselves, on a busy machine."""
 
 
 def mesh(world: int, loss: float = 0.0) -> Network:
@@ -138,7 +151,7 @@ class DrillRanks:
         assert self._lab is not None
         return self._lab
 
-    def rounds(self, count: int, members: int, ranks: list[int] | None = None, within_s: float = float("inf")) -> float:
+    def rounds(self, count: int, members: int, ranks: list[int] | None = None, within_s: float = LONGEST_S) -> float:
         """Wait until these ranks, or all, have ended rounds with so many members that began after now; the last end.
 
         `within_s` is the deadline that the drill must meet.
@@ -147,21 +160,30 @@ class DrillRanks:
         for rank in self._chosen(ranks):
             for _ in range(count):
                 said = rank.wait_for(
-                    lambda said: said.get("at_s", -1.0) > since_s and len(said.get("members", ())) == members
+                    lambda said: said.get("at_s", -1.0) > since_s and len(said.get("members", ())) == members,
+                    in_all_s=within_s + LONGEST_S,
                 )
             ended_s = max(ended_s, float(said["at_s"]))
         assert ended_s - since_s < within_s, f"{count} rounds took {ended_s - since_s:.1f} s, not {within_s:.1f} s"
         return ended_s - since_s
 
-    def warned(self, number: int, words: str) -> str:
-        """Wait for a warning of a rank that contains some words."""
+    def warned(self, number: int, words: str, until_s: float = math.inf) -> str:
+        """Wait for a warning of a rank that contains some words; it must come by the time `until_s`."""
         rank = self.ranks[number]
 
         def fits(said: dict[str, Any]) -> bool:
             return words in said.get("warning", "")
 
         found = next(filter(fits, rank.heard), None) or rank.wait_for(fits)
+        late_s = found["warned_s"] - until_s
+        assert late_s < 0, f"{rank.name} warned {late_s:.1f} s late of {found['warning']!r}"
         return str(found["warning"])
+
+    def alone(self, ranks: list[int], until_s: float) -> None:
+        """Wait until averages of these ranks end alone, which must be by the time `until_s`."""
+        for rank in self._chosen(ranks):
+            late_s = rank.wait_for(lambda said: said.get("alone") is True)["at_s"] - until_s
+            assert late_s < 0, f"{rank.name} averaged alone {late_s:.1f} s late"
 
     def wait_until_connected(self, number: int, peer: str, longest_s: float = 60.0) -> None:
         """Wait until a rank has a data connection to a peer."""
@@ -182,7 +204,7 @@ class DrillRanks:
         for rank in reversed(self._chosen(ranks)):  # those that run controllers last
             rank.tell("stop")
             done = rank.wait_for(lambda said: "done" in said)
-            assert done["threads"] == [] and done["sockets"] == 0, f"{rank.name} left behind {done}"
+            assert not any(done["left"].values()), f"{rank.name} left behind {done['left']}"
             assert rank.popen.wait(20) == 0
         self.check()
 
@@ -262,6 +284,7 @@ def drill_with_controller(
         try:
             with drill_in_lab(lab, None, more=more, world=world, patience_s=patience_s, controller=(address,)) as run:
                 yield run
+                assert controller.wait(LONGEST_S) == 0, "the controller goes on although all ranks have left"
         finally:
             controller.kill()
 

@@ -11,12 +11,16 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 SECRET = "correct horse battery"
 LONGEST_S = 60.0
+"""Seconds that a rank may be silent while a test waits for it."""
+LONGEST_WAIT_S = 4 * LONGEST_S
+"""Seconds that a test waits for one thing, however much a rank says meanwhile."""
 
 PROGRAM = """
     import json, sys, time
@@ -86,10 +90,17 @@ class Process:
             self.said.put(json.loads(line))
         self.said.put(None)
 
-    def wait_for(self, fits: Callable[[dict[str, Any]], bool], longest_s: float = LONGEST_S) -> dict[str, Any]:
-        """The next message that fits; `longest_s` is the limit for each message."""
+    def wait_for(
+        self,
+        fits: Callable[[dict[str, Any]], bool],
+        longest_s: float = LONGEST_S,
+        in_all_s: float = LONGEST_WAIT_S,
+    ) -> dict[str, Any]:
+        """The next message that fits; `longest_s` is the limit for each message, `in_all_s` the one for all."""
+        until_s = time.monotonic() + in_all_s
         while True:
             what = self.said.get(timeout=longest_s)
+            assert time.monotonic() < until_s, f"{self.name} went on for {in_all_s:.0f} s, last with {self.heard[-3:]}"
             assert what is not None, f"{self.name} ended ({self.popen.wait(10)}) after {self.heard[-3:]}"
             self.heard.append(what)
             if fits(what):

@@ -84,12 +84,15 @@ def run(
     The run's secret is read from the environment variable TRADEWIND_SECRET. Options that are not given have the values
     that `tradewind config` shows.
     """
+    import os
+
     from tradewind.cli.output import print_json
     from tradewind.errors import BadOption
-    from tradewind.runtime.addresses import HostPort
+    from tradewind.runtime.addresses import HostPort, is_loopback
+    from tradewind.runtime.certificates import SecureCredentials
     from tradewind.runtime.control_server import ControlServer
     from tradewind.runtime.group import find_credentials
-    from tradewind.runtime.options import options_by_field, resolve_options
+    from tradewind.runtime.options import LAB_VARIABLE, options_by_field, resolve_options
 
     if world < 1:
         raise BadOption(f"--world must be at least 1, got {world}.")
@@ -120,6 +123,13 @@ def run(
     credentials = find_credentials(run_name, f"controller {standby}", None, options)
     allowed, page = options.transport.port_range, options.dashboard_address
     server = ControlServer(where.host, where.port, credentials, control, allowed, options.trace_place, page)
+    is_encrypted = isinstance(credentials, SecureCredentials)
+    if not is_encrypted and not is_loopback(where.host) and LAB_VARIABLE not in os.environ:
+        typer.echo(
+            "warning: what ranks on other hosts and this controller exchange is not encrypted, small arrays included. "
+            "Give certificates (docs/guides/security.md), or use a VPN.",
+            err=True,
+        )
     typer.echo(f"listening on {HostPort(where.host, server.port)}", err=True)
     try:
         reason = server.wait()

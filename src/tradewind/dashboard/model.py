@@ -320,7 +320,8 @@ class RunModel:
         else:
             self._site(record.site).is_up = is_up
         if is_up and (not self.is_live or record.outcome == "up"):
-            self._event(record.end_s, f"{record.phase} back", about, "")
+            lasted_s = record.end_s - record.start_s
+            self._event(record.end_s, f"{record.phase} back", about, f"after {format_duration(lasted_s)}")
 
     def _decision(self, record: Record) -> None:
         if record.phase == "plan" and record.step is not None:

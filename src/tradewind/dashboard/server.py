@@ -13,7 +13,9 @@ read it through the browser (DNS rebinding). On any other address every request 
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import io
 import ipaddress
 import socket
 import threading
@@ -42,6 +44,17 @@ LINGER_S = 2.0
 """The most seconds that `close` waits for open pages."""
 MAX_STREAMS = 32
 """Pages that may be open at once."""
+MAX_CONNECTIONS = 128
+"""Connections that may be open at once, each with a thread."""
+MAX_CONNECTIONS_OF_ADDRESS = 64
+"""Of these, those of one address; all of a tunnel come from one."""
+MAX_REQUEST_BYTES = 16384
+"""Bytes of a request with its headers."""
+ACCEPT_AGAIN_S = 0.1
+FIRST_REQUEST_S = 5.0
+"""Seconds that a connection has for its first request."""
+NEXT_REQUEST_S = 30.0
+"""Seconds that it has for the next one, and that it may take to receive a part of an answer."""
 PAGE_THREAD = "tradewind-page"
 """The name of all threads that serve it."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -240,20 +253,105 @@ def embed(view: bytes) -> bytes:
     return page_html().replace(place, place.replace(b"null", data))
 
 
+@dataclass(slots=True)
+class _Visit:
+    """A connection to the page."""
+
+    address: str
+    wait_s: float
+    """How long it may wait for a request."""
+    since_s: float | None
+    """Since when it waits for a request that may be answered; None while one is answered."""
+
+
 class _Server(ThreadingHTTPServer):
+    """Has a thread for each connection, and a limited number of them: the oldest that waits makes room for a new one.
+
+    One that waits for a request that may be answered has sent none, or one without the token.
+    """
+
     daemon_threads = True
     block_on_close = False
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], page: PageServer, family: socket.AddressFamily) -> None:
         self.address_family = family
         self.page = page
         self.streams, self._changed = 0, threading.Condition()
+        self._visits: dict[socket.socket, _Visit] = {}
+        """Connections that have not ended, the oldest first."""
         super().__init__(address, _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; without a free file descriptor, try again soon instead of at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(ACCEPT_AGAIN_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, if there is room."""
+        with self._changed:
+            has_room = self._make_room(client_address[0])
+            if has_room:
+                self._visits[request] = _Visit(client_address[0], FIRST_REQUEST_S, time.monotonic())
+        if has_room:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer a connection, in a thread with a name that tells what it is for."""
         threading.current_thread().name = PAGE_THREAD
         super().process_request_thread(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._changed:
+            self._visits.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections whose request has not come in time; called a few times a second."""
+        with self._changed:
+            now_s = time.monotonic()
+            for sock, visit in list(self._visits.items()):
+                if visit.since_s is not None and now_s > visit.since_s + visit.wait_s:
+                    self._end(sock)
+
+    def answering(self, request: Any) -> None:
+        """Note that a connection has sent a request that may be answered."""
+        with self._changed:
+            if request in self._visits:
+                self._visits[request].since_s = None
+
+    def answered(self, request: Any) -> None:
+        """Note that a connection may wait for its next request."""
+        with self._changed:
+            if request in self._visits and self._visits[request].since_s is None:
+                address = self._visits.pop(request).address
+                self._visits[request] = _Visit(address, NEXT_REQUEST_S, time.monotonic())
+
+    def _make_room(self, address: str) -> bool:
+        """End a connection that waits if there are too many, one of this address if it has too many."""
+        of_address = [sock for sock, visit in self._visits.items() if visit.address == address]
+        if len(of_address) >= MAX_CONNECTIONS_OF_ADDRESS:
+            rivals = of_address
+        elif len(self._visits) >= MAX_CONNECTIONS:
+            rivals = list(self._visits)
+        else:
+            return True
+        oldest = next((sock for sock in rivals if self._visits[sock].since_s is not None), None)
+        if oldest is not None:
+            self._end(oldest)
+        return oldest is not None
+
+    def _end(self, sock: socket.socket) -> None:
+        """Have the thread of a connection end, and close it; the descriptor is its own until then."""
+        del self._visits[sock]
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
 
     def enter(self) -> bool:
         """Count one more open page, unless there are too many."""
@@ -277,10 +375,39 @@ class _Server(ThreadingHTTPServer):
         """Ignore errors of a connection: its browser has gone."""
 
 
+class _Limited(io.BufferedReader):
+    """Reads lines of a request, and fails if it is too long."""
+
+    left = MAX_REQUEST_BYTES
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream.detach())
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """The next line."""
+        line = super().readline(size)
+        self.left -= len(line)
+        if self.left < 0:
+            raise ConnectionAbortedError("the request is too long")
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
-    timeout = 30
+    timeout = NEXT_REQUEST_S
+    rfile: _Limited
+
+    def setup(self) -> None:
+        """Limit what is read of a request."""
+        super().setup()
+        self.rfile = _Limited(self.rfile)
+
+    def handle_one_request(self) -> None:
+        """Answer the next request of a connection."""
+        self.rfile.left = MAX_REQUEST_BYTES
+        super().handle_one_request()
+        self.server.answered(self.request)
 
     def do_GET(self) -> None:
         """Answer a request."""
@@ -291,6 +418,7 @@ class _Handler(BaseHTTPRequestHandler):
                 403, "text/plain; charset=utf-8", b"Forbidden: open the address with the token from the log.\n"
             )
             return
+        self.server.answering(self.request)
         since = int(found) if (found := query.get("since", ["0"])[0]).isdecimal() else 0
         if asked.path == "/metrics":
             self._metrics()

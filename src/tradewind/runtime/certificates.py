@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import ssl
 import threading
 import time
@@ -201,7 +202,8 @@ class Certificates:
     def __init__(self, files: CertificateFiles) -> None:
         """Load the files; raises BadOption if they cannot be used or are not valid now."""
         self._files, self._lock = files, threading.Lock()
-        self._warned_s = -float("inf")
+        self._warned_s: dict[str, float] = {}
+        """When the end of a certificate was last warned about, by its label."""
         loaded = load(files)
         if problem := loaded.problem(time.time()):
             raise BadOption(problem)
@@ -218,7 +220,7 @@ class Certificates:
                 self._stamps = stamps
                 try:
                     self._loaded = load(self._files)
-                    self._warned_s = -float("inf")
+                    self._warned_s.clear()
                     log.info(
                         "loaded %s again, valid until %s", self._loaded.own.label, as_date(self._loaded.own.ends_s)
                     )
@@ -228,10 +230,10 @@ class Certificates:
             return self._loaded
 
     def _warn(self, now_s: float) -> None:
-        """Log that a certificate expires soon or has expired, once a day."""
+        """Log that the certificate, or the CA, expires soon or has expired, each once a day."""
         for one in (self._loaded.own, self._loaded.ca):
-            if one.is_ending(now_s) and now_s > self._warned_s + WARN_AGAIN_S:
-                self._warned_s = now_s
+            if one.is_ending(now_s) and now_s > self._warned_s.get(one.label, -math.inf) + WARN_AGAIN_S:
+                self._warned_s[one.label] = now_s
                 log.warning(
                     "%s. Connections that exist go on, new ones need a valid certificate: replace the file "
                     "(`tradewind certs issue`); it is loaded without a restart.",

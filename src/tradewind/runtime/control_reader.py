@@ -7,6 +7,7 @@ for the interpreter and for the controller's lock; one thread takes what has arr
 from __future__ import annotations
 
 import contextlib
+import logging
 import selectors
 import socket
 from collections import deque
@@ -20,6 +21,8 @@ from tradewind.runtime.threads import start_thread
 from tradewind.wire import messages as m
 from tradewind.wire.frames import MAX_MESSAGE_BYTES, FrameReader
 from tradewind.wire.messages import MAX_INLINE_BYTES, MAX_STREAMS, decode_message
+
+log = logging.getLogger("tradewind.runtime")
 
 READ_BYTES = 64 * 1024
 MAX_REPORT_BYTES = MAX_INLINE_BYTES * MAX_STREAMS
@@ -116,7 +119,7 @@ class ControlReader:
 
 
 def _read(connection: Connection) -> Arrived:
-    messages: list[m.Message] = []
+    messages, worker = list[m.Message](), connection.worker
     try:
         data = connection.sock.recv(READ_BYTES, socket.MSG_DONTWAIT)
         for _, payload in connection.frames.feed(data):
@@ -127,4 +130,7 @@ def _read(connection: Connection) -> Arrived:
         return Arrived(connection, messages, str(error))
     except OSError as error:
         return Arrived(connection, messages, error.strerror or str(error))
+    except Exception as error:  # a bug: it must not end the thread that reads all ranks
+        log.exception("internal error while reading the connection of %r, which is closed; please report it", worker)
+        return Arrived(connection, messages, f"{type(error).__name__}: {error}")
     return Arrived(connection, messages, None if data else "its connection was closed")

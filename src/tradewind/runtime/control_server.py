@@ -241,7 +241,7 @@ class ControlServer:
         round: `Commit` would have to follow it on the same way.
         """
         with self._changed:
-            if self._controller.options.is_tolerant or worker not in self._senders:
+            if self._closed or self._controller.options.is_tolerant or worker not in self._senders:
                 return None
             results: list[m.InlineResult] = []
             self._handle(partial(self._received, worker, message, time.monotonic()), (worker, results))

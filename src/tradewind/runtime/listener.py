@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -30,6 +31,9 @@ log = logging.getLogger("tradewind.runtime")
 
 FIRST_BYTE_S = 2.0
 """Seconds that a caller has for its first byte, and that a handshake has at least."""
+ACCEPT_AGAIN_S = 0.1
+WARN_AGAIN_S = 60.0
+"""Seconds between two warnings that no connection can be accepted, as without a free file descriptor."""
 CLOSE_S = 5.0
 """Seconds that `close` waits for the thread, which does nothing that takes long."""
 MAX_STRANGERS = 512
@@ -68,6 +72,7 @@ class Listener:
         self._socks, self._credentials, self._handshake_s, self._admitted = socks, credentials, handshake_s, admitted
         self._closed = threading.Event()
         self._lock = threading.Lock()
+        self._warned_s = -math.inf
         self._silent: dict[Caller, None] = {}
         """Callers that have sent nothing, the oldest first; only the thread of this object uses it."""
         self._waiting: list[Caller] = []
@@ -125,8 +130,10 @@ class Listener:
             return False
         except OSError as error:
             if not self._closed.is_set():
-                log.warning("cannot accept a connection (%s); retrying", error)
-                time.sleep(0.1)
+                if time.monotonic() > self._warned_s + WARN_AGAIN_S:
+                    self._warned_s = time.monotonic()
+                    log.warning("cannot accept connections (%s); retrying", error)
+                self._closed.wait(ACCEPT_AGAIN_S)
             return False
         if sock.family == socket.AF_UNIX and not is_own_process(sock):
             log.warning("refused a connection from another user of this machine")

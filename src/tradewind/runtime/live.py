@@ -96,7 +96,8 @@ class LiveFeed:
         self._running: dict[int, tuple[tuple[str, ...], float]] = {}
         self._counted: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
         """The last activity of a rank: when, and bytes and retransmissions by peer."""
-        self._down: set[tuple[str, str]] = set()
+        self._down: dict[tuple[str, str], float] = {}
+        """Since when ranks, and links by both ends, are lost."""
 
     def put(self, record: Record) -> None:
         """Queue a record of the controller's trace; failures are recorded here, when they begin."""
@@ -180,15 +181,14 @@ class LiveFeed:
 
     def _fail(self, what: tuple[str, str], reason: str, now_s: float) -> None:
         if what not in self._down:
-            self._down.add(what)
+            self._down[what] = now_s
             phase = "link" if what[1] else "rank"
             self._queue.append(Record("failure", now_s, now_s, *what, phase=phase, outcome="down", reason=reason))
 
     def _mend(self, what: tuple[str, str], now_s: float) -> None:
         if what in self._down:
-            self._down.discard(what)
             phase = "link" if what[1] else "rank"
-            self._queue.append(Record("failure", now_s, now_s, *what, phase=phase, outcome="up"))
+            self._queue.append(Record("failure", self._down.pop(what), now_s, *what, phase=phase, outcome="up"))
 
 
 class LiveRun:

@@ -30,6 +30,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[GroupStats], float]]] = {
     "inline_rounds": ("Of these, those in control messages.", lambda s: s.inline_rounds),
     "repaired_rounds": ("Of these, those that were repaired.", lambda s: s.repaired_rounds),
     "helped_rounds": ("Rounds of others that this rank helped with.", lambda s: s.helped_rounds),
+    "alone_operations": ("Operations that ended without others, as without a controller.", lambda s: s.alone),
     "failed_operations": ("Operations that ended with an error.", lambda s: s.failed),
     "halts": ("Times a round was halted.", lambda s: s.halts),
     "array_bytes": ("Bytes of the arrays of its rounds.", lambda s: s.array_bytes),

@@ -173,11 +173,12 @@ def shake_hands(sock: socket.socket, handshake: Handshake, deadline_s: float, ot
     return handshake.peer
 
 
-def dial_neighbour(address: HostPort, run: str, site: str) -> socket.socket | None:
+def dial_neighbour(address: HostPort, run: str, site: str, again: bool = False) -> socket.socket | None:
     """Connect through a Unix socket if that rank is on this machine, in the same network namespace; else None.
 
     A listener of another user is not that rank, whatever its name is: None, and TCP finds the right process. So it does
-    where a listener has no room for another connection, which blocking calls would wait for without a limit.
+    where a listener has no room for another connection, which blocking calls would wait for without a limit. `again`:
+    what another user's listener is has been logged.
     """
     path = neighbour_address(run, site, address.port)
     if path is None:
@@ -189,7 +190,8 @@ def dial_neighbour(address: HostPort, run: str, site: str) -> socket.socket | No
         sock.setblocking(True)
         if is_own_process(sock):
             return sock
-        log.warning("another user of this machine listens at the local address of %r; TCP is used instead", site)
+        if not again:
+            log.warning("another user of this machine listens at the local address of %r; TCP is used instead", site)
     except OSError:
         pass
     sock.close()
@@ -241,7 +243,7 @@ def call(
     """
     near = None if local is None else dial_neighbour(address, credentials.run, local)
     sock, other = near or dial(address, deadline_s, dialling), f"the process listening at {address}"
-    if near is None and local is not None and (near := dial_neighbour(address, credentials.run, local)) is not None:
+    if near is None and local is not None and (near := dial_neighbour(address, credentials.run, local, True)):
         hang_up(sock)  # that process was still starting
         sock = near
     answered_s = max(deadline_s, time.monotonic() + answer_s)

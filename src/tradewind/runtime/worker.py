@@ -60,6 +60,9 @@ POOL_BYTES = 16 * 2**20
 CLOCK_READINGS = 4
 """Heartbeats at the start, to compare clocks; the one with the shortest round trip counts."""
 
+clear_text_hosts: set[str] = set()
+"""Hosts that this process sends to without encryption, which it has said."""
+
 Todo = Action | do.NodeAction
 
 
@@ -172,7 +175,7 @@ class Worker:
         """What follows from results that this controller returned; one thread at a time acts on it."""
         self._acting = threading.Lock()
         self._place = ("", 0, 0)
-        self._warned_of_loopback = self._warned_of_clear_text = False
+        self._warned_of_loopback = False
         self.offers = state_transfer.Offers()
         """The current state for ranks that join."""
         self._listener: Listener | None = None
@@ -234,12 +237,16 @@ class Worker:
             )
 
     def _warn_of_clear_text(self, roster: m.Roster) -> None:
-        """Log once that what this rank sends to other hosts is not encrypted."""
-        beyond = [a for a in roster.workers if not is_loopback(a.host) and a.host != self._place[0]]
+        """Log that what this rank sends to other hosts is not encrypted, once for each of them in this process.
+
+        Each process group of PyTorch is a run of its own.
+        """
+        others = (a for a in roster.workers if not is_loopback(a.host) and a.host != self._place[0])
+        beyond = [a for a in others if a.host not in clear_text_hosts]
         is_encrypted = isinstance(self.credentials, SecureCredentials)
         in_lab = LAB_VARIABLE in os.environ  # the hosts of a lab are namespaces of this one
-        if beyond and not is_encrypted and not in_lab and not self._warned_of_clear_text:
-            self._warned_of_clear_text = True
+        if beyond and not is_encrypted and not in_lab:
+            clear_text_hosts.update(a.host for a in beyond)
             log.warning(
                 "%r sends gradients and weights unencrypted beyond this host, to %r at %s and others: an "
                 "attacker on the path can read and change them. Give certificates (docs/guides/security.md), or use "
@@ -381,9 +388,13 @@ class Worker:
 
     def _ended(self, how: do.Succeeded | do.Failed) -> None:
         """Finish an operation that has succeeded or failed, and call its callback."""
-        with self._served_lock if self.has_server else nullcontext():
-            self._plane.end(how)
         submitted = self._operations.pop(how.operation)
+        try:
+            with self._served_lock if self.has_server else nullcontext():
+                self._plane.end(how)
+        except Exception as error:  # the run fails with it; the node has ended this operation already
+            submitted.ended(as_own_error(error))
+            raise
         came = how.error if isinstance(how, do.Failed) else submitted.timed(how.outcome)
         with self._tally_lock:
             self._tally.ended(came)
@@ -433,15 +444,25 @@ class Worker:
                 for result in results or ():
                     self._handed_back += self._settle(self._node.told(result))
         except Exception as error:
-            self.fail(as_own_error(error))
+            self._fail_unexpectedly(error)
             return True
         while self._handed_back and self._acting.acquire(blocking=False):
             try:
                 while self._handed_back:
                     self._act([self._handed_back.popleft()])
+            except Exception as error:  # of any operation, not of the one that this thread submits
+                self._fail_unexpectedly(error)
             finally:
                 self._acting.release()
+        if self.lost is not None:
+            self.fail(self.lost)
         return results is not None
+
+    def _fail_unexpectedly(self, error: Exception) -> None:
+        """End the run with an error of the controller of this process, or of handling its results."""
+        if not isinstance(error, TradewindError):
+            log.exception("internal error while handling a result of the controller; please report it")
+        self.fail(as_own_error(error))
 
     def received(self, message: m.Message) -> None:
         """Handle a message from the controller."""
