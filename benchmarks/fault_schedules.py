@@ -7,10 +7,10 @@ runs, two send before a round is known, one repeats operations of all ranks, who
 faults without a sign, and one has changed bytes, lost packets, expired certificates and clocks that jump. At every step
 all members of a round must hold the same bytes, every item must be a mean of inputs of that step, and inputs must not
 change; after the last fault every rank must complete three more rounds. `N=` is the number of schedules, `FIRST=` the
-first seed, and `SECONDS=` ends each table early. `CODED=` is the number of schedules with encoded rounds, of arrays that
-their codecs encode without loss, so that the same is checked; `N=0` leaves the others out. `PROCESSES=` run them, one
-for each core by default. `STORE=` is a file of blocks of seeds that are done: the next call with the same code goes on
-from it, so that calls, and machines whose files are put together, add up.
+first seed, and `SECONDS=` ends each table early. `CODED=` is the number of schedules with encoded rounds, of arrays
+that their codecs encode without loss, so that the same is checked; `N=0` leaves the others out. `PROCESSES=` run them,
+one for each core by default. `STORE=` is a file of blocks of seeds that are done: the next call with the same code goes
+on from it, so that calls, and machines whose files are put together, add up.
 """
 
 from __future__ import annotations

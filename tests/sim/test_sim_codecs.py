@@ -81,7 +81,7 @@ def test_encoded_rounds_by_auto_send_what_was_predicted_as_fast_as_predicted(n: 
     assert result.average_sync_s == pytest.approx(predicted.seconds, rel=0.15)
 
 
-def test_a_run_with_a_codec_and_a_planner_or_a_plan_without_broadcasts_ends_with_what_to_do() -> None:
+def test_a_run_with_a_codec_and_a_planner_without_broadcasts_ends_with_what_to_do() -> None:
     network = load_network("mesh", n=3)
     with pytest.raises(BadOption, match=r"'all-to-all' makes plans in which every member sums for itself"):
         simulate(network, "bsp+all-to-all", 10, compute=0.1, nbytes=10**6, codec="int8")
