@@ -24,7 +24,8 @@ class Scheme:
 
     name: str
     policy: str
-    planner: str
+    planner: str | None
+    """None: the default of a run (`planning.default_planner`)."""
     summary: str = ""
     execution: ExecutionModel = "pipelined"
     """store-and-forward: a site sends a shard when it holds all of it, as the papers simulate; pipelined: chunks flow
@@ -153,7 +154,7 @@ _SCHEMES = (
     Scheme("ps-asp", "asp", "star", "a parameter server, with which each rank exchanges at its own pace"),
     Scheme("ps-ssp", "ssp", "star", "a parameter server, and no rank is more than k steps ahead of the slowest"),
     Scheme("gossip", "gossip", "ring", "pairs of ranks average, at twice the distance each step"),
-    Scheme("tradewind", "bsp", "optimal", "Tradewind: the best planner for the policy"),
+    Scheme("tradewind", "bsp", None, "Tradewind: the best planner for policy and network"),
 )
 
 _BY_NAME = {scheme.name: scheme for scheme in _SCHEMES}
@@ -205,7 +206,7 @@ def make_scheme(
         raise UnknownName("execution model", execution, EXECUTION_MODELS)
     chosen_policy = policy or found.policy
     if found.name == "tradewind" and planner is None and chosen_policy != found.policy:
-        planner = "optimal" if chosen_policy == "bsp" else "relay"
+        planner = "relay"
     return replace(
         found,
         policy=chosen_policy,

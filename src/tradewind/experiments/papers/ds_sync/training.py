@@ -64,6 +64,7 @@ def train(
         seconds,
         trial,
     )
+    assert scheme.planner is not None
     system = System("tradewind", scheme.policy, scheme.planner, ensemble=name == DS_SYNC)
     return train_on_virtual_time(
         Turn(system, trial, seconds, sites=len(setup.network), learning_rate=learning_rate), setup
