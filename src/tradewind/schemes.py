@@ -24,7 +24,8 @@ class Scheme:
 
     name: str
     policy: str
-    planner: str
+    planner: str | None
+    """None: the default of a run (`planning.default_planner`)."""
     summary: str = ""
     execution: ExecutionModel = "pipelined"
     """store-and-forward: a site sends a shard when it holds all of it, as the papers simulate; pipelined: chunks flow
@@ -219,7 +220,7 @@ _SCHEMES = (
         run_options=_GIVEN,
     ),
     Scheme("gossip", "gossip", "ring", "pairs of ranks average, at twice the distance each step", run_options=_GIVEN),
-    Scheme("tradewind", "bsp", "optimal", "Tradewind: the best planner for the policy"),
+    Scheme("tradewind", "bsp", None, "Tradewind: the best planner for policy and network"),
 )
 
 _BY_NAME = {scheme.name: scheme for scheme in _SCHEMES}
@@ -271,7 +272,7 @@ def make_scheme(
         raise UnknownName("execution model", execution, EXECUTION_MODELS)
     chosen_policy = policy or found.policy
     if found.name == "tradewind" and planner is None and chosen_policy != found.policy:
-        planner = "optimal" if chosen_policy == "bsp" else "relay"
+        planner = "relay"
     return replace(
         found,
         policy=chosen_policy,

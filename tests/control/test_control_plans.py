@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.catalog import load_network
+from tradewind.control import ControlOptions
 from tradewind.control.network.view import NetworkView, unknown_network
 from tradewind.control.plans.versions import (
     MIN_CHUNK_BYTES,
@@ -22,11 +23,14 @@ from tradewind.control.plans.versions import (
 )
 from tradewind.network import Network, Site
 from tradewind.node.engine.layout import FITTED_CHUNK_BYTES, PIPELINED_CHUNKS, lay_out
-from tradewind.planning import checked_plan, make_plan
+from tradewind.planning import checked_plan, default_planner, make_plan
 from tradewind.planning.cost import cost
 from tradewind.planning.fill import AS_GOOD, LEAST_CHUNK_BYTES, ROOMY_CHUNK_BYTES
 from tradewind.planning.plan import DEFAULT_CHUNK_BYTES, MIN_CHUNKS_PER_SHARD
 from tradewind.runtime.options import RunOptions
+from tradewind.schemes import make_scheme
+from tradewind.sim import ConstantSteps, Setup
+from tradewind.sim.simulation import Simulation
 
 NAMES = ("a", "b", "c", "d")
 MIB = 2**20
@@ -158,3 +162,24 @@ def test_a_new_plan_is_compared_with_the_current_one_on_the_hosts_that_it_is_mad
         expected = make_plan("optimal", fast, 256 * MIB, rank_cores=cores).predicted
         assert expected is not None and made.seconds == pytest.approx(expected.seconds)
     assert found[0].gain < found[1].gain, "the ring of many cores wastes the fast link"
+
+
+@pytest.mark.parametrize(("sites", "ranks", "planner"), [(64, 1, "optimal"), (65, 1, "zoned"), (33, 2, "optimal")])
+def test_runs_among_more_than_64_sites_use_zoned_unless_a_planner_is_chosen(
+    sites: int, ranks: int, planner: str
+) -> None:
+    """Live and simulated; the scheme `tradewind` is such a run."""
+    ring = np.roll(np.eye(sites), 1, axis=1)
+    named = [Site(f"s{i:02}", ranks=ranks) for i in range(sites)]
+    network = Network("ring", named, 1e8 * (ring + ring.T)).with_ranks()
+    assert default_planner(network, network.names) == planner
+    steps = Setup(network, make_scheme("tradewind"), MIB, ConstantSteps(1.0), 1.0)
+    for control in (
+        ControlOptions(len(network), network),
+        RunOptions(scheme="tradewind", network=network).control_options(len(network)),
+        Simulation(steps).controller.options,
+    ):
+        plans = Plans(NetworkView(network), control.planner, dict(control.planner_options))
+        assert plans.by_version[plans.plan_for(network.names, MIB)].planner == planner
+    chosen = Plans(NetworkView(network), "ring", {})
+    assert chosen.by_version[chosen.plan_for(network.names, MIB)].planner == "ring"

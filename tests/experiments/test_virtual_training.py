@@ -174,6 +174,7 @@ def test_seeds_and_lengths_of_turns_follow_what_is_asked(monkeypatch: pytest.Mon
 def test_every_scheme_has_a_plan_for_the_network_of_every_task(task: str) -> None:
     for name, system in (SYSTEMS | VIRTUAL_OTHERS).items():
         network, scheme = turn_network(Turn(system, 0, 1.0, task=task)), virtual.scheme_of(system)
+        assert scheme.planner is not None
         options = planner_options(scheme.planner, scheme.planner_options)
         plan = planner(scheme.planner).function(network, network.names, 1_000_000, options)
         assert not check(plan, network), name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -81,3 +82,13 @@ def test_two_sites_need_no_forest() -> None:
 def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         make_plan("auto", load_network("gscale"), 10**6, **wrong)
+
+
+@pytest.mark.parametrize(("sites", "tried"), [(64, False), (65, True)])
+def test_zoned_is_tried_beyond_the_sites_that_optimal_plans_in_seconds(sites: int, tried: bool) -> None:
+    seconds = count()
+    ring = np.roll(np.eye(sites), 1, axis=1)
+    network = Network("ring", [Site(f"s{i:02}") for i in range(sites)], 1e8 * (ring + ring.T))
+    plan = make_plan("auto", network, 10**9, clock=lambda: float(next(seconds)), time_limit_s=0.5)
+    assert "optimal" in plan.reason.partition("Not tried")[2]
+    assert ("zoned" in plan.reason) == tried

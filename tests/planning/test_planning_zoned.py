@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from networks import Problem, problems
 from tradewind.errors import BadOption
 from tradewind.network import Network, Site
-from tradewind.planning import checked_plan
+from tradewind.planning import checked_plan, make_plan
 from tradewind.planning.bound import bound
 from tradewind.planning.check import check
 from tradewind.planning.cost import cost
+from tradewind.planning.fill import LEAST_CHUNK_BYTES
 from tradewind.planning.plan import Plan
 from tradewind.planning.quick_bound import quick_bound_bps
 from tradewind.planning.zones import zone_labels
@@ -107,3 +108,21 @@ def test_more_trees_are_laid_only_where_they_are_needed() -> None:
 def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         checked_plan("zoned", random_network(5, 2, 1), NBYTES, **wrong)
+
+
+@pytest.mark.parametrize(("sites", "zones", "asymmetry"), [(128, 4, 0.0), (64, 1, 0.3)])
+def test_few_trees_with_the_best_rates_reach_95_percent_of_the_limit(sites: int, zones: int, asymmetry: float) -> None:
+    """With equal rates, reduced to what fits, 64 trees carry less."""
+    network = random_network(sites, 8, 1, asymmetry, zones)
+    plan = checked_plan("zoned", network, 100 * NBYTES, max_trees=64)
+    assert rate_bps(plan, network) >= 0.95 * quick_bound_bps(network, network.names, zone_labels(network))
+
+
+@pytest.mark.parametrize("sites", [70, 128])
+def test_small_tensors_get_few_trees_of_low_latency(sites: int) -> None:
+    network = random_network(sites, 6, 1)
+    for nbytes in (1000, 64 * 1024):
+        plan, quickest = (make_plan(name, network, nbytes) for name in ("zoned", "optimal"))
+        assert len(plan.shards) <= max(1, nbytes // LEAST_CHUNK_BYTES)
+        assert plan.predicted is not None and quickest.predicted is not None
+        assert plan.predicted.seconds <= 1.15 * quickest.predicted.seconds

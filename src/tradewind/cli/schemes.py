@@ -47,7 +47,7 @@ def run(
         return
     made = table("scheme", "policy", "planner", "what it is")
     for scheme in schemes():
-        made.add_row(scheme.name, scheme.policy, scheme.planner, scheme.summary)
+        made.add_row(scheme.name, scheme.policy, scheme.planner or "by size", scheme.summary)
     show(out, made)
 
 
@@ -67,7 +67,7 @@ def _described(scheme: Scheme) -> dict[str, Any]:
 def _parameters(scheme: Scheme) -> list[dict[str, Any]]:
     """What a live run of the scheme is made of: its parts, their options, and the run's options that it sets."""
     from tradewind.cli.planner_flags import option_meanings, run_option_meanings
-    from tradewind.planning import planner_options
+    from tradewind.planning import DEFAULT_PLANNER, planner_options
     from tradewind.policy import policy_options
 
     meanings, run_options = run_option_meanings(), dict(scheme.run_options)
@@ -75,7 +75,7 @@ def _parameters(scheme: Scheme) -> list[dict[str, Any]]:
     rows = [{"option": part, "value": own[part], "meaning": meanings[part]} for part in PARTS]
     for part, options in (
         ("policy_options", policy_options(scheme.policy, scheme.policy_options)),
-        ("planner_options", planner_options(scheme.planner, scheme.planner_options)),
+        ("planner_options", planner_options(scheme.planner or DEFAULT_PLANNER, scheme.planner_options)),
     ):
         for field, meaning in option_meanings(type(options)).items():
             value = getattr(options, field)

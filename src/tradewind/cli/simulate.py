@@ -178,8 +178,8 @@ def _schemes(
     """The schemes, each with the given options that its policy and planner accept."""
     from tradewind.cli.resolve import parse_options
     from tradewind.errors import BadOption, UnknownName
+    from tradewind.planning import DEFAULT_PLANNER, planner_options
     from tradewind.planning import planner as registered_planner
-    from tradewind.planning import planner_options
     from tradewind.policy import policy as registered_policy
     from tradewind.policy import policy_options
     from tradewind.schemes import EXECUTION_MODELS, make_scheme
@@ -195,7 +195,9 @@ def _schemes(
         for name in names
     ]
     policy_takes = {s.name: {field.name for field in registered_policy(s.policy).option_fields} for s in bare}
-    planner_takes = {s.name: {field.name for field in registered_planner(s.planner).option_fields} for s in bare}
+    planner_takes = {
+        s.name: {field.name for field in registered_planner(s.planner or DEFAULT_PLANNER).option_fields} for s in bare
+    }
     for kind, given, takes in (("policy", for_policy, policy_takes), ("planner", for_planner, planner_takes)):
         for key in given:
             if not any(key in taken for taken in takes.values()):
@@ -211,7 +213,7 @@ def _schemes(
     ]
     for s in made:  # wrong values raise an error before any work is done
         policy_options(s.policy, s.policy_options)
-        planner_options(s.planner, s.planner_options)
+        planner_options(s.planner or DEFAULT_PLANNER, s.planner_options)
     return made
 
 

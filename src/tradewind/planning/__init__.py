@@ -69,6 +69,10 @@ PLANNER_FORM = "(network, members, nbytes, options: SomeDataclass) and, for time
 PACKED_DEMANDS = ("optimal", "auto")
 """Planners that plan collectives other than the all-reduce by `trees.demand_packing`."""
 
+DEFAULT_PLANNER = "optimal"
+LARGE_SITES = 64
+"""Beyond this many sites among the members `zoned` plans: `optimal` takes seconds to minutes."""
+
 Clock = Callable[[], float]
 
 
@@ -174,6 +178,14 @@ def planner_options(name: str, given: Mapping[str, object]) -> Any:
     """The planner's options from names and values; values may be text, as from a command line."""
     found = planner(name)
     return plugin_options("planner", name, found.options, given, found.plugin)
+
+
+def default_planner(network: Network, members: tuple[str, ...]) -> str:
+    """The planner of a run on a known network: `optimal`, or `zoned` for more members than that plans in seconds.
+
+    Ranks of a site count once, because plans are made between sites.
+    """
+    return DEFAULT_PLANNER if len(network.sites_of(members)) <= LARGE_SITES else "zoned"
 
 
 def host_of(name: str, given: Mapping[str, object]) -> HostCost:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from tradewind.errors import ImpossibleProblem, InfeasiblePlan
 from tradewind.network import Network
-from tradewind.planning import PLANNERS, Clock, no_clock, planner, planner_names, planner_options
+from tradewind.planning import LARGE_SITES, PLANNERS, Clock, no_clock, planner, planner_names, planner_options
 from tradewind.planning.bound import Bound, bound, least_bytes
 from tradewind.planning.completion import completed
 from tradewind.planning.cost import Cost, cost
@@ -33,8 +33,6 @@ _SLOW_LAST = ("fapt", "scatter-pipelined", "optimal", "relay", "mtree", "blink",
 _ONLY_NAMED = ("mtree", "blink", "topoadopt", "forestcoll")
 _RELAY_SITES = 40
 """Beyond this many sites `relay` takes longer than all others together."""
-_LARGE = 64
-"""Beyond this many members `zoned` is tried."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ def _may_win(name: str, network: Network, members: tuple[str, ...]) -> bool:
     """
     if name == "relay":
         return len(network) <= _RELAY_SITES and (len(members) < len(network) or network.is_symmetric)
-    return name not in _ONLY_NAMED and (name != "zoned" or len(members) > _LARGE)
+    return name not in _ONLY_NAMED and (name != "zoned" or len(members) > LARGE_SITES)
 
 
 def _why(ranked: list[_Tried], limit: Bound, failed: list[str], skipped: list[str]) -> str:

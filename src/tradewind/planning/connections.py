@@ -5,8 +5,9 @@ threads: one at either end handles all its bytes, so it carries no more than one
 serves all connections of a rank. The runtime opens connections by these rules (`runtime.connections` adds some while it
 runs), and `cost` predicts with them.
 
-Measured on 16 cores over TCP, 800 MB: two processes carry 16.6 Gbit/s each way with one connection, 28.9 with two and
-42.1 with four; four processes 21.6, 33.7 and 32.3.
+The numbers by cores were chosen on 16 cores, by code before checksums of frames and kernels in C: two processes carried
+2.5 times as much with four connections as with one, and four processes most with two (`python -m benchmarks host_cost`
+measures it again).
 """
 
 from __future__ import annotations

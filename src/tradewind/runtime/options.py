@@ -221,7 +221,7 @@ class RunOptions(OptionGroup):
     policy_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the policy; in the environment as key=value,key=value."""
     planner: str | None = None
-    """How bytes travel. Default: optimal on a known network, equal shares on an unknown one."""
+    """How bytes travel. Default: optimal on a known network, zoned beyond 64 sites, equal shares on an unknown one."""
     planner_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the planner, as in `tradewind planners NAME`; in the environment as key=value,key=value."""
     plan: Plan | Path | str | None = None

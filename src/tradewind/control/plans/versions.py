@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tradewind.control.network.view import NetworkView
 from tradewind.errors import BadPlan, ImpossibleProblem, InfeasiblePlan, TradewindError
 from tradewind.network import Network
-from tradewind.planning import checked_plan, host_of, not_for_codecs, planner_options
+from tradewind.planning import checked_plan, default_planner, host_of, not_for_codecs, planner_options
 from tradewind.planning import planner as look_up_planner
 from tradewind.planning.check import check, ensure_valid
 from tradewind.planning.collective import ALL_REDUCE, Collective
@@ -293,7 +293,7 @@ class Plans:
         found = []
         for key in self._followed():
             if key.generation == self.view.generation and key.nbytes >= least_bytes:
-                planner, options = self._planner_for(key.planner, key.nbytes)
+                planner, options = self._planner_for(key.planner, key.nbytes, key.members)
                 current, _ = self.current_of(key)
                 found.append(
                     PlanWanted(key, self.view.network, planner, options, current, self.view.is_guess, self._chunk_bytes)
@@ -327,16 +327,18 @@ class Plans:
             return SHARED_BYTES
         return 1 << max(10, (nbytes - 1).bit_length())
 
-    def _planner_for(self, hint: str, nbytes: int) -> tuple[str, dict[str, Any]]:
+    def _planner_for(self, hint: str, nbytes: int, members: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         """Return the planner and its options; on an unknown network a planner with equal shares for all members.
 
-        With `fapt`'s option `keep_roots`, the roots are those of the first plan, unless one of them is lost.
-
         There, small arrays get a plan of few hops. Large ones get a ring, where a site has one sender and one receiver:
-        no contribution waits in memory for its turn, and forwarded data is still in the cache.
+        no contribution waits in memory for its turn, and forwarded data is still in the cache. On a known network the
+        planner is `default_planner`, unless one was chosen.
+
+        With `fapt`'s option `keep_roots`, the roots are those of the first plan, unless one of them is lost.
         """
         unknown = "multi-star" if nbytes <= SMALL_BYTES else "ring"
-        chosen = hint or self.planner or (unknown if self.view.is_guess else "optimal")
+        default = unknown if self.view.is_guess else default_planner(self.view.whole, members)
+        chosen = hint or self.planner or default
         options = self._options if hint in ("", self.planner) else {}
         if issubclass(look_up_planner(chosen).options, HostOptions):
             options = {**self.hosts, **options}
@@ -371,7 +373,7 @@ class Plans:
                 raise not_for_codecs("the given plan is one")
             given = patch_plan(given, network).plan if check(given, network) else given
             return given if given.collective == collective else derive_plan(given, collective, network)
-        planner, options = self._planner_for(hint or "", nbytes)
+        planner, options = self._planner_for(hint or "", nbytes, members)
         carried = Carried(collective, coded)
         more = nbytes, members, options, self.view.is_guess, self._chunk_bytes, carried
         try:

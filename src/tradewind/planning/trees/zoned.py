@@ -2,8 +2,8 @@
 
 The packing program of `optimal` has a row for every link, and its cheapest trees take a dense matrix: beyond a hundred
 sites that takes minutes. This planner lays a fixed number of trees of equal rate one after another, each cheap where a
-capacity costs exponentially more the more it is filled (multiplicative weights), and nothing else. Three orders are
-tried, and the plan with the shortest predicted time counts:
+capacity costs exponentially more the more it is filled (multiplicative weights). Three orders are tried, and the plan
+with the shortest predicted time counts:
 
 - **Zones first.** Inside a zone links are fast, between zones slow or far. First a low tree of the zones is planned
   over the links between them that are cheapest now; their ends are the gateways, which differ from tree to tree. Then
@@ -18,8 +18,10 @@ Spanning trees start from the sum of the prices both ways. Where these differ, e
 that is not below it, separately for the tree towards the root and the one away from it. That need not be the cheapest
 arborescence, which takes longer on 60 sites than this on 1,000.
 
-Trees on a capacity that is overloaded in the end are reduced until they fit. If the rate is more than `gap` below
-the limit, twice as many trees are laid. The limit is proven by the prices, or by single sites and zones.
+Trees on a capacity that is overloaded in the end are reduced until they fit. Where that loses rate, a linear program
+over these trees, which has one column a tree, finds their best rates. If these are more than `gap` below the limit,
+more trees are laid. For small tensors there is also the one tree of least latency.
+The limit is proven by the prices, or by single sites and zones.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, dijkstra, minimum_spanning_tree
 
 from tradewind.network import Network
 from tradewind.planning import Clock, no_clock
 from tradewind.planning.cost import cost
+from tradewind.planning.fill import LEAST_CHUNK_BYTES
 from tradewind.planning.host import FREE_HOST
-from tradewind.planning.plan import Plan
+from tradewind.planning.plan import Plan, default_chunk_bytes
 from tradewind.planning.quick_bound import quick_bound_bps
 from tradewind.planning.trees.arborescence import grown_tree
 from tradewind.planning.trees.packing import Floats, Indices, dual_bound_bps
@@ -45,7 +49,7 @@ from tradewind.planning.trees.tree_sources import TreePair, link_capacities, par
 from tradewind.planning.zones import zone_labels
 from tradewind.units import format_count, format_rate
 
-Order = Literal["zones first", "all links", "low"]
+Order = Literal["quickest", "zones first", "all links", "low"]
 Labels = npt.NDArray[np.int64]
 Parents = npt.NDArray[np.int64]
 
@@ -61,8 +65,14 @@ _SCARCE_HOPS = 10.0
 """How many hops a link of the site with the least capacity is longer."""
 _WORTHWHILE = 1.0
 """The least gain, as the logarithm of a ratio of prices, for which a site changes its parent: less makes trees high."""
-_HOPEFUL = 1.2
+_HOPEFUL = 1.1
 """An order of laying trees that takes this many times as long as the best one is not tried with more trees."""
+_FAR = 0.8
+"""Below this share of the limit, four times as many trees are laid next instead of twice as many."""
+_FITS = 0.98
+"""Trees of equal rates that reach this share of the limit keep these rates; otherwise a program improves them."""
+_CRUMB = 1e-4
+"""Trees with less than this share of the rate are left out."""
 _SMOOTHER = (1, 4, 16, 64)
 """Parts of the steepness of prices at which a bound is tried: steep prices see the fullest capacities only."""
 
@@ -74,8 +84,8 @@ class ZonedOptions:
     trees: int = 64
     """Trees that are laid first; twice as many where these do not reach the limit."""
     max_trees: int = 512
-    """The most trees."""
-    gap: float = 0.03
+    """The most trees; each has at least 16 KiB of the tensor."""
+    gap: float = 0.04
     """Stop within this share of the limit."""
     time_limit_s: float = 10.0
     """Lay no more trees after this many seconds, where the caller has a clock."""
@@ -99,23 +109,32 @@ def plan_zoned(
     limit_bps = quick_bound_bps(network, members, zones)
     orders: list[Order] = ["zones first", "all links", "low"] if zones.max() > 0 else ["all links", "low"]
     best: dict[Order, tuple[float, _Laid, Plan]] = {}
-    count = options.trees
-    while not best or (orders and count <= options.max_trees and clock() <= deadline_s):
+
+    def consider(laid: _Laid) -> bool:
+        """Keep a plan of these trees if it is the quickest of its order."""
+        plan = _plan(network, members, nbytes, forest, laid)
+        seconds = cost(plan, network, host=FREE_HOST).seconds  # chunk sizes are chosen later
+        is_quicker = laid.order not in best or seconds < best[laid.order][0]
+        if is_quicker:
+            best[laid.order] = (seconds, laid, plan)
+        return is_quicker
+
+    consider(forest.quickest(default_chunk_bytes(nbytes)))
+    most = max(1, min(options.max_trees, nbytes // LEAST_CHUNK_BYTES))
+    count = min(options.trees, most)
+    while len(best) == 1 or (orders and count <= most and clock() <= deadline_s):
         for order in tuple(orders):
             laid = forest.lay(order, count, limit_bps, zones[forest.rows])
             limit_bps = min(limit_bps, laid.limit_bps)
-            plan = _plan(network, members, nbytes, forest, laid)
-            seconds = cost(plan, network, host=FREE_HOST).seconds  # chunk sizes are chosen later
-            if order in best and seconds >= best[order][0]:
+            if not consider(laid):
                 orders.remove(order)  # more trees of this kind do not help
-            else:
-                best[order] = (seconds, laid, plan)
         seconds, laid, plan = min(best.values(), key=lambda found: found[0])
         orders = [order for order in orders if best[order][0] <= _HOPEFUL * seconds]
         if laid.rate_bps >= limit_bps * (1 - options.gap):
             break
-        count *= 2
+        count *= 4 if laid.rate_bps < _FAR * limit_bps else 2
     how = {"zones first": f"zones first ({zones.max() + 1} zones)", "all links": "across all links", "low": "low"}
+    how["quickest"] = "for the least latency"
     reason = (
         f"{format_count(len(plan.shards), 'tree')}, laid {how[laid.order]}, carry {format_rate(laid.rate_bps)}, "
         f"{laid.rate_bps / limit_bps:.1%} of the limit of {format_rate(limit_bps)}"
@@ -127,6 +146,8 @@ def _plan(network: Network, members: tuple[str, ...], nbytes: int, forest: _Fore
     rates_bps: dict[bytes, float] = {}
     pairs: dict[bytes, TreePair] = {}
     for pair, rate_bps in zip(laid.pairs, laid.rates_bps.tolist(), strict=True):  # the same trees may be laid twice
+        if not rate_bps:
+            continue
         key = pair.up.tobytes() + pair.down.tobytes()
         pairs[key] = pair
         rates_bps[key] = rates_bps.get(key, 0.0) + rate_bps
@@ -182,8 +203,8 @@ class _Forest:
         both_ways = (src < dst) & (self.number[dst, src] >= 0)
         self.pair_links, self.back_links = np.flatnonzero(both_ways), self.number[dst, src][both_ways]
         self.is_symmetric = network.is_symmetric
-        latency_s = network.latency_s[np.ix_(self.rows, self.rows)][src, dst]
-        self.hops = 1.0 + latency_s / max(float(latency_s.mean()), 1e-9)
+        self.latency_s = network.latency_s[np.ix_(self.rows, self.rows)][src, dst]
+        self.hops = 1.0 + self.latency_s / max(float(self.latency_s.mean()), 1e-9)
         """The length of each link when it is empty: a hop, its latency in units of the mean, and the scarcity of its
         ends: a site with little capacity needs all of it for its own data, so paths of others should avoid it."""
         capacity_bps = self.capacities.capacity_bps[: len(src)]
@@ -194,7 +215,7 @@ class _Forest:
         self.roots = self.best_connected[:_ROOTS]
 
     def lay(self, order: Order, count: int, limit_bps: float, zones: Labels) -> _Laid:
-        """Trees of equal rates that add up to the limit, reduced to what fits."""
+        """Trees of equal rates that add up to the limit, reduced to what fits, or to the best rates for these trees."""
         capacity_bps = self.capacities.capacity_bps
         part_bps = limit_bps / count
         load_bps = np.zeros(len(capacity_bps))
@@ -218,8 +239,35 @@ class _Forest:
         fits = capacity_bps / np.maximum(load_bps, capacity_bps)
         rates_bps = part_bps * np.array([fits[load > 0].min() for load in loads])
         filled = load_bps / capacity_bps
-        limits = [self._proven_bps(self._prices(filled, count / smoother)) for smoother in _SMOOTHER]
-        return _Laid(pairs, rates_bps, min(limits), order)
+        proven_bps = min(self._proven_bps(self._prices(filled, count / smoother)) for smoother in _SMOOTHER)
+        if rates_bps.sum() < _FITS * min(limit_bps, proven_bps):
+            rates_bps = self._best_rates_bps(np.array(loads), rates_bps)
+        return _Laid(pairs, rates_bps, proven_bps, order)
+
+    def _best_rates_bps(self, loads: Floats, fitting_bps: Floats) -> Floats:
+        """The rates of trees with the largest sum, by a linear program; `fitting_bps`, should it not be solved."""
+        rate_bps = float(fitting_bps.sum())  # the unit, so that shares are around 1
+        filled = csr_array(loads / self.capacities.capacity_bps * rate_bps)
+        solved = linprog(-np.ones(len(loads)), filled.T.tocsr(), np.ones(filled.shape[1]), method="highs-ipm")
+        if solved.status != 0:
+            return fitting_bps
+        shares = np.where(solved.x > _CRUMB, solved.x, 0.0)
+        best_bps: Floats = rate_bps * shares / max(1.0, float((shares @ filled).max()))
+        return best_bps if best_bps.sum() > rate_bps else fitting_bps
+
+    def quickest(self, chunk_bytes: int) -> _Laid:
+        """One tree over which a chunk that is alone reaches all sites soonest, among those from the likely roots."""
+        src, dst = self.links.T
+        seconds = self.latency_s + 8.0 * chunk_bytes / self.capacities.capacity_bps[: len(src)]
+        there, back = (csr_array((seconds, ends), shape=(self.sites, self.sites)) for ends in ((src, dst), (dst, src)))
+        far = sum(dijkstra(graph, indices=self.roots)[:, self.is_member].max(axis=1) for graph in (there, back))
+        everywhere = np.ones(len(self.links), dtype=bool)
+        pair = self._shortest_paths(int(self.roots[np.argmin(far)]), seconds, everywhere, everywhere)
+        assert pair is not None, "all of its sites reach each other"
+        load = self.capacities.load(self._used(pair))
+        used = load > 0
+        rate_bps = float((self.capacities.capacity_bps[used] / load[used]).min())
+        return _Laid([pair], np.array([rate_bps]), np.inf, "quickest")
 
     def _prices(self, filled: Floats, steepness: float) -> Floats:
         """The price of each capacity, exponential in how far it is filled."""

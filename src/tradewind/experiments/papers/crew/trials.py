@@ -252,6 +252,7 @@ def one_round_trial(contender: str, network: str, p: int, trial: int) -> OneRoun
     mesh, members = instance(network, trial), drawn_members(network, p, trial)
     scheme = CONTENDERS[contender]
     scheme = make_scheme(scheme, planner_options=_drawn_options(contender, mesh, members, trial))
+    assert scheme.planner is not None
     found, options = planner(scheme.planner), planner_options(scheme.planner, scheme.planner_options)
     start_s = perf_counter()
     plan = found.function(mesh, members, MODEL_BYTES, options)
