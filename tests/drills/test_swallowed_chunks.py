@@ -37,7 +37,7 @@ class Swallowing(Proxy):
             while True:
                 head = read(stream, HEADER_BYTES)
                 head += read(stream, rest_bytes(head))
-                header = decode_header(head, len(head) - HEADER_BYTES)
+                header = decode_header(head)
                 body = read(stream, header.payload_bytes)
                 if is_call and self.swallows.is_set() and header.kind is FrameKind.CHUNK:
                     self.swallowed += 1

@@ -69,8 +69,13 @@ class Poller:
     def attend(self, polled: Polled) -> None:
         """Have the polling thread call `go_on` of a connection soon."""
         self._asked.append(polled)
-        if threading.get_ident() != self._ident:
+        if not self.is_own_thread:
             self._ring()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs in the polling thread."""
+        return threading.get_ident() == self._ident
 
     def close(self) -> None:
         """End the thread when the last connection has been removed."""

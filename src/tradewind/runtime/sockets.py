@@ -57,6 +57,14 @@ def shorten_queue(sock: socket.socket, nbytes: int) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
 
 
+def unsent_limit(sock: socket.socket) -> int:
+    """The most unsent bytes in the kernel, as `shorten_queue` has set it; 0: not known."""
+    try:
+        return sock.getsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT)
+    except OSError:
+        return 0
+
+
 def pace(sock: socket.socket, bytes_per_s: int) -> None:
     """Let the kernel's TCP send at most at this rate; `UNPACED`: as congestion control allows."""
     with contextlib.suppress(OSError):  # optional: not every kernel has it
@@ -123,7 +131,7 @@ def receive_header(sock: socket.socket, buffer: memoryview) -> FrameHeader:
     rest = rest_bytes(fixed)
     end = HEADER_BYTES + rest
     receive_into(sock, buffer[HEADER_BYTES:end])
-    return decode_header(buffer[:end], rest)
+    return decode_header(buffer[:end])
 
 
 def _receive_exactly(sock: socket.socket, nbytes: int, deadline_s: float, other: str) -> bytes:

@@ -145,6 +145,24 @@ class TlsSocket(socket.socket):
                     return done
                 raise
 
+    def recvmsg_into(
+        self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[int, list[Any], int, Any]:
+        """Receive into contiguous buffers, one after the other; returns how many bytes, and what `socket` does."""
+        assert not ancbufsize
+        done = 0
+        for buffer in buffers:
+            try:
+                count = self.recv_into(buffer, 0, flags)
+            except BlockingIOError:
+                if done:
+                    break
+                raise
+            done += count
+            if count < len(buffer):
+                break
+        return done, [], 0, None
+
     def recv(self, size: int, flags: int = 0) -> bytes:  # noqa: ARG002 - what has been decrypted cannot stay behind
         """Receive all that can be decrypted now, at least one byte; empty at the end.
 

@@ -43,11 +43,11 @@ from tradewind.native import can_sum, kernels
 WIRE_VERSION = 13
 MAGIC = b"TW"
 _BEGIN = MAGIC + bytes([WIRE_VERSION])
-HEADER = struct.Struct("!2sBBIQIIIIIBBBBI8s")
+HEADER = struct.Struct("!3sBIQIIIIIBBBBI8s")
+_FIXED = struct.Struct(f"{HEADER.format}8s")
 SUM_BYTES = 8
 _NO_REST = bytes(SUM_BYTES)
-HEADER_BYTES = HEADER.size + SUM_BYTES
-_FLAGS_AT, PATH_LENGTH_AT = 38, 39
+_SUM_AT, HEADER_BYTES = HEADER.size, _FIXED.size
 MAX_CHUNK_BYTES = 8 * 2**20
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Largest control message; a plan of 60 shards over 60 sites is below 1 MiB."""
@@ -176,8 +176,7 @@ def encode_header(
     path = header.path
     rest = struct.pack(f"!{len(path)}H", *path) + sums if path else sums
     fixed = HEADER.pack(
-        MAGIC,
-        WIRE_VERSION,
+        _BEGIN,
         header.kind,
         header.run,
         header.round,
@@ -201,16 +200,20 @@ def encode_header(
 
 def rest_bytes(fixed: Bytes) -> int:
     """Return how many bytes of path and checksums follow a header's fixed part; raise `BadFrame` if it is not valid."""
-    if xxhash.xxh3_64_digest(fixed[: HEADER.size]) != fixed[HEADER.size : HEADER_BYTES] or fixed[:3] != _BEGIN:
-        raise _not_a_header(bytes(fixed[:2]), fixed[2])
-    length = fixed[PATH_LENGTH_AT]
+    begin, *_, payload, _, _, flags, length, _, _, own = _FIXED.unpack_from(fixed)
+    return _rest_bytes(begin, payload, flags, length, own == xxhash.xxh3_64_digest(fixed[:_SUM_AT]))
+
+
+def _rest_bytes(begin: bytes, payload: int, flags: int, length: int, is_unchanged: bool) -> int:
+    if not is_unchanged or begin != _BEGIN:
+        raise _not_a_header(begin[:2], begin[2])
     if length > MAX_PATH_SITES:
         raise BadFrame(f"a frame's path must have at most {MAX_PATH_SITES} sites, got {length}.")
-    if not fixed[_FLAGS_AT] & _SUMMED:
+    if not flags & _SUMMED:
         return 2 * length
-    if payload_length(fixed) > MAX_MESSAGE_BYTES:
-        raise BadFrame(f"a frame must have at most {MAX_MESSAGE_BYTES} bytes, got {payload_length(fixed)}.")
-    return 2 * length + SUM_BYTES * -(-payload_length(fixed) // BLOCK_BYTES)
+    if payload > MAX_MESSAGE_BYTES:
+        raise BadFrame(f"a frame must have at most {MAX_MESSAGE_BYTES} bytes, got {payload}.")
+    return 2 * length + SUM_BYTES * -(-payload // BLOCK_BYTES)
 
 
 def _not_a_header(magic: bytes, version: int) -> BadFrame:
@@ -228,61 +231,65 @@ def payload_length(fixed: Bytes) -> int:
     return int.from_bytes(fixed[32:36], "big")
 
 
-def decode_header(data: Bytes, rest: int | None = None) -> FrameHeader:
-    """Return the header from exactly its bytes, with path and checksums; raise `BadFrame` if they are not valid.
+def decode_header(data: Bytes) -> FrameHeader:
+    """Return the header from exactly its bytes, with path and checksums; raise `BadFrame` if they are not valid."""
+    if len(data) < HEADER_BYTES:
+        raise BadFrame(f"a frame header must have at least {HEADER_BYTES} bytes, got {len(data)}.")
+    found = next_header(data, 0, len(data))
+    if found is None or found[1] != len(data):
+        raise BadFrame(f"a frame header of {len(data)} bytes does not fit its path and checksums.")
+    return found[0]
 
-    `rest`: what `rest_bytes` has returned for it, if it was called.
+
+def next_header(data: Bytes, start: int, end: int) -> tuple[FrameHeader, int] | None:
+    """Return the header that begins at byte `start`, and where its payload does; None if not all of it is before `end`.
+
+    Raises `BadFrame` if it is not valid.
     """
-    nbytes = len(data)
-    if nbytes < HEADER_BYTES:
-        raise BadFrame(f"a frame header must have at least {HEADER_BYTES} bytes, got {nbytes}.")
-    (_, _, kind, run, round_, version, shard, index, chunks, payload, phase, hop, flags, length, sent_us, check) = (
-        HEADER.unpack_from(data)
+    at = start + HEADER_BYTES
+    if at > end:
+        return None
+    begin, kind_, run, round_, version, shard, index, chunks, payload, phase_, hop, flags, length, us, check, own = (
+        _FIXED.unpack_from(data, start)
     )
-    rest = rest_bytes(data[:HEADER_BYTES]) if rest is None else rest
-    if nbytes != HEADER_BYTES + rest:
-        raise BadFrame(f"a frame header of {nbytes} bytes does not fit its path of {length} sites.")
-    if check != (xxhash.xxh3_64_digest(data[HEADER_BYTES:]) if rest else _NO_REST):
+    after = at + _rest_bytes(begin, payload, flags, length, own == xxhash.xxh3_64_digest(data[start : start + _SUM_AT]))
+    if after > end:
+        return None
+    if check != (xxhash.xxh3_64_digest(data[at:after]) if after > at else _NO_REST):
         raise CorruptFrame("bytes of a frame's path or checksums were changed on the way.")
-    try:
-        kind, phase = _KINDS[kind], _PHASES[phase]
-    except KeyError as error:
-        raise BadFrame(f"a frame header has an unknown kind or phase {error}.") from None
+    kind, phase = _KINDS.get(kind_), _PHASES.get(phase_)
+    if kind is None or phase is None:
+        raise BadFrame(f"a frame header has an unknown kind or phase {phase_ if kind else kind_}.")
+    path = struct.unpack_from(f"!{length}H", data, at) if length else ()
+    sums = bytes(data[at + 2 * length : after]) if flags & _SUMMED else b""
+    follows, auxiliary, queued = bool(flags & _FOLLOWS), bool(flags & _AUXILIARY), bool(flags & _QUEUED)
+    of_chunk = version, shard, index, chunks, phase, hop, path, follows, auxiliary
+    header = FrameHeader(kind, run, payload, round_, *of_chunk, us, queued, sums)
+    _check_fields(header, flags)
+    return header, after
+
+
+def _check_fields(header: FrameHeader, flags: int) -> None:
+    """Raise `BadFrame` if fields of a header do not fit each other."""
+    kind, payload, path = header.kind, header.payload_bytes, header.path
     if payload > _MOST_PAYLOAD[kind]:
         raise BadFrame(f"a frame of kind {kind.name} must have at most {_MOST_PAYLOAD[kind]} bytes, got {payload}.")
     if flags > _FOLLOWS | _AUXILIARY | _QUEUED | _SUMMED:
         raise BadFrame(f"a frame header has unknown flags {flags:#x}.")
-    path = struct.unpack_from(f"!{length}H", data, HEADER_BYTES) if length else ()
-    if path and (len(path) < 3 or not 0 < hop < len(path)):
-        raise BadFrame(f"a frame's hop {hop} is not valid for a path of {len(path)} sites.")
+    if path and (len(path) < 3 or not 0 < header.hop < len(path)):
+        raise BadFrame(f"a frame's hop {header.hop} is not valid for a path of {len(path)} sites.")
     if path and len(set(path)) != len(path):
         raise BadFrame(f"a frame's path {path} visits a site twice.")
-    if kind in _NUMBERED and not (index < chunks and payload > 0):
-        raise BadFrame(f"a {kind.name.lower()} is not valid: number {index} of {chunks}, {payload} bytes.")
+    if kind in _NUMBERED and not (header.index < header.chunks and payload > 0):
+        raise BadFrame(
+            f"a {kind.name.lower()} is not valid: number {header.index} of {header.chunks}, {payload} bytes."
+        )
     if path and kind in (FrameKind.PROBE, FrameKind.SCATTER):
         raise BadFrame(f"a {kind.name.lower()} must not have a path, got {path}.")
-    if flags & _AUXILIARY and not path:
+    if header.auxiliary and not path:
         raise BadFrame("a frame on an auxiliary path must contain the path.")
-    if kind is FrameKind.ACK and index > chunks:
-        raise BadFrame(f"an acknowledgement counts {index} of {chunks} chunks.")
-    return FrameHeader(
-        kind,
-        run,
-        payload,
-        round_,
-        version,
-        shard,
-        index,
-        chunks,
-        phase,
-        hop,
-        path,
-        bool(flags & _FOLLOWS),
-        bool(flags & _AUXILIARY),
-        sent_us,
-        bool(flags & _QUEUED),
-        bytes(data[HEADER_BYTES + 2 * length :]) if flags & _SUMMED else b"",
-    )
+    if kind is FrameKind.ACK and header.index > header.chunks:
+        raise BadFrame(f"an acknowledgement counts {header.index} of {header.chunks} chunks.")
 
 
 class FrameReader:
@@ -312,11 +319,10 @@ class FrameReader:
             if len(buffer) >= len(_BEGIN) and not buffer.startswith(_BEGIN):
                 raise _not_a_header(bytes(buffer[:2]), buffer[2])
             return None
-        rest = rest_bytes(bytes(buffer[:HEADER_BYTES]))
-        start = HEADER_BYTES + rest
-        if len(buffer) < start:
+        found = next_header(buffer, 0, len(buffer))
+        if found is None:
             return None
-        header = decode_header(bytes(buffer[:start]), rest)
+        header, start = found
         if header.payload_bytes > self.max_payload_bytes:
             raise BadFrame(
                 f"a frame must have at most {self.max_payload_bytes} bytes here, got {header.payload_bytes}."
