@@ -42,6 +42,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel what was read"),
 ]
 LONGEST_S = 30.0
+BUG_BYTES = 301
+"""The size of a payload that the driver fails to handle."""
 PATHS = [Link, PolledLink] if CAN_POLL else [Link]
 
 
@@ -59,6 +61,8 @@ class Kept:
         for event in events:
             match event:
                 case ev.HeaderReceived(peer, header) if header.kind is not FrameKind.ACK:
+                    if header.payload_bytes == BUG_BYTES:
+                        raise ZeroDivisionError("a bug")
                     return Receive(How.KEEP, peer, header, buffer=len(self.came))
                 case ev.ReceiveFailed(action):
                     self.failed.append(action.header)
@@ -263,6 +267,15 @@ def test_a_changed_byte_in_the_second_of_three_frames_in_one_read(kind: type[Lin
             assert [header.index for header in receiver.host.failed] == ([2] if place >= 74 else [])
             is_corrupt = isinstance(receiver.errors[0], CorruptFrame)
             assert is_corrupt == (place >= 3) and receiver.link.traffic.corrupt_frames == is_corrupt, place
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_an_internal_error_breaks_its_connection(kind: type[Link] | type[PolledLink]) -> None:
+    """A peer whose connection has ended without a sign would be waited for."""
+    with receiving(kind, tcp_pair(), frame(1, 300) + frame(2, BUG_BYTES)) as receiver:
+        receiver.wait_for_end()
+        assert indices(receiver.host.came) == [1]
+        assert isinstance(receiver.errors[0], ZeroDivisionError)
 
 
 class Giving(Kept):

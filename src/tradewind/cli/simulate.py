@@ -21,6 +21,7 @@ from tradewind.cli.arguments import (
 )
 
 if TYPE_CHECKING:
+    from tradewind.network import Network
     from tradewind.planning.host import HostCost
     from tradewind.schemes import Scheme
     from tradewind.sim.setup import StepTimes
@@ -131,7 +132,7 @@ def run(
     found = resolve_network(network, None, option, latency, default_bandwidth, prices, ranks_per_site)
     moving = None if rates is None else load_trace(rates)
     steps = _step_times(compute, compute_range)
-    host, schemes = _with_hosts(schemes, frame_s=frame_s, byte_s=byte_s, cores=cores, rank_cores=rank_cores)
+    host, schemes = _with_hosts(schemes, found, frame_s=frame_s, byte_s=byte_s, cores=cores, rank_cores=rank_cores)
     nbytes, detect_s = parse_size(size), parse_duration(detect)
     faults = random_link_outages(found, faulty_links, seed)
     results = []
@@ -217,10 +218,10 @@ def _schemes(
     return made
 
 
-def _with_hosts(schemes: Sequence[Scheme], **given: str | None) -> tuple[HostCost, list[Scheme]]:
+def _with_hosts(schemes: Sequence[Scheme], network: Network, **given: str | None) -> tuple[HostCost, list[Scheme]]:
     """The hosts of a simulation, free ones by default, and the schemes, whose planners plan for them."""
     from tradewind.errors import BadOption
-    from tradewind.planning import planner
+    from tradewind.planning import default_planner, planner
     from tradewind.planning.host import FREE_HOST, HostCost
     from tradewind.schemes import make_scheme
     from tradewind.units import parse_duration
@@ -236,7 +237,8 @@ def _with_hosts(schemes: Sequence[Scheme], **given: str | None) -> tuple[HostCos
         raise BadOption(f"hosts: {error}.") from error
     planned = []
     for scheme in schemes:
-        takes = {field.name for field in planner(scheme.planner).option_fields}
+        used = planner(scheme.planner or default_planner(network, network.names))
+        takes = {field.name for field in used.option_fields}
         options = {name: value for name, value in host.items() if name in takes - set(scheme.planner_options)}
         planned.append(make_scheme(scheme, planner_options=options))
     return made, planned

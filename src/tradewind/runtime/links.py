@@ -7,6 +7,7 @@ of its peer, which all connections to that peer share.
 
 from __future__ import annotations
 
+import logging
 import queue
 import socket
 import time
@@ -39,6 +40,8 @@ from tradewind.wire.frames import (
     encode_header,
     header_for,
 )
+
+log = logging.getLogger("tradewind.runtime")
 
 SCRATCH_BYTES = BLOCK_BYTES
 """Each block is verified in the scratch buffer before it is added."""
@@ -198,6 +201,9 @@ class Link:
         except (BadFrame, OSError) as error:
             self.traffic.corrupt_frames += isinstance(error, CorruptFrame)
             self._broke(error)
+        except Exception as error:  # a bug: the peer must still be taken for unreachable over this connection
+            log.exception("internal error on a data connection; please report it")
+            self._broke(error)
         finally:
             self.close()
             if self._receiving is not None:
@@ -296,6 +302,9 @@ class Link:
                     self.traffic.sent_bytes += len(frame[1])
                 host.tell(ev.Transmitted(action), ev.LinkIdle(self.peer))
         except OSError as error:
+            self._broke(error)
+        except Exception as error:
+            log.exception("internal error on a data connection; please report it")
             self._broke(error)
         finally:
             self.close()
