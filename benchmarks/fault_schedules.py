@@ -46,6 +46,8 @@ def _schedules(out: TextIO, kind: str, seeds: range) -> dict[str, Any]:
     seconds, processes = float(os.environ.get("SECONDS", "inf")), int(os.environ.get("PROCESSES", "0")) or None
     done, faults, failed = total(run_blocks(seeds, kind, store, seconds, processes))
     out.write(f"{done} schedules with {faults.total()} faults, {len(failed)} failed. Seeds from {seeds.start} on.\n\n")
+    if store is not None:
+        out.write("Schedules that earlier calls with the same code had stored are counted.\n\n")
     out.write("| fault | times |\n|---|---:|\n")
     for name, times in faults.most_common():
         out.write(f"| {name.replace('_', ' ')} | {times} |\n")
