@@ -313,7 +313,10 @@ def _say(place: Place, line: str) -> None:
 
 @dataclass
 class Idle:
-    """Measures the idle fraction of the machine's processor time inside the `with` block."""
+    """Measures the idle fraction of the machine's processor time inside the `with` block.
+
+    What processes of a lower priority (`nice`) take counts as idle: they wait for those of the lab.
+    """
 
     share: float = 0.0
     _before: tuple[float, float] = field(default=(0.0, 0.0))
@@ -330,4 +333,4 @@ class Idle:
 def _processor_time() -> tuple[float, float]:
     """Idle and total processor time since the machine was started."""
     spent = [float(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return spent[3] + spent[4], sum(spent)
+    return spent[1] + spent[3] + spent[4], sum(spent)
