@@ -15,7 +15,7 @@ from tradewind.control.controller import Action
 from tradewind.control.deadlines import Deadlines
 from tradewind.control.network.view import NetworkView
 from tradewind.control.options import Decided
-from tradewind.control.rounds.rounds import MOST_REPAIRS
+from tradewind.control.rounds.rounds import MOST_REPAIRS, STRICT_PATIENCES
 from tradewind.network import Network, Site
 from tradewind.wire import messages as m
 
@@ -215,10 +215,10 @@ def test_a_link_that_is_avoided_is_used_again_when_no_other_path_is_left() -> No
     assert run.controller.closed is None and run.finish(run.ask(1)) == set(NAMES)
 
 
-def test_a_round_that_is_hit_again_and_again_is_given_up_and_starts_afresh() -> None:
-    run, repairs = Run(), 0
-    plans, told = dict[int, int](), run.ask(1)
-    for a, b in islice(cycle(PAIRS), MOST_REPAIRS + 1):
+def hit_again_and_again(run: Run, times: int, stream: int = m.POLICY_STREAM) -> tuple[int, dict[str, list[m.Message]]]:
+    """Let links break and come back in a round; returns how often it was repaired, and what ranks were told last."""
+    repairs, plans, told = 0, dict[int, int](), run.ask(1, stream=stream)
+    for a, b in islice(cycle(PAIRS), times):
         plans |= {x.version: len(x.plan.plan.shards) for x in told["a"] if isinstance(x, m.PlanChanged)}
         (start,) = (x for x in told["a"] if isinstance(x, m.Start))
         run.back(a, b)
@@ -227,10 +227,38 @@ def test_a_round_that_is_hit_again_and_again_is_given_up_and_starts_afresh() -> 
         for name in NAMES:
             told = run.say(name, progress)
         repairs += any(isinstance(x, m.Start) and x.repaired for x in told.get("a", ()))
+    return repairs, told
+
+
+def test_a_round_that_is_hit_again_and_again_is_given_up_and_starts_afresh() -> None:
+    run = Run()
+    repairs, told = hit_again_and_again(run, MOST_REPAIRS + 1)
     assert repairs == MOST_REPAIRS
     (abandoned,) = (x for x in told["a"] if isinstance(x, m.Abandon))
     assert f"was already repaired {MOST_REPAIRS} times" in abandoned.reason
     assert run.finish(run.wait(0.2)) == set(NAMES), "its members are ready as before"
+
+
+def test_a_strict_run_survives_many_repairs_of_a_round_within_a_short_time() -> None:
+    run = Run(tolerant=False)
+    repairs, told = hit_again_and_again(run, 2 * MOST_REPAIRS, stream=0)
+    assert repairs == 2 * MOST_REPAIRS and run.controller.closed is None
+    run.finish(told)
+    assert run.controller.closed is None
+
+
+def test_a_strict_run_ends_with_a_round_that_is_hit_often_and_for_long() -> None:
+    run = Run(tolerant=False)
+    repairs, told = hit_again_and_again(run, MOST_REPAIRS, stream=0)
+    assert repairs == MOST_REPAIRS
+    run.wait(STRICT_PATIENCES * PATIENCE_S)
+    (start,) = (x for x in told["a"] if isinstance(x, m.Start))
+    run.back("a", "b")
+    shards = next(len(x.plan.plan.shards) for x in reversed(told["a"]) if isinstance(x, m.PlanChanged))
+    for name in NAMES:
+        run.say(name, m.Progress(start.round, start.version, (10,) * shards, (b"\0",) * shards))
+    assert run.controller.closed is not None
+    assert f"round 0 was already repaired {MOST_REPAIRS} times within 60" in run.controller.closed.reason
 
 
 def test_the_ends_of_a_lost_link_try_their_other_links_at_once() -> None:

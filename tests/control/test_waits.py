@@ -204,13 +204,19 @@ class Run:
                 told.setdefault(who, []).extend(what)
         return told
 
-    def wait(self, lost: Key, still_s: float, heard: bool = False) -> dict[str, list[m.Message]]:
-        """Let every rank report what it waits for if a flow loses its third chunk; returns what they are told."""
+    def wait(
+        self, lost: Key, still_s: float, heard: bool = False, sender_still_s: float | None = None
+    ) -> dict[str, list[m.Message]]:
+        """Let every rank report what it waits for if a flow loses its third chunk; returns what they are told.
+
+        `sender_still_s`: for how long nothing has moved at the sender of that flow; as long as elsewhere by default.
+        """
         self.now_s += 1.0
         numbers = {name: n for n, name in enumerate(self.names)}
         told: dict[str, list[m.Message]] = {}
         for name, report in Chunks(self.plan, lost, 2).reports(numbers, still_s).items():
-            about = self.start.round, self.start.version, report.still_s, report.awaited
+            own_s = sender_still_s if sender_still_s is not None and name == lost[2] else report.still_s
+            about = self.start.round, self.start.version, own_s, report.awaited
             peers = tuple(range(len(self.names))) if heard else ()
             for who, what in self.say(name, m.Waiting(*about, heard=peers)).items():
                 told.setdefault(who, []).extend(what)
@@ -245,6 +251,15 @@ def test_a_round_that_stands_still_is_explained_then_repaired_around_the_path() 
     told = run.say_all(m.Progress(run.start.round, run.start.version, (100,) * shards, (b"",) * shards) for _ in NAMES)
     run.start = run.take_start(told)
     assert frozenset((sender, receiver)) not in run.plan.pairs and run.start.repaired
+
+
+def test_a_sender_that_has_just_got_what_it_passes_on_has_as_much_time_as_any_other() -> None:
+    run = Run()
+    assert not has(run.wait(run.flow(), 3 * PATIENCE_S, sender_still_s=PATIENCE_S / 6), m.Halt)
+    assert not run.noted("waits end at") and not run.noted("avoid link")
+    assert has(run.wait(run.flow(), 4 * PATIENCE_S, sender_still_s=PATIENCE_S), m.Halt)
+    (avoided,) = run.noted("avoid link")
+    assert "nothing came through it for 6 s" in avoided.reason
 
 
 def test_the_link_is_used_again_after_a_while() -> None:

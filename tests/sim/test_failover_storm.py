@@ -52,6 +52,16 @@ def test_a_chunk_that_was_lost_among_others_is_sent_again() -> None:
     run_storm(silent_storm_of(20006358))
 
 
+def test_a_path_whose_sender_has_just_got_the_chunk_is_not_taken_for_one_that_carries_nothing() -> None:
+    """A round took longer than the patience on slow links, was repaired for it again and again, and never ended."""
+    run_storm(repeated_storm_of(60050307))
+
+
+def test_a_strict_run_survives_twenty_lost_links_within_a_second() -> None:
+    """It ended, since each of them hit the same round."""
+    run_storm(strict_storm_of(60051700))
+
+
 def test_strict_runs_survive_storms_of_lost_links() -> None:
     faults: Counter[str] = Counter()
     repaired = 0

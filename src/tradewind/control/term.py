@@ -267,21 +267,21 @@ class Term:
             return
         patience_s = self.options.deadlines.patience_s
         for stall in found:
-            said = round_.waits[stall.waiter].message
-            if said.still_s >= patience_s / 3 and (stall.waiter, stall.sender) not in round_.named:
+            still_s = round_.still_s(stall)
+            if still_s >= patience_s / 3 and (stall.waiter, stall.sender) not in round_.named:
                 round_.named.add((stall.waiter, stall.sender))
-                reason = f"nothing has moved for {said.still_s:.3g} s: {stall}"
+                reason = f"nothing has moved for {still_s:.3g} s: {stall}"
                 self.outbox.note(Decided("waits end at", reason, stall.sender, round_.number))
         for stall in found:
-            said = round_.waits[stall.waiter].message
+            still_s = round_.still_s(stall)
             route = round_.route_of(stall.sender, stall.waiter, stall.shard, stall.phase)
-            if stall.is_busy or said.still_s < patience_s or len(route) < 2:
+            if stall.is_busy or still_s < patience_s or len(route) < 2:
                 continue
-            if self.members.numbers[route[-2]] not in said.heard:
-                self._go_around(round_, route, f"nothing came through it for {said.still_s:.3g} s: {stall}", now_s)
-            elif said.still_s >= LOST_CHUNK_PATIENCES * 2**round_.repeated * patience_s and round_.is_repeatable:
+            if self.members.numbers[route[-2]] not in round_.waits[stall.waiter].message.heard:
+                self._go_around(round_, route, f"nothing came through it for {still_s:.3g} s: {stall}", now_s)
+            elif still_s >= LOST_CHUNK_PATIENCES * 2**round_.repeated * patience_s and round_.is_repeatable:
                 round_.repeated += 1
-                reason = f"a chunk is lost, or later than others for {said.still_s:.3g} s: {stall}"
+                reason = f"a chunk is lost, or later than others for {still_s:.3g} s: {stall}"
                 self.outbox.note(Decided("repeat chunks", reason, stall.sender, round_.number))
                 self.rounds.halt(round_, now_s)
                 return

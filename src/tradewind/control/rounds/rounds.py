@@ -64,6 +64,8 @@ HALT_SHARE = 10
 """A round that was rerouted runs for at least this many times the duration of the halt before it is rerouted again."""
 MOST_REPAIRS = 20
 """Most repairs of one round, so that a connection that keeps breaking does not block its members forever."""
+STRICT_PATIENCES = 10
+"""Patiences that pass, beside that, before a round of a strict run is given up, since the run ends with it."""
 DIGEST_S_PER_BYTE = 1 / 20e9
 """Time of a digest from memory, on one core."""
 MOST_DIGEST_SHARE = 0.01
@@ -360,8 +362,7 @@ class Rounds:
 
     def repair(self, round_: Round, now_s: float) -> None:
         """Continue a settled round with its better or patched plan; raise `ImpossibleProblem` if there is none."""
-        if round_.repairs == MOST_REPAIRS:
-            raise InfeasiblePlan(f"round {round_.number} was already repaired {MOST_REPAIRS} times.")
+        self._give_up_in_the_end(round_, now_s)
         chunk_items, done = round_.reports[min(round_.ready)].chunk_items, round_.done()
         onto, round_.onto = round_.onto, None
         if onto is not None and not round_.lost_contributor and self._works(onto, round_.newcomers):
@@ -382,6 +383,16 @@ class Rounds:
         self.outbox.note(Decided("plan again", "a site or link that it needs is lost", round=round_.number))
         kept = tuple(done[old] for old in patch.shards) if done else ()
         self._restart(round_, patch.plan, tuple(chunk_items[old] for old in patch.shards), kept)
+
+    def _give_up_in_the_end(self, round_: Round, now_s: float) -> None:
+        """Raise `InfeasiblePlan` if a round was repaired often; in a strict run, which then ends, for long as well."""
+        round_.first_repair_s = min(round_.first_repair_s, now_s)
+        options, tried_s = self.members.options, now_s - round_.first_repair_s
+        least_s = 0.0 if options.is_tolerant else STRICT_PATIENCES * options.deadlines.patience_s
+        if round_.repairs >= MOST_REPAIRS and tried_s >= least_s:
+            raise InfeasiblePlan(
+                f"round {round_.number} was already repaired {round_.repairs} times within {tried_s:.3g} s."
+            )
 
     def reroute(self, plan: Plan, pause_s: float, now_s: float) -> None:
         """Halt the running rounds of a plan's members, so that they continue with this much better plan.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.arithmetic import COPY
-from tradewind.control.rounds.waits import WaitSeen
+from tradewind.control.rounds.waits import Stall, WaitSeen
 from tradewind.errors import BadArray
 from tradewind.planning.plan import Plan
 from tradewind.policy import Policy
@@ -119,6 +119,7 @@ class Round:
     reroutes: int = 0
     rerouted_s: float = float("-inf")
     repairs: int = 0
+    first_repair_s: float = float("inf")
     moved_shards: int = 0
     """Number of shards that got another root because a rank or link was lost."""
     inline: bool = False
@@ -154,6 +155,11 @@ class Round:
     def uses(self, a: str, b: str) -> bool:
         """Whether its plan uses the link between two sites."""
         return frozenset((a, b)) in self.plan.pairs
+
+    def still_s(self, stall: Stall) -> float:
+        """For how long nothing has moved at both ends of a stall: a sender may just have received what it passes on."""
+        ends = {stall.waiter, stall.sender} - self.finished.keys()
+        return min((self.waits[name].message.still_s for name in ends), default=0.0)
 
     def route_of(self, sender: str, receiver: str, shard: int, phase: Phase) -> tuple[str, ...]:
         """Return the path of a shard's chunks between two sites in a phase; empty if the plan has none."""
