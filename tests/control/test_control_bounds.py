@@ -30,9 +30,10 @@ def test_a_report_with_numbers_out_of_range_is_refused(report: m.Report) -> None
 
 def test_a_report_cannot_take_the_number_of_another_rank_or_leave_none() -> None:
     controller = Controller(ControlOptions(2, tolerant=True), 0.0)
+    known = m.Report(0, 0, tuple(m.Address(number, name, "host", 1) for number, name in enumerate("ab")), 2)
     for rank, worker in enumerate("ab"):
         controller.connected(worker, 0.0)
-        controller.received(worker, m.Join("host", 1000 + rank, rank), 0.0)
+        controller.received(worker, m.Join("host", 1000 + rank, rank, known), 0.0)
     controller.connected("c", 1.0)
     claimed = tuple(m.Address(number, "c", "host", 1) for number in (0, 1))
     report = m.Report(0, 0, claimed, MOST_SITES)

@@ -297,15 +297,19 @@ def test_a_roster_that_only_one_worker_saw_does_not_make_it_the_majority() -> No
     assert any(isinstance(message, m.Roster) for message in said(actions).get("b", [])), "most have come"
 
 
-def test_a_rank_that_has_acknowledged_a_newer_term_is_followed_by_the_others() -> None:
-    """It follows no older term, so the controller stands down, and begins a term that is newer than both."""
+@pytest.mark.parametrize(("known", "next_"), [(7, 8), (2, 4)], ids=["newer", "same"])
+def test_a_rank_that_has_acknowledged_the_term_of_another_is_followed_by_the_others(known: int, next_: int) -> None:
+    """It follows no older term, so the controller stands down, and begins a term that is newer than both.
+
+    The same term is that of a controller that was lost with most ranks: this one could not know that it was taken.
+    """
     controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2), 0.0)
 
     def join(worker: str, reported: m.Report, now_s: float) -> list[Action]:
         controller.connected(worker, now_s)
         return controller.received(worker, m.Join("host", 1, "abc".index(worker), reported), now_s)
 
-    old, newer = report("a", "b", "c"), report("a", "b", "c", term=7)
+    old, newer = report("a", "b", "c"), report("a", "b", "c", term=known)
     for worker in "ab":
         join(worker, old, 0.0)
     controller.tick(10.0)
@@ -319,7 +323,20 @@ def test_a_rank_that_has_acknowledged_a_newer_term_is_followed_by_the_others() -
     actions = [action for worker in "abc" for action in join(worker, newer if worker == "c" else old, 12.0)]
     rosters = said(actions + controller.tick(30.0))
     begun = {worker: rosters[worker][0] for worker in "abc"}
-    assert all(isinstance(message, m.Roster) and message.term == 8 for message in begun.values())
+    assert all(isinstance(message, m.Roster) and message.term == next_ for message in begun.values())
+
+
+def test_a_rank_that_comes_back_in_the_term_that_it_was_told_may_join_it() -> None:
+    controller = Controller(ControlOptions(3, MESH, tolerant=True, controllers=2), 0.0)
+    for rank, worker in enumerate("abc"):
+        controller.connected(worker, 0.0)
+        controller.received(worker, m.Join("host", 1, rank, report("a", "b", "c")), 0.0)
+    for worker in "abc":
+        controller.received(worker, m.RosterSeen(2, 1), 1.0)
+    controller.disconnected("c", "its connection broke", 2.0)
+    controller.connected("c", 3.0)
+    controller.received("c", m.Join("host", 1, 2, report("a", "b", "c", term=2)), 3.0)
+    assert controller.snapshot(3.0).state == "acting"
 
 
 def test_a_member_that_holds_less_than_the_committed_version_repeats_the_round() -> None:

@@ -47,6 +47,11 @@ def test_a_rank_of_a_newer_term_rejoins_ranks_that_follow_an_older_one() -> None
     run_storm(storm_of(20002695))
 
 
+def test_a_controller_that_takes_a_term_again_gives_it_up_for_a_rank_that_knows_it() -> None:
+    """Controller and another rank were started again, so a third one alone knew the term, and followed both."""
+    run_storm(storm_of(60005974))
+
+
 def test_a_chunk_that_was_lost_among_others_is_sent_again() -> None:
     """A link lost a chunk and then carried those of other rounds, so it counted as slow, and its round never ended."""
     run_storm(silent_storm_of(20006358))

@@ -339,12 +339,12 @@ class Controller:
             self._outbox.send(worker, m.StandingDown("it is a standby"))
             self._drop(worker, hang_up=True)
             return
-        if self._term is not None and message.report is not None and message.report.term > self._members.term:
+        members, report = self._members, message.report
+        if self._term is not None and report is not None and members.has_followed_another(worker, report):
             # It follows no older term, so it could not join this one. All can join the next, which is newer than both.
-            newer, own = message.report.term, self._members.term
-            self._stand_down(f"{worker!r} has acknowledged term {newer}, which is newer than term {own}")
+            self._stand_down(f"{worker!r} has acknowledged term {report.term} of another, here it is {members.term}")
             return
-        refused = self._members.join(worker, message)
+        refused = members.join(worker, message)
         if refused is not None:
             self._outbox.refuse(worker, refused)
             self._members.drop(worker)

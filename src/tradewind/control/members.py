@@ -39,6 +39,8 @@ class Members:
         self.numbers: dict[str, int] = {}
         """Number of each rank that ever joined, by name."""
         self.term = 0
+        self.told: set[str] = set()
+        """Ranks that ever joined in this term."""
         self._given = 0
         """How many numbers have been assigned."""
         self._quorum_s: float | None = None
@@ -93,6 +95,7 @@ class Members:
         if message.report is not None:
             self.reports[worker] = message.report
         if self.begun:
+            self.told.add(worker)
             self._take_own_number(worker, message.report)
             self._take_numbers(message.report)
             self._number(worker)
@@ -102,6 +105,14 @@ class Members:
     def trainers(self) -> tuple[str, ...]:
         """Ranks that contribute arrays; the others only aggregate and relay."""
         return tuple(name for name, join in self.joined.items() if join.trains)
+
+    def has_followed_another(self, worker: str, report: m.Report) -> bool:
+        """Whether a rank has acknowledged a term that is newer, or this one from a controller that was lost.
+
+        A controller that was started again may take a term for the second time: if most ranks were, too, the others
+        alone know it.
+        """
+        return report.term > self.term or (report.term == self.term and worker not in self.told)
 
     def can_begin(self, now_s: float) -> bool:
         """Whether enough ranks have joined: all of a new run, or a majority of a running one once no more rejoin."""
@@ -122,7 +133,7 @@ class Members:
 
     def begin(self, term: int) -> None:
         """Begin a term: assign a number to each rank that has none yet."""
-        self.begun, self.term = True, term
+        self.begun, self.term, self.told = True, term, set(self.joined)
         for name, report in self.reports.items():
             self._take_own_number(name, report)
         for report in self.reports.values():

@@ -4,7 +4,8 @@
 at a time, and none of an older term than it has acknowledged. A controller with standbys acts only while a majority of
 the *electorate* acknowledges its term; any two majorities share a rank, so two controllers never act at the same time.
 A controller that has lost its majority stands down: it disconnects all ranks and waits. So does one that a rank with a
-newer term calls: that rank could follow it only in a term that is newer still.
+newer term calls: that rank could follow it only in a term that is newer still. Where the controller and most ranks were
+started again, which remember nothing, the others may come with the term that it has just taken: it does the same then.
 
 **The electorate** is the last roster that a majority of the previous electorate has acknowledged. That order matters:
 if a controller simply removed silent ranks, a small part of a partitioned network could declare itself the whole run. A
