@@ -146,8 +146,8 @@ def test_a_lost_rank_appears_on_the_page() -> None:
 
 
 def _state_of(page: int, name: str) -> str:
-    sites = {site["name"]: site["up"] for site in fetch_view(f":{page}")["sites"]}
-    return "unknown" if name not in sites else "present" if sites[name] else "lost"
+    sites = {site["name"]: site["down_at_s"] for site in fetch_view(f":{page}")["sites"]}
+    return "unknown" if name not in sites else "present" if sites[name] is None else "lost"
 
 
 def test_an_open_page_gets_events() -> None:

@@ -211,6 +211,6 @@ def test_a_lost_rank_stays_lost_when_the_round_ends_that_it_was_lost_in() -> Non
     model.add(Record("failure", 1, 1, "b", phase="rank", outcome="down", reason="killed"))
     for name in ("a", "b"):
         model.add(Record("sync", 0.5, 1.5, name, round=1))
-    assert {site["name"]: site["up"] for site in model.view()["sites"]} == {"a": True, "b": False}
+    assert {site["name"]: site["down_at_s"] for site in model.view()["sites"]} == {"a": None, "b": 1}
     model.add(Record("failure", 2, 2, "b", phase="rank", outcome="up"))
-    assert model.view()["sites"][1]["up"]
+    assert model.view()["sites"][1]["down_at_s"] is None

@@ -191,7 +191,7 @@ def killed(folder: Path) -> float:
         shown.wait_until(f"{state_of('rank2')} === 'present'")
         began_s = time.monotonic()
         ranks[2].kill()
-        took_s = shown.wait_until(f"{state_of('rank2')} === 'lost'") - began_s
+        took_s = shown.wait_until(f"{state_of('rank2')}.startsWith('lost for ')") - began_s
         assert shown.evaluate("document.querySelector('.site.down').dataset.site") == "rank2"
         assert "rank lost" in shown.evaluate("document.getElementById('events').textContent")
     return took_s

@@ -78,7 +78,11 @@ def screen(view: dict[str, Any], rows: int) -> RenderableType:
     def duration(seconds: float | None) -> str:
         return "-" if seconds is None else format_duration(seconds)
 
-    title, up = view["title"], sum(site["up"] for site in view["sites"])
+    def state(site: dict[str, Any]) -> str:
+        down_at_s = site["down_at_s"]
+        return "present" if down_at_s is None else f"lost for {duration(max(0.0, view['now_s'] - down_at_s))}"
+
+    title, up = view["title"], sum(site["down_at_s"] is None for site in view["sites"])
     last = view["rounds"][-1] if view["rounds"] else None
     said = " · ".join(part for part in (title["network"], title["scheme"], title["about"]) if part)
     facts = [
@@ -94,10 +98,12 @@ def screen(view: dict[str, Any], rows: int) -> RenderableType:
     if view["forecast"] is not None:
         facts.append(_forecast(view["forecast"]))
     ranks = table("rank", "state", ">waited for", ">compute", ">wait", ">sync", ">load", title="Ranks")
-    for site in sorted(view["sites"], key=lambda site: (site["up"], -site["waited_for_s"], site["name"]))[:rows]:
+    for site in sorted(
+        view["sites"], key=lambda site: (site["down_at_s"] is None, -site["waited_for_s"], site["name"])
+    )[:rows]:
         load = "-" if site["load"] is None else f"{site['load']:.0%}"
         spent = (duration(site[key]) for key in ("waited_for_s", "compute_s", "wait_s", "sync_s"))
-        ranks.add_row(site["name"], "present" if site["up"] else "lost", *spent, load)
+        ranks.add_row(site["name"], state(site), *spent, load)
     links = table("link", ">rate", ">limit", ">used", ">carried", ">resent", title="Links by use")
     carried = [link for link in view["links"] if link["bytes"] or link["down"]]
     for link in sorted(carried, key=lambda link: (-_used(link), link["src"], link["dst"]))[:rows]:

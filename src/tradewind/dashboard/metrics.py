@@ -101,7 +101,9 @@ class _Collector:
             egress[(src,)] = egress.get((src,), 0.0) + nbytes
         yield self._counter("egress_bytes", "Bytes that a rank sent.", SITE, list(egress.items()))
         yield from self._money(carried)
-        yield self._gauge("rank_up", "1 if a rank is present.", SITE, [((n,), float(s.is_up)) for n, s in sites])
+        yield self._gauge(
+            "rank_up", "1 if a rank is present.", SITE, [((n,), float(s.down_at_s is None)) for n, s in sites]
+        )
         loads = [((name,), site.load) for name, site in sites if site.load is not None]
         yield self._gauge("host_load", "Share of a host's processors in use.", SITE, loads)
         number = max((plan["number"] or 0 for plan in model.plans), default=0)

@@ -89,7 +89,8 @@ class SiteState:
     """What is known of a rank."""
 
     version: int = 0
-    is_up: bool = True
+    down_at_s: float | None = None
+    """When it was lost, or left; None while it is present."""
     place: tuple[float, float] | None = None
     """Latitude and longitude in degrees."""
     provider: str = ""
@@ -318,7 +319,7 @@ class RunModel:
             link = self.links[record.site, record.peer]
             link.is_down, link.version = not is_up, self.version
         else:
-            self._site(record.site).is_up = is_up
+            self._site(record.site).down_at_s = None if is_up else record.start_s
         if is_up and (not self.is_live or record.outcome == "up"):
             lasted_s = record.end_s - record.start_s
             self._event(record.end_s, f"{record.phase} back", about, f"after {format_duration(lasted_s)}")
@@ -333,9 +334,9 @@ class RunModel:
         elif record.phase == "close":
             self._running.clear()
         elif record.phase == "join":
-            self._site(record.site).is_up = True
+            self._site(record.site).down_at_s = None
         elif record.phase == "leave":
-            self._site(record.site).is_up = False
+            self._site(record.site).down_at_s = record.start_s
         if record.phase not in ("start", "wait", "stop waiting", "proceed"):  # of every round: the time line shows them
             self._event(record.start_s, record.phase, record.site, record.reason)
 
@@ -610,7 +611,7 @@ class RunModel:
         ]
         return {
             "name": name,
-            "up": site.is_up,
+            "down_at_s": site.down_at_s,
             "place": site.place,
             "waited_for_s": round(site.waited_for_s, 4),
             "load": site.load,
