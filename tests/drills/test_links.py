@@ -18,6 +18,7 @@ from drill_ranks import PORT, SPARE_S, DrillRanks, drill_in_lab, mesh
 from lab_traffic import open_lab
 from tradewind.network import Network
 from tradewind.runtime.certificate_authority import Authority
+from tradewind.trace import merge_traces, read_trace, trace_files
 
 PATIENCE_S = 4.0
 RESET_S = 1.0
@@ -46,6 +47,27 @@ def test_rounds_go_around_a_cut_link_within_the_patience(link: str, tmp_path: Pa
         run.wait_until_connected(1, "rank2", PATIENCE_S + SPARE_S)
         run.rounds(2, 4, within_s=SPARE_S)
         run.stop()
+
+
+@pytest.mark.slow
+def test_crew_moves_the_blocks_of_a_cut_link_to_another_aggregator(tmp_path: Path) -> None:
+    """As published (Eq. 3): where two members cannot reach each other, a third one aggregates for both."""
+    with encrypted(mesh(4), tmp_path, scheme="crew", policy_options={"p": 4}, trace=str(tmp_path / "traces")) as run:
+        run.rounds(3, 4)
+        run.lab.cut("rank1-rank2")
+        run.ranks[0].wait_for(lambda said: said.get("repaired") is True and len(said["members"]) == 4)
+        assert "the link to rank2 is lost" in run.warned(1, "rank2"), "the fault did not fire"
+        run.rounds(3, 4, within_s=SPARE_S)
+        run.lab.heal("rank1-rank2")
+        run.wait_until_connected(1, "rank2", PATIENCE_S + SPARE_S)
+        run.rounds(2, 4, within_s=SPARE_S)
+        run.stop()
+    trace = merge_traces([read_trace(path) for path in trace_files([tmp_path / "traces"])]).trace
+    again_s = next(record.start_s for record in trace.kind("decision") if record.phase == "plan again")
+    patch = next(r.step for r in trace.kind("decision") if r.phase == "plan" and r.start_s > again_s)
+    trees = [record for record in trace.kind("tree") if record.step == patch]
+    assert {tree.site for tree in trees} == {"rank0", "rank3"} and len(trees) == 4
+    assert not any({"rank1", "rank2"} == set(edge.split(">")) for tree in trees for edge in tree.members)
 
 
 @pytest.mark.slow

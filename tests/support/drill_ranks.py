@@ -248,7 +248,8 @@ Own = Callable[[int], dict[str, Any]]
 
 
 def _given(rank: int, address: Any, world: int, own: Own, options: dict[str, Any], more: dict[str, Any]) -> Any:
-    chosen = {"policy": "bsp", "inline_bytes": 0, "local_sockets": False, "tolerant": True, **options, **own(rank)}
+    policy = {} if "scheme" in options else {"policy": "bsp"}
+    chosen = {**policy, "inline_bytes": 0, "local_sockets": False, "tolerant": True, **options, **own(rank)}
     return {"rank": rank, "address": address, "world": world, "items": 50_000, "pause_s": 0.02} | {
         "options": chosen,
         "secret": SECRET,
