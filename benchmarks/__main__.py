@@ -1,7 +1,8 @@
 """Run benchmarks: `python -m benchmarks` for all, `python -m benchmarks NAME ...` for some.
 
 Each prints its tables, stores what it measured in docs/benchmarks/data/NAME.json and makes docs/benchmarks/NAME.md from
-it; `--dry` only prints. `--render` measures nothing and makes all pages from what is stored.
+it; `--dry` only prints, and `--beside` keeps what the page shows of another machine, and adds this below it. `--render`
+measures nothing and makes all pages from what is stored.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks.")
     parser.add_argument("name", nargs="*", help=f"one or more of: {', '.join(names())}; all by default")
     parser.add_argument("--dry", action="store_true", help="only print, write no files")
+    parser.add_argument(
+        "--beside", action="store_true", help="keep the page's result, of another machine, and add this"
+    )
     parser.add_argument("--render", action="store_true", help="measure nothing; make all pages from the stored data")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.name) - set(names()))
@@ -69,7 +73,7 @@ def main() -> int:
         result = measure(name)
         print(result.markdown(), flush=True)
         if not arguments.dry:
-            write(name, result)
+            write(name, result, beside=arguments.beside)
     return 0
 
 

@@ -1,6 +1,7 @@
 """Pages of results: what a benchmark measured is stored as JSON, and the page is made from it.
 
-A page can be made again at any time, byte for byte, without measuring: `python -m benchmarks --render`.
+A page can be made again at any time, byte for byte, without measuring: `python -m benchmarks --render`. It shows the
+result in `NAME.json`, and below it those of other machines, in `NAME.16-cores.json` for example.
 """
 
 from __future__ import annotations
@@ -54,8 +55,12 @@ class Result:
     def markdown(self) -> str:
         """The page."""
         about = f"{self.about}\n\n" if self.about else ""
+        return f"# {self.title}\n\n{about}{self.measured()}"
+
+    def measured(self) -> str:
+        """The header and what was measured."""
         body = "\n\n".join(_block_text(block) for block in self.blocks)
-        return f"# {self.title}\n\n{about}{self.header.markdown()}\n{body}\n"
+        return f"{self.header.markdown()}\n{body}\n"
 
     def to_json(self) -> str:
         """What is stored."""
@@ -114,19 +119,39 @@ def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def write(name: str, result: Result, pages: Path = PAGES) -> None:
-    """Store a result, and its page."""
+def place_of(result: Result) -> str:
+    """The kind of machine that a result is of, as in its file's name: `16-cores`."""
+    return result.header.machine.partition(",")[0].replace(" ", "-")
+
+
+def write(name: str, result: Result, pages: Path = PAGES, beside: bool = False) -> None:
+    """Store a result, and make its page; `beside`: keep the result of the page, and show this one below it."""
     (pages / "data").mkdir(parents=True, exist_ok=True)
-    (pages / "data" / f"{name}.json").write_text(result.to_json())
-    (pages / f"{name}.md").write_text(result.markdown())
+    (pages / "data" / f"{name}{'.' + place_of(result) if beside else ''}.json").write_text(result.to_json())
+    (pages / f"{name}.md").write_text(page(results(pages / "data")[name]))
+
+
+def results(folder: Path = STORED) -> dict[str, list[Result]]:
+    """The stored results of each page, that of `NAME.json` first."""
+    found: dict[str, list[Result]] = {}
+    for path in sorted(folder.glob("*.json"), key=lambda path: (path.stem.partition(".")[0], path.stem)):
+        found.setdefault(path.stem.partition(".")[0], []).append(stored(path))
+    return found
+
+
+def page(shown: list[Result]) -> str:
+    """The page of a benchmark with its results."""
+    first, *others = shown
+    below = [f"\n## On {other.header.machine.partition(',')[0]}\n\n{other.measured()}" for other in others]
+    return "".join([first.markdown(), *below])
 
 
 def render_all() -> list[Path]:
     """Make every page from its stored data; the pages that changed."""
     changed = []
-    for path in sorted(STORED.glob("*.json")):
-        page, text = PAGES / f"{path.stem}.md", stored(path).markdown()
-        if not page.exists() or page.read_text() != text:
-            page.write_text(text)
-            changed.append(page)
+    for name, shown in results().items():
+        path, text = PAGES / f"{name}.md", page(shown)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            changed.append(path)
     return changed

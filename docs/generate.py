@@ -203,27 +203,27 @@ def decisions_page() -> str:
 
 def results_page() -> str:
     """The list of results, with when and where each was measured."""
-    from benchmarks._pages import STORED, stored
+    from benchmarks._pages import results
 
     head = "Every page is made from stored data (`docs/benchmarks/data`), and says when, with which commit, on which\n"
     head += "machine and by which command they were measured."
     lines = ["# Results", "", GENERATED, "", head, ""]
     lines += ["| result | date | command |", "|---|---|---|"]
-    for path in sorted(STORED.glob("*.json")):
-        result = stored(path)
-        lines.append(f"| [{result.title}]({path.stem}.md) | {result.header.date} | `{result.header.command}` |")
+    for name, shown in results().items():
+        date, command = max(result.header.date for result in shown), shown[0].header.command
+        lines.append(f"| [{shown[0].title}]({name}.md) | {date} | `{command}` |")
     lines.append("| [What the papers claim, and what we see](reproduction.md) | see there | `tradewind reproduce` |")
     return "\n".join(lines) + "\n"
 
 
 def pages() -> dict[Path, str]:
     """Every generated page, with its text."""
-    from benchmarks._pages import PAGES, STORED, stored
+    from benchmarks._pages import PAGES, STORED, page, results
 
     from tradewind.experiments.papers.page import counts_sentence, reproduction_page
     from tradewind.experiments.papers.saved import load
 
-    made = {PAGES / f"{path.stem}.md": stored(path).markdown() for path in sorted(STORED.glob("*.json"))}
+    made = {PAGES / f"{name}.md": page(shown) for name, shown in results().items()}
     kept = STORED / "reproduction"
     made[PAGES / "reproduction.md"] = reproduction_page(load(kept), (kept / "header.md").read_text())
     readme = ROOT / "README.md"
