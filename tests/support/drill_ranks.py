@@ -83,6 +83,7 @@ PROGRAM = textwrap.dedent("""
                 stop.set()
 
     logging.getLogger("tradewind.runtime").addHandler(Warnings(logging.WARNING))
+    inherited = set(open_now())  # such as a log that the tests write to
     try:
         hooks = Hooks(connected=lambda peer, sock: socks.append((peer, sock)))
         options = options_by_field(given["options"])
@@ -114,7 +115,7 @@ PROGRAM = textwrap.dedent("""
         while time.monotonic() < until_s:
             threads = [t.name for t in threading.enumerate() if t.name.startswith("tradewind")]
             threads = [name for name in threads if name != "tradewind-exit"]  # one for each process
-            left = {"threads": threads, "open": open_now(), "children": children()}
+            left = {"threads": threads, "open": sorted(set(open_now()) - inherited), "children": children()}
             if not any(left.values()):
                 break
             time.sleep(0.05)

@@ -95,7 +95,7 @@ class ClockOffset:
     >>> round(clock.offset_s, 3), round(clock.error_s, 3)
     (100.0, 0.05)
 
-    Mechanism: NetStorm V, clock offsets from control messages
+    Mechanism: NetStorm V, clock offsets from control messages (live: netstorm/fig16)
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class LinkMeter:
     Mechanism: NetStorm V, links are measured by the chunks that cross them (live: netstorm/fig16)
     Mechanism: NetStorm V, chunks below PROBE_CHUNK_SIZE do not count (live: netstorm/fig20)
     Mechanism: NetStorm V, PROBE_CHUNK_NUM chunks before a report (live: netstorm/fig20)
-    Mechanism: NetStorm V Eq. (17), mean of the ratios of size and delay
+    Mechanism: NetStorm V Eq. (17), mean of the ratios of size and delay (live: netstorm/fig16)
     """
 
     def __init__(self, options: MeasuringOptions, clock: ClockOffset) -> None:

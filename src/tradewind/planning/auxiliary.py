@@ -36,7 +36,7 @@ def auxiliary_paths(
     `pairs` defaults to all pairs, which is fast enough for small networks; an engine passes the edges of its plan.
     `limit` is the largest number of paths per pair. Pairs without a path get an empty tuple.
 
-    Mechanism: NetStorm VI-B Algorithm 3, disjoint auxiliary paths by delay
+    Mechanism: NetStorm VI-B Algorithm 3, disjoint auxiliary paths by delay (live: netstorm/fig17)
     """
     wanted = _wanted(network, pairs)
     delay = transfer_delay(network)

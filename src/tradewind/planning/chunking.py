@@ -27,7 +27,7 @@ def optimal_chunk_bytes(shard_bytes: float, latencies_s: Sequence[float], rate_b
     >>> optimal_chunk_bytes(1e9, [0.2], 100e6)
     1000000000
 
-    Mechanism: MTREE III-C Eq. (7), chunk size of a tree
+    Mechanism: MTREE III-C Eq. (7), chunk size of a tree (live: tradewind/stragglers)
     """
     whole = max(1, math.ceil(shard_bytes))
     if len(latencies_s) <= 1:
@@ -46,7 +46,7 @@ def path_seconds(chunks: float, chunk_bytes: float, latencies_s: Sequence[float]
     >>> path_seconds(1, 1e6, [0.25, 0.5], 8e6), path_seconds(3, 1e6, [0.25, 0.5], 8e6)
     (2.75, 5.75)
 
-    Mechanism: MTREE III-C Eq. (3), time of chunks along a path
+    Mechanism: MTREE III-C Eq. (3), time of chunks along a path (live: tradewind/stragglers)
     """
     transmission_s = 8.0 * chunk_bytes / rate_bps
     first_s = sum(latencies_s) + len(latencies_s) * transmission_s

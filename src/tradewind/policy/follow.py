@@ -23,7 +23,7 @@ from tradewind.policy.roster import Running
 class Follower(Machine):
     """A policy that follows a pattern.
 
-    Mechanism: DS-Sync III-A, groups synchronise without a global barrier
+    Mechanism: DS-Sync III-A, groups synchronise without a global barrier (live: tradewind/stragglers)
     """
 
     plan_hints: dict[str, str]

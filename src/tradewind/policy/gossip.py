@@ -17,7 +17,7 @@ class Gossip(Follower):
     a matching and needs no push-sum weights: log2(n) steps average exactly if n is a power of two. A rank without a
     partner in a step continues training.
 
-    Mechanism: DS-Sync II-B, gossip for comparison
+    Mechanism: DS-Sync II-B, gossip for comparison (live: tradewind/stragglers)
     """
 
     name = "gossip"

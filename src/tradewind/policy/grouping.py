@@ -27,7 +27,7 @@ class Candidate:
 class Group:
     """Ranks that may form a round, fastest first.
 
-    Mechanism: Selective Reduce III-A Eq. (2), time of a ring
+    Mechanism: Selective Reduce III-A Eq. (2), time of a ring (live: selective/training)
     """
 
     members: tuple[Candidate, ...]
@@ -60,9 +60,9 @@ def group_by_bandwidth(ready: Iterable[Candidate], p: int, slack: float) -> list
     >>> [g.names for g in group_by_bandwidth(four, p=2, slack=0.3)]
     [('a', 'b'), ('c', 'd')]
 
-    Mechanism: Selective Reduce III-C Algorithm 1 (BAG), the fastest group first
-    Mechanism: Selective Reduce III-C (BAG), slack eta
-    Mechanism: Selective Reduce III-C (BAG), p workers at least
+    Mechanism: Selective Reduce III-C Algorithm 1 (BAG), the fastest group first (live: selective/training)
+    Mechanism: Selective Reduce III-C (BAG), slack eta (live: selective/training)
+    Mechanism: Selective Reduce III-C (BAG), p workers at least (live: selective/training)
     """
     ordered = sorted(ready, key=_BANDWIDTH, reverse=True)
     groups: list[Group] = []
@@ -146,7 +146,7 @@ def judge_waiting(
     (('w1',), 7.27)
 
     Mechanism: Selective Reduce III-D2 Algorithm 2 (BPAWR), wait if it saves more than theta dt
-    Mechanism: Selective Reduce III-D2 (BPAWR), slow members are replaced
+    Mechanism: Selective Reduce III-D2 (BPAWR), slow members are replaced (live: selective/training)
     """
     if len(group.members) < p:
         return Wait(f"{len(group.members)} ready, a round takes {p}")

@@ -48,7 +48,7 @@ class Partial(Machine):
     CREW III: a queue of ready ranks, from which p are taken whenever it holds as many. Stragglers are in a later round.
     With fewer than p live ranks, a round has all of them.
 
-    Mechanism: CREW III, queue of ready workers: the first p start
+    Mechanism: CREW III, queue of ready workers: the first p start (live: tradewind/stragglers)
     """
 
     name = "partial"

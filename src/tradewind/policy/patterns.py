@@ -62,7 +62,7 @@ class Pattern:
         >>> round(Pattern.prove([(together, apart[0]), apart[1:]]).mixing, 3)
         0.5
 
-        Mechanism: DS-Sync IV-B2, a pattern proves that it mixes
+        Mechanism: DS-Sync IV-B2, a pattern proves that it mixes (live: ds-sync/racks)
         """
         steps = tuple(steps)
         names = sorted(name for group in steps[0] for name in group.members)
@@ -232,7 +232,7 @@ def grid_pattern(workers: Sequence[str]) -> Pattern:
     >>> [[group.members for group in step] for step in grid_pattern("abcd").steps]
     [[('a', 'b'), ('c', 'd')], [('a', 'c'), ('b', 'd')]]
 
-    Mechanism: DS-Sync III-A, groups without racks: rows and columns
+    Mechanism: DS-Sync III-A, groups without racks: rows and columns (live: tradewind/stragglers)
     """
     if len(workers) < MIN_SPLIT:
         steps: list[list[list[str]]] = [[list(workers)]]

@@ -35,7 +35,7 @@ class LearntReadiness:
     >>> seen.cdf(0.6)
     0.75
 
-    Mechanism: Selective Reduce III-D1, distribution of steps learnt from a cold start
+    Mechanism: Selective Reduce III-D1, distribution of steps learnt from a cold start (live: selective/training)
     """
 
     def __init__(self, window: int = 2000) -> None:
@@ -69,7 +69,7 @@ def ready_soon(model: ReadinessModel, elapsed_s: float, horizon_s: float, form: 
     >>> round(ready_soon(seen, 2.0, 1.0, "conditional"), 3), ready_soon(seen, 2.0, 1.0, "printed")
     (0.667, 0.8)
 
-    Mechanism: Selective Reduce III-D1 Eq. (4), probability to be ready soon
+    Mechanism: Selective Reduce III-D1 Eq. (4), probability to be ready soon (live: selective/training)
     """
     soon = float(model.cdf(elapsed_s + horizon_s))
     if form == "printed":

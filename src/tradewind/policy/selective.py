@@ -80,9 +80,9 @@ class Selective(Machine):
     """Groups of similar bandwidth start when no better group is expected soon (Selective Reduce).
 
     Mechanism: Selective Reduce III-E Algorithm 3, full all-reduce every c rounds
-    Mechanism: Selective Reduce III-E, awaited workers count for one group only
-    Mechanism: Selective Reduce III-E, replaced workers go with the next group
-    Mechanism: Selective Reduce III-E, a waiting group is judged again after dt
+    Mechanism: Selective Reduce III-E, awaited workers count for one group only (live: selective/training)
+    Mechanism: Selective Reduce III-E, replaced workers go with the next group (live: selective/training)
+    Mechanism: Selective Reduce III-E, a waiting group is judged again after dt (live: selective/training)
     """
 
     name = "selective"

@@ -152,7 +152,7 @@ def is_direct(plan: Plan) -> bool:
 def rearranged_plan(plan: Plan, default: DefaultScatter, items: int) -> Plan:
     """Return a round's plan with its blocks cut from the default (Algorithm 2): a shard per sequence of chunks.
 
-    Mechanism: CREW IV-A2, blocks of a round cut from the default splitting
+    Mechanism: CREW IV-A2, blocks of a round cut from the default splitting (live: tradewind/combinations)
     """
     said, shares = default.said, shares_of(plan)
     sites = (*said.sites, *(site for site in shares if site not in said.sites))

@@ -126,7 +126,7 @@ class AuxiliaryQueues:
 class AuxiliaryPaths:
     """The auxiliary paths of one site, taken when links are idle.
 
-    Mechanism: NetStorm VI-A, AUXILIARY_QUEUE_LENGTH
+    Mechanism: NetStorm VI-A, AUXILIARY_QUEUE_LENGTH (live: netstorm/fig17)
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class AuxiliaryPaths:
     def change(self, paths: Iterable[tuple[Path, int]], queue_length: int) -> None:
         """Replace the paths, the fastest first; paths that stay keep their chunks in flight.
 
-        Mechanism: NetStorm VII-B, a change of auxiliary paths keeps what is under way
+        Mechanism: NetStorm VII-B, a change of auxiliary paths keeps what is under way (live: netstorm/fig17)
         """
         self.queue_length = queue_length
         under_way = {sites: path.under_way for sites, path in self._known.items()}

@@ -112,8 +112,8 @@ class Engine:
 
     `discipline` is the order in which flows are sent (see `sending`).
 
-    Mechanism: NetStorm VII-A, chunks of older versions of a plan are discarded
-    Mechanism: NetStorm VII-A, chunks of a newer version wait for its plan
+    Mechanism: NetStorm VII-A, chunks of older versions of a plan are discarded (live: netstorm/fig16)
+    Mechanism: NetStorm VII-A, chunks of a newer version wait for its plan (live: netstorm/fig16)
     """
 
     def __init__(self, run: int, site: int, discipline: Discipline = "task-fcfs") -> None:

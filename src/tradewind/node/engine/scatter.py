@@ -99,7 +99,7 @@ class OwnScatters:
     def begin(self, scatter: BeginScatter) -> list[ScatterFlow]:
         """Create and return the flows of a part of a step, to be queued.
 
-        Mechanism: CREW IV-A2, chunks are scattered before their round is known
+        Mechanism: CREW IV-A2, chunks are scattered before their round is known (live: tradewind/combinations)
         """
         self.end(scatter.part)
         self._flows[scatter.part] = [
@@ -126,7 +126,7 @@ class OwnScatters:
     def adopt(self, scattered: ScatteredRound, state: RoundState) -> None:
         """Mark in a round what was already sent to the right aggregator, so that it is not sent again.
 
-        Mechanism: CREW IV-A2, chunks that were scattered early are not sent again
+        Mechanism: CREW IV-A2, chunks that were scattered early are not sent again (live: tradewind/combinations)
         """
         step = dict(scattered.steps).get(state.layout.site)
         flows = self.end(scattered.part)

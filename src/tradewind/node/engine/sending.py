@@ -210,7 +210,7 @@ Entry = Sending | Forward
 class Outbox:
     """The send queue of one peer.
 
-    Mechanism: CREW IV-C, flow-level first come first served (FL), live
+    Mechanism: CREW IV-C, flow-level first come first served (FL), live (live: tradewind/stragglers)
     """
 
     __slots__ = ("_by_arrival", "_heap", "_sequence", "acks", "idle", "peer", "probes")

@@ -44,7 +44,7 @@ class ScatterOptions:
 def plan_scatter(network: Network, members: tuple[str, ...], nbytes: int, options: ScatterOptions) -> Plan:
     """CREW: every site aggregates a block for the members, sized by its slowest links to and from them.
 
-    Mechanism: CREW III, idle sites aggregate
+    Mechanism: CREW III, idle sites aggregate (live: tradewind/stragglers)
     Mechanism: CREW IV-A, even blocks (E-D) for comparison
     """
     return _plan("scatter", network, members, nbytes, options, np.arange(len(network)))
@@ -53,7 +53,7 @@ def plan_scatter(network: Network, members: tuple[str, ...], nbytes: int, option
 def plan_opr(network: Network, members: tuple[str, ...], nbytes: int, options: ScatterOptions) -> Plan:
     """Original partial reduce: as CREW's scatter, but only members aggregate.
 
-    Mechanism: CREW II-B, original partial reduce (OPR): only initiators aggregate
+    Mechanism: CREW II-B, original partial reduce (OPR): only initiators aggregate (live: tradewind/stragglers)
     """
     return _plan("opr", network, members, nbytes, options, _rows(network, members))
 
@@ -117,7 +117,7 @@ def scatter_weights(to_bps: Vector, from_bps: Vector) -> ScatterWeights:
     >>> found.shares.tolist(), found.scatter_s_per_bit, found.multicast_s_per_bit
     ([0.8, 0.2], 0.2, 0.4)
 
-    Mechanism: CREW IV-A LP (2), weights of the aggregators
+    Mechanism: CREW IV-A LP (2), weights of the aggregators (live: tradewind/stragglers)
     """
     ratio = to_bps / from_bps
     order = np.argsort(ratio, kind="stable")

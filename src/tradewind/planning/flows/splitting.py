@@ -45,7 +45,7 @@ def split(weights: Sequence[float], chunks: int) -> Splitting:
     >>> split([0.5, 0.25, 0.25], 10).blocks
     ((range(0, 5),), (range(5, 8),), (range(8, 10),))
 
-    Mechanism: CREW IV-A1 Algorithm 1, splitting by weights
+    Mechanism: CREW IV-A1 Algorithm 1, splitting by weights (live: tradewind/stragglers)
     """
     points = split_points(weights, chunks)
     return Splitting(tuple(_block(range(low, high)) for low, high in pairwise(points)))
@@ -61,7 +61,7 @@ def rearrange(current: Splitting, weights: Sequence[float]) -> Splitting:
     >>> rearrange(split([0.5, 0.25, 0.25], 10), [0.2, 0.3, 0.5]).blocks
     ((range(0, 2),), (range(5, 8),), (range(2, 5), range(8, 10)))
 
-    Mechanism: CREW IV-A2 Algorithm 2, rearranging with few moves
+    Mechanism: CREW IV-A2 Algorithm 2, rearranging with few moves (live: tradewind/combinations)
     """
     if len(weights) != len(current.blocks):
         raise InputError(f"{len(weights)} weights for a splitting of {len(current.blocks)} blocks: give one for each.")

@@ -46,7 +46,7 @@ def plan_fapt(network: Network, members: tuple[str, ...], nbytes: int, options: 
     """NetStorm: one tree of fastest paths per root, the better the root the larger its share.
 
     Mechanism: NetStorm IV-B, shares in proportion to the scores (live: netstorm/fig15)
-    Mechanism: NetStorm IV-C, roots stay when the network changes
+    Mechanism: NetStorm IV-C, roots stay when the network changes (live: netstorm/fig15)
     """
     paths = FastestPaths(transfer_delay(network))
     rows = np.array([network.index[name] for name in members])
@@ -64,7 +64,7 @@ def plan_fapt(network: Network, members: tuple[str, ...], nbytes: int, options: 
 def quality_scores(paths: FastestPaths, members: Indices) -> npt.NDArray[np.float64]:
     """The paper's q of every site: the inverse of the delay of its two trees; 0 where it cannot be a root.
 
-    Mechanism: NetStorm IV-B Algorithm 1, roots by quality score
+    Mechanism: NetStorm IV-B Algorithm 1, roots by quality score (live: netstorm/fig15)
     """
     reduce_delay = paths.distance[members].max(axis=0)
     broadcast_delay = paths.distance[:, members].max(axis=1)

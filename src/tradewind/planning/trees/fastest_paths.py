@@ -29,7 +29,7 @@ def transfer_delay(network: Network) -> Matrix:
     A link's throughput is what one transfer alone can reach on it, so a NIC or a trunk below the link's own bandwidth
     counts, as in a measurement.
 
-    Mechanism: NetStorm III-A, delay of a link by its throughput
+    Mechanism: NetStorm III-A, delay of a link by its throughput (live: netstorm/fig15)
     """
     rate = hop_rate_bps(network)
     return np.divide(1.0, rate, out=np.full_like(rate, np.inf), where=rate > 0)
@@ -38,7 +38,7 @@ def transfer_delay(network: Network) -> Matrix:
 class FastestPaths:
     """The fastest paths between all pairs of sites under a matrix of delays.
 
-    Mechanism: NetStorm IV-A Theorem 1, trees of fastest paths (FAPT)
+    Mechanism: NetStorm IV-A Theorem 1, trees of fastest paths (FAPT) (live: netstorm/fig15)
     """
 
     def __init__(self, delay: Matrix) -> None:

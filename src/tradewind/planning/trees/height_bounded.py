@@ -102,8 +102,8 @@ class _GrowingTree:
 
         A tree with (u, v) fits if some root that fits now is near enough to u: one comparison per arc.
 
-        Mechanism: MTREE III-A GBST, widest edge first
-        Mechanism: MTREE III-A GBST, height limit H by the radius of the tree
+        Mechanism: MTREE III-A GBST, widest edge first (live: tradewind/stragglers)
+        Mechanism: MTREE III-A GBST, height limit H by the radius of the tree (live: tradewind/stragglers)
         """
         limit = max_height * _ROUNDING
         roots = self.sites[self.height[self.sites] <= limit]
@@ -139,7 +139,7 @@ def generate_trees(problem: Growing, max_height: float) -> Candidates:
 
     Every call draws the same starts from the seed, so that two height limits are comparable.
 
-    Mechanism: MTREE III-A GBST, the rate of a tree is taken off its edges
+    Mechanism: MTREE III-A GBST, the rate of a tree is taken off its edges (live: tradewind/stragglers)
     """
     rng = np.random.default_rng(problem.seed)
     left_bps = problem.graph.capacity_bps.copy()
@@ -209,7 +209,7 @@ def shortest_path_tree(problem: Growing, left_bps: Floats, max_height: float) ->
 def improve_heights(problem: Growing, max_height: float, rate_kept: float) -> Candidates:
     """Trees under the least H that keeps the total rate at `rate_kept` (rho) of the best or more (ITH).
 
-    Mechanism: MTREE III-A ITH, least height that keeps rho of the rate
+    Mechanism: MTREE III-A ITH, least height that keeps rho of the rate (live: tradewind/stragglers)
     """
     best = generate_trees(problem, max_height)
     enough_bps = rate_kept * best.total_bps

@@ -85,7 +85,7 @@ def plan_mtree(network: Network, members: tuple[str, ...], nbytes: int, options:
     """At most K spanning trees of bounded height, with rates by MILP and a chunk size per tree (MTREE).
 
     Mechanism: MTREE III-A line 22, r* the globally smallest bandwidth or the own bottleneck
-    Mechanism: MTREE III-C, chunk size by the longest round trip of each tree
+    Mechanism: MTREE III-C, chunk size by the longest round trip of each tree (live: tradewind/stragglers)
     """
     graph = undirected_view(network, members, options.min_rate_mbps * 1e6)
     length = np.ones(len(graph.ends)) if options.height_in == "hops" else graph.latency_s * 1e3

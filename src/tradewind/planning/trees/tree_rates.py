@@ -60,8 +60,8 @@ def choose_trees(
 ) -> TreeChoice:
     """At most `max_trees` (K) of the trees, each at `min_rate_bps` (r-bar) or more, with the largest total rate.
 
-    Mechanism: MTREE III-B MILP (1), at most K trees
-    Mechanism: MTREE III-B MILP (1), least rate r-bar of a tree
+    Mechanism: MTREE III-B MILP (1), at most K trees (live: tradewind/stragglers)
+    Mechanism: MTREE III-B MILP (1), least rate r-bar of a tree (live: tradewind/stragglers)
     """
     k, m = len(trees), len(capacity_bps)
     scale = float(capacity_bps.max())

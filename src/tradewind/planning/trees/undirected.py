@@ -65,7 +65,7 @@ def undirected_view(network: Network, members: tuple[str, ...], min_rate_bps: fl
     These are the members alone where their own links connect them. Otherwise every site takes part that can be reached,
     and `pruned` removes the branches that end in sites which are not members.
 
-    Mechanism: MTREE III-A, undirected links with the lower bandwidth of both directions
+    Mechanism: MTREE III-A, undirected links with the lower bandwidth of both directions (live: tradewind/stragglers)
     """
     view = network.symmetric()
     usable = (view.bandwidth_bps > 0) & (view.bandwidth_bps >= min_rate_bps)
@@ -150,7 +150,7 @@ def hang_from_centre(graph: UndirectedGraph, tree: Tree, length: Floats) -> Root
 
     A tree's centre lies on its longest path, which two sweeps find: the farthest site from anywhere is one end.
 
-    Mechanism: MTREE III-A, trees hang from their centre
+    Mechanism: MTREE III-A, trees hang from their centre (live: tradewind/stragglers)
     """
     one_end = _farthest(hang(graph, tree, int(graph.ends[tree[0], 0])).depths(length))
     swept = hang(graph, tree, one_end)
