@@ -25,6 +25,7 @@ SETTINGS = (
     "ROUNDS",
     "PARTS",
     "SECONDS",
+    "SEEDS",
     "STARTS",
     "PAIRS",
     "SITES",

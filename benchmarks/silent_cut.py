@@ -4,12 +4,14 @@ Ranks in a lab (`delay`: 50 Mbps, 1 ms) average 200 kB again and again, and the 
 link between two ranks is cut in the middle of it, another one at each try, and healed afterwards. Measured is the
 longest of the next three rounds, from the cut or from the end of the round before until all ranks have the result, and
 before the cut the median of five rounds. The aim is a third of the patience for finding out, and twice a round's normal
-time.
+time. The same with virtual time, the production controller and nodes, cuts of one or both directions at random moments
+and plans of five planners: `SEEDS=` runs (`tests/support/silent_faults.py`).
 """
 
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import random
 import statistics
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from drill_ranks import DrillRanks
 
-TRIES = 20
+TRIES, SEEDS = 20, 1000
 WORLDS = (4, 8)
 PATIENCE_S = 6.0
 PLANNER = "multi-star"
@@ -77,4 +79,31 @@ def run(out: TextIO) -> dict[str, Any]:
             f"| {world} | {kept} of {count} | {normal_s:.2f} s | {after_s:.2f} s | {tries[worst][1]:.2f} s "
             f"| {limits[worst]:.2f} s |\n"
         )
-    return {"tries": {str(world): tries for world, tries in found.items()}}
+    return {"tries": {str(world): tries for world, tries in found.items()}, **simulated(out)}
+
+
+def simulated(out: TextIO) -> dict[str, Any]:
+    """The same in the simulator."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+    from silent_faults import PATIENCE_S as SIMULATED_PATIENCE_S
+
+    count = int(os.environ.get("SEEDS", SEEDS))
+    with multiprocessing.Pool() as pool:
+        tries = pool.map(one_simulated, range(count), chunksize=10)
+    limits = [SIMULATED_PATIENCE_S / 3 + 2 * normal_s for _, normal_s in tries]
+    kept = sum(longest_s <= limit_s for (longest_s, _), limit_s in zip(tries, limits, strict=True))
+    hit = [longest_s for longest_s, normal_s in tries if longest_s > 2 * normal_s]
+    worst = max(range(count), key=lambda seed: tries[seed][0] - limits[seed])
+    out.write(
+        f"\nSimulated, patience {SIMULATED_PATIENCE_S:g} s, 4 and 8 ranks: {kept} of {count} in time. {len(hit)} cuts "
+        f"hit a round; these took {statistics.median(hit):.2f} s in the median, and the one closest to its limit "
+        f"{tries[worst][0]:.2f} s of {limits[worst]:.2f} s.\n"
+    )
+    return {"simulated": tries}
+
+
+def one_simulated(seed: int) -> tuple[float, float]:
+    """Seconds of the longest round after the cut of a seed, and of a normal one."""
+    from silent_faults import run_one_fault
+
+    return run_one_fault(seed, ("silent_cut", "one_way_cut"))[1:]
