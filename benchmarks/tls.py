@@ -288,7 +288,7 @@ def measure_hivemind(report: Report, seconds: float) -> None:
         report.say(times)
         return
     middle_s = statistics.median(times)
-    one = {"seconds": middle_s, "rounds": float(len(times)), "each_way_bps": 8 * SLOW_BYTES / middle_s}
+    one = {"seconds": middle_s, "rounds": len(times), "each_way_bps": 8 * SLOW_BYTES / middle_s}
     report.add("hivemind", f"loopback, {SLOW_BYTES / 1e6:g} MB", {"hivemind, TLS of libp2p": one})
 
 
