@@ -10,11 +10,13 @@ change; after the last fault every rank must complete three more rounds. `N=` is
 first seed, and `SECONDS=` ends each table early. `CODED=` is the number of schedules with encoded rounds, of arrays
 that their codecs encode without loss, so that the same is checked; `N=0` leaves the others out. `PROCESSES=` run them,
 one for each core by default. `STORE=` is a file of blocks of seeds that are done: the next call with the same code goes
-on from it, so that calls, and machines whose files are put together, add up.
+on from it, so that calls, and machines whose files are put together, add up. Blocks of earlier code are told apart: what
+failed in them was mended, and is a test now.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -48,7 +50,22 @@ def _schedules(out: TextIO, kind: str, seeds: range) -> dict[str, Any]:
     out.write(f"{done} schedules with {faults.total()} faults, {len(failed)} failed. Seeds from {seeds.start} on.\n\n")
     if store is not None:
         out.write("Schedules that earlier calls with the same code had stored are counted.\n\n")
+        out.write(_of_earlier_code(store, kind))
     out.write("| fault | times |\n|---|---:|\n")
     for name, times in faults.most_common():
         out.write(f"| {name.replace('_', ' ')} | {times} |\n")
     return {"schedules": done, "first": seeds.start, "failed": failed}
+
+
+def _of_earlier_code(store: Path, kind: str) -> str:
+    """A sentence about stored schedules of other code than this, by code in the order of the file."""
+    from storms import code_of_this_run
+
+    sums: dict[str, list[int]] = {}
+    for line in store.read_text().splitlines():
+        block = json.loads(line)
+        if block["kind"] == kind and block["code"] != code_of_this_run():
+            counts = block["storms"], sum(block["faults"].values()), len(block["failed"])
+            sums[block["code"]] = [a + b for a, b in zip(sums.get(block["code"], (0, 0, 0)), counts, strict=True)]
+    told = [f"{storms} with {faults} faults, {failed} failed" for storms, faults, failed in sums.values()]
+    return f"With earlier code, oldest first: {'; '.join(told)}.\n\n" if told else ""
