@@ -10,8 +10,8 @@ change; after the last fault every rank must complete three more rounds. `N=` is
 first seed, and `SECONDS=` ends each table early. `CODED=` is the number of schedules with encoded rounds, of arrays
 that their codecs encode without loss, so that the same is checked; `N=0` leaves the others out. `PROCESSES=` run them,
 one for each core by default. `STORE=` is a file of blocks of seeds that are done: the next call with the same code goes
-on from it, so that calls, and machines whose files are put together, add up. Blocks of earlier code are told apart: what
-failed in them was mended, and is a test now.
+on from it, so that calls, and machines whose files are put together, add up. Blocks of earlier code are told apart:
+what failed in them was mended, and is a test now.
 """
 
 from __future__ import annotations
