@@ -61,10 +61,10 @@ def _of_earlier_code(store: Path, kind: str) -> str:
     """A sentence about stored schedules of other code than this, by code in the order of the file."""
     from storms import code_of_this_run
 
-    sums: dict[str, list[int]] = {}
+    present, sums = code_of_this_run(), dict[str, list[int]]()
     for line in store.read_text().splitlines():
         block = json.loads(line)
-        if block["kind"] == kind and block["code"] != code_of_this_run():
+        if block["kind"] == kind and block["code"] != present:
             counts = block["storms"], sum(block["faults"].values()), len(block["failed"])
             sums[block["code"]] = [a + b for a, b in zip(sums.get(block["code"], (0, 0, 0)), counts, strict=True)]
     told = [f"{storms} with {faults} faults, {failed} failed" for storms, faults, failed in sums.values()]

@@ -52,6 +52,11 @@ def test_a_controller_that_takes_a_term_again_gives_it_up_for_a_rank_that_knows_
     run_storm(storm_of(60005974))
 
 
+def test_no_round_starts_with_a_rank_whose_loss_makes_a_link_be_used_again() -> None:
+    """A policy heard of the link before the loss, started a round of two, of which one was left, and the run ended."""
+    run_storm(silent_storm_of(60008298))
+
+
 def test_a_chunk_that_was_lost_among_others_is_sent_again() -> None:
     """A link lost a chunk and then carried those of other rounds, so it counted as slow, and its round never ended."""
     run_storm(silent_storm_of(20006358))

@@ -180,9 +180,11 @@ class Term:
         self.electorate.left(worker)
         if self.options.controllers > 1:
             self.announce()
-        self._release_needed_links(now_s)
+        released = self._release_needed_links()
         self.rounds.lose(worker, now_s)
         self.schedule.lost(worker, reason, now_s)
+        for a, b in released:  # a policy that hears of a link first might start a round with the lost rank
+            self._tell_of_link(a, b, now_s)
 
     # --- messages of ranks ---------------------------------------------------------------------------------------
 
@@ -250,7 +252,8 @@ class Term:
         if ruined is not None:
             raise _ruin(worker, peer, f"broke ({message.reason.rstrip('.')})", ruined)
         if changed and not message.back:
-            self._release_needed_links(now_s)
+            for a, b in self._release_needed_links():
+                self._tell_of_link(a, b, now_s)
             self._try_other_links(worker, peer)
 
     def _compare_waits(self, worker: str, message: m.Waiting, now_s: float) -> None:
@@ -304,12 +307,23 @@ class Term:
 
     def _set_link(self, a: str, b: str, reason: str | None, now_s: float) -> bool:
         """Let plans and policies avoid a link for a reason, or use it again (None); return whether that is a change."""
+        if not self._plan_with_link(a, b, reason):
+            return False
+        self._tell_of_link(a, b, now_s)
+        return True
+
+    def _plan_with_link(self, a: str, b: str, reason: str | None) -> bool:
+        """Let plans avoid a link for a reason, or use it again (None); return whether that is a change."""
         if not self.rounds.plans.set_cut(a, b, reason):
             return False
         self.outbox.want(self.replanning.links_changed())
-        rates = [self.view.link_bps(*way) if reason is None else 0.0 for way in ((a, b), (b, a))]
-        self.schedule.link_changed(a, b, (rates[0], rates[1]), now_s)
         return True
+
+    def _tell_of_link(self, a: str, b: str, now_s: float) -> None:
+        """Tell policies that a link is avoided, or used again."""
+        is_cut = self.view.is_cut(a, b)
+        rates = [0.0 if is_cut else self.view.link_bps(*way) for way in ((a, b), (b, a))]
+        self.schedule.link_changed(a, b, (rates[0], rates[1]), now_s)
 
     def _hold_if_flapping(self, a: str, b: str, now_s: float) -> None:
         """Leave a link out of plans for a while if it keeps breaking and other paths exist."""
@@ -319,13 +333,16 @@ class Term:
             self.outbox.note(Decided("avoid link", f"{reason}; plans avoid it for {seconds:g} s", f"{a} - {b}"))
             self._set_link(a, b, reason, now_s)
 
-    def _release_needed_links(self, now_s: float) -> None:
-        """Use links that flap after all if ranks have no other path any more."""
+    def _release_needed_links(self) -> list[tuple[str, str]]:
+        """Plan with links that flap after all if ranks have no other path any more; return these links."""
+        released = []
         if self._flapping.held and self.view.cut_off(self.members.joined):
             for a, b in self._flapping.held:
                 if frozenset((a, b)) in self._linked:
                     self._flapping.release(a, b)
-                    self._set_link(a, b, None, now_s)
+                    if self._plan_with_link(a, b, None):
+                        released.append((a, b))
+        return released
 
     def _try_other_links(self, *ends: str) -> None:
         """Make the ends of a lost link connect to other ranks now.
