@@ -94,9 +94,10 @@ def simulated(out: TextIO) -> dict[str, Any]:
     kept = sum(longest_s <= limit_s for (longest_s, _), limit_s in zip(tries, limits, strict=True))
     hit = [longest_s for longest_s, normal_s in tries if longest_s > 2 * normal_s]
     worst = max(range(count), key=lambda seed: tries[seed][0] - limits[seed])
+    usual_s = statistics.median(hit or [0.0])
     out.write(
         f"\nSimulated, patience {SIMULATED_PATIENCE_S:g} s, 4 and 8 ranks: {kept} of {count} in time. {len(hit)} cuts "
-        f"hit a round; these took {statistics.median(hit):.2f} s in the median, and the one closest to its limit "
+        f"hit a round; these took {usual_s:.2f} s in the median, and the one closest to its limit "
         f"{tries[worst][0]:.2f} s of {limits[worst]:.2f} s.\n"
     )
     return {"simulated": tries}

@@ -9,6 +9,8 @@ itself lacks, until a sender lacks nothing:
     a waits for b, b is adding a chunk                b is busy; a waits behind it
     a waits for b, and something moves at b           no verdict
 
+A sender may have just received what it passes on, so a stall counts from when the last of its two ends has moved.
+
 Waits of one shard and phase cannot form a circle, so a chain has an end unless a report is wrong. A sender whose window
 is full because its receiver, or a site behind that, cannot pass on what it has is not at fault either: all sums of a
 shard end at its root, and the wait for it is at a later chunk than the one that cannot be passed on.

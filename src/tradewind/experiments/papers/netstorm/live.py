@@ -315,7 +315,8 @@ def _say(place: Place, line: str) -> None:
 class Idle:
     """Measures the idle fraction of the machine's processor time inside the `with` block.
 
-    What processes of a lower priority (`nice`) take counts as idle: they wait for those of the lab.
+    What processes of a lower priority (`nice`) take counts as idle: they wait for those of the lab. The ranks' planning
+    processes are such, too.
     """
 
     share: float = 0.0
